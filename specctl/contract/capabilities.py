@@ -1,0 +1,46 @@
+"""What an engine says it can do (GET /specctl/v1/capabilities)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Capabilities", "Scope"]
+
+
+class Scope(StrEnum):
+    """What a bearer token allows. ``control`` includes ``read``."""
+
+    READ = "read"
+    CONTROL = "control"
+
+
+class Capabilities(BaseModel):
+    """The bounds within which tables are accepted.
+
+    A daemon ignores keys that it does not know; a changed meaning changes ``contract_version``.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    contract_version: int
+    engine: str = Field(description="vllm or sglang")
+    engine_version: str
+    plugin_version: str
+    boot_id: str = Field(description="changes when the engine restarts")
+    model: str
+    method: str = Field(description="the method as the user named it, for example specctl_suffix or ngram")
+    controllable: bool = Field(description="false: tables are refused, and why_not_controllable says why")
+    why_not_controllable: str | None = None
+    num_speculative_tokens_legal: tuple[int, ...] = Field(description="sorted; 0 is off")
+    tree_topk_max: int = 1
+    decode_batch_max: int
+    context_max_tokens: int
+    decode_batch_buckets: tuple[int, ...] = Field(description="upper ends, inclusive")
+    rows_max: int
+    lease_max_s: float
+    has_shadow_acceptance: bool = Field(
+        description="the telemetry's shadow counters tell the acceptance of drafts that were not verified"
+    )
+    warnings: tuple[str, ...] = ()

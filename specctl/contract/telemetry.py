@@ -1,0 +1,88 @@
+"""What an engine counts (GET /specctl/v1/telemetry): all monotonic since ``boot_id``, gauges apart."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specctl.contract.table import TableState
+
+__all__ = ["ShadowAcceptance", "Telemetry", "TelemetryCell"]
+
+_MESSAGE = ConfigDict(extra="ignore", frozen=True)
+
+
+class TelemetryCell(BaseModel):
+    """Counters of the steps that ran with one decode-batch bucket and one num_speculative_tokens.
+
+    A request-step is one decoding request in one step. Requests in prefill are counted nowhere but in
+    ``prefill_tokens``; steps that held any have a cell of their own (``has_prefill``), because their
+    seconds tell nothing about decoding.
+    """
+
+    model_config = _MESSAGE
+
+    decode_batch_from: int
+    decode_batch_to: int
+    num_speculative_tokens: int = Field(ge=0)
+    has_prefill: bool
+    steps: int = Field(ge=0)
+    request_steps: int = Field(ge=0)
+    emitted_tokens: int = Field(ge=0, description="accepted + 1 for each request-step")
+    verified_tokens: int = Field(ge=0, description="positions the target scored: drafts + 1")
+    drafted_at: tuple[int, ...] = Field(description="[j]: request-steps with more than j drafted tokens")
+    accepted_at: tuple[int, ...] = Field(
+        description="[j]: request-steps whose first j + 1 drafted tokens were all accepted"
+    )
+    context_tokens: int = Field(ge=0, description="summed over request-steps")
+    prefill_tokens: int = Field(ge=0)
+    step_s: float = Field(ge=0, allow_inf_nan=False)
+    step_s_squared: float = Field(ge=0, allow_inf_nan=False, description="sum of step_s^2")
+    verified_tokens_squared: float = Field(
+        ge=0, allow_inf_nan=False, description="sum over steps of (verified tokens of the step)^2"
+    )
+    step_s_by_verified_tokens: float = Field(
+        ge=0, allow_inf_nan=False, description="sum over steps of step_s x verified tokens of the step"
+    )
+    draft_s: float = Field(ge=0, allow_inf_nan=False)
+    verify_s: float = Field(ge=0, allow_inf_nan=False, description="target forward and sampling")
+
+    @property
+    def drafted_tokens(self) -> int:
+        return sum(self.drafted_at)
+
+    @property
+    def accepted_tokens(self) -> int:
+        return sum(self.accepted_at)
+
+
+class ShadowAcceptance(BaseModel):
+    """How drafts of the full configured length fare against the tokens emitted later, verified or not.
+
+    One draft at a time is followed for each request; the next one starts where the target would have
+    continued, so that the counters follow the course of a server that always drafts the full length.
+    """
+
+    model_config = _MESSAGE
+
+    drafts: int = Field(ge=0, description="followed to the end, empty drafts included")
+    drafted_at: tuple[int, ...] = Field(description="[j]: drafts with more than j tokens")
+    accepted_at: tuple[int, ...] = Field(description="[j]: drafts whose first j + 1 tokens all came true")
+
+
+class Telemetry(BaseModel):
+    model_config = _MESSAGE
+
+    contract_version: int
+    boot_id: str
+    uptime_s: float = Field(ge=0, allow_inf_nan=False)
+    table_version: int
+    table_state: TableState
+    num_speculative_tokens: int = Field(description="of the last step")
+    running: int = Field(ge=0)
+    waiting: int = Field(ge=0)
+    decoding: int = Field(ge=0, description="running requests past their prefill")
+    kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
+    cells: tuple[TelemetryCell, ...]
+    shadow: ShadowAcceptance | None = None
+    guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
+    proposer: dict[str, float] = Field(default_factory=dict, description="the proposer's own counters")
