@@ -1,0 +1,130 @@
+"""The speculation table of a running engine: whole swaps, versions, leases, fallback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from specctl.contract import CONTRACT_VERSION
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import (
+    AppliedTable,
+    Refusal,
+    SpeculationTable,
+    TablePut,
+    TableRow,
+    TableState,
+    uniform_rows,
+)
+from specctl.errors import LeaseHeld, TableError, VersionConflict
+
+__all__ = ["LiveTable"]
+
+
+class LiveTable:
+    """Holds the table that the engine looks up on every step. Used from one thread."""
+
+    def __init__(
+        self, capabilities: Capabilities, start_rows: Sequence[TableRow], monotonic_s: Callable[[], float]
+    ) -> None:
+        self.capabilities = capabilities
+        self._monotonic_s = monotonic_s
+        self._table = SpeculationTable(start_rows, capabilities)
+        self._state = TableState.START
+        self._version = 0
+        self._fallback = SpeculationTable(uniform_rows(0), capabilities)
+        self._lease_s: float | None = None
+        self._lease_ends_s = math.inf
+        self._owner: str | None = None
+        self._reason = "as configured at start"
+        self._applied_s = monotonic_s()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def state(self) -> TableState:
+        self._expire()
+        return self._state
+
+    def lookup(self, decode_batch: int, mean_context_tokens: float = 0.0) -> int:
+        """num_speculative_tokens of a step; the fallback's once the lease has run out."""
+        self._expire()
+        return self._table.lookup(decode_batch, mean_context_tokens)
+
+    @property
+    def needs_context(self) -> bool:
+        return not self._table.is_context_free
+
+    def put(self, change: TablePut) -> AppliedTable:
+        """Swap the whole table.
+
+        Raises LeaseHeld, VersionConflict or TableError; the table is then as before.
+        """
+        self._expire()
+        remaining_s = self._lease_remaining_s()
+        if remaining_s is not None and self._owner is not None and change.owner != self._owner:
+            raise LeaseHeld(self._owner, remaining_s)
+        if change.base_version != self._version:
+            raise VersionConflict(expected=self._version, got=change.base_version)
+        refusals = self._refusals(change)
+        if refusals:
+            raise TableError(refusals)
+        table = SpeculationTable(change.rows, self.capabilities)
+        self._fallback = SpeculationTable(
+            uniform_rows(change.fallback_num_speculative_tokens), self.capabilities
+        )
+        self._table = table
+        self._state = TableState.LIVE
+        self._version += 1
+        self._owner = change.owner
+        self._reason = change.reason
+        self._applied_s = self._monotonic_s()
+        self._lease_s = change.lease_s
+        self._lease_ends_s = math.inf if change.lease_s is None else self._applied_s + change.lease_s
+        return self.read()
+
+    def read(self) -> AppliedTable:
+        self._expire()
+        return AppliedTable(
+            contract_version=CONTRACT_VERSION,
+            boot_id=self.capabilities.boot_id,
+            version=self._version,
+            state=self._state,
+            method=self.capabilities.method,
+            rows=self._table.rows,
+            fallback_num_speculative_tokens=self._fallback.lookup(1),
+            lease_s=self._lease_s,
+            lease_remaining_s=self._lease_remaining_s(),
+            owner=self._owner,
+            reason=self._reason,
+            age_s=self._monotonic_s() - self._applied_s,
+        )
+
+    def _expire(self) -> None:
+        if self._lease_ends_s == math.inf or self._monotonic_s() < self._lease_ends_s:
+            return
+        self._table = self._fallback
+        self._state = TableState.FALLBACK
+        self._applied_s = self._lease_ends_s
+        self._reason = f"the lease of {self._owner!r} ran out"
+        self._lease_ends_s = math.inf
+        self._lease_s = None
+        self._owner = None
+
+    def _lease_remaining_s(self) -> float | None:
+        if self._lease_ends_s == math.inf:
+            return None
+        return self._lease_ends_s - self._monotonic_s()
+
+    def _refusals(self, change: TablePut) -> list[Refusal]:
+        refusals = []
+        if change.lease_s is not None and change.lease_s > self.capabilities.lease_max_s:
+            reason = f"at most {self.capabilities.lease_max_s} s, got {change.lease_s}"
+            refusals.append(Refusal(row=None, field="lease_s", reason=reason))
+        legal = self.capabilities.num_speculative_tokens_legal
+        if change.fallback_num_speculative_tokens not in legal:
+            reason = f"{change.fallback_num_speculative_tokens} is not one of {', '.join(map(str, legal))}"
+            refusals.append(Refusal(row=None, field="fallback_num_speculative_tokens", reason=reason))
+        return refusals

@@ -1,0 +1,119 @@
+"""Monotonic counters of an engine's steps, by decode-batch bucket and num_speculative_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.contract.telemetry import TelemetryCell
+
+__all__ = ["StepCounters", "StepRecord", "at_least"]
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step. ``drafted`` and ``emitted`` hold one number for each decoding request."""
+
+    num_speculative_tokens: int
+    drafted: Sequence[int]
+    emitted: Sequence[int]
+    context_tokens: int
+    prefill_tokens: int
+    step_s: float
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Cell:
+    drafted_histogram: list[int]
+    accepted_histogram: list[int]
+    steps: int = 0
+    request_steps: int = 0
+    emitted_tokens: int = 0
+    verified_tokens: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    step_s: float = 0.0
+    step_s_squared: float = 0.0
+    verified_tokens_squared: float = 0.0
+    step_s_by_verified_tokens: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+    def add(self, step: StepRecord) -> None:
+        verified_tokens = 0
+        for drafted, emitted in zip(step.drafted, step.emitted, strict=True):
+            self.drafted_histogram[drafted] += 1
+            self.accepted_histogram[max(emitted - 1, 0)] += 1
+            self.emitted_tokens += emitted
+            verified_tokens += drafted + 1
+        self.steps += 1
+        self.request_steps += len(step.drafted)
+        self.verified_tokens += verified_tokens
+        self.context_tokens += step.context_tokens
+        self.prefill_tokens += step.prefill_tokens
+        self.step_s += step.step_s
+        self.step_s_squared += step.step_s**2
+        self.verified_tokens_squared += verified_tokens**2
+        self.step_s_by_verified_tokens += step.step_s * verified_tokens
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+
+
+def at_least(histogram: Sequence[int]) -> tuple[int, ...]:
+    """[j]: how many of the counted things were larger than j, for j from 0 to the last index but one."""
+    counts: list[int] = []
+    total = 0
+    for count in reversed(histogram[1:]):
+        total += count
+        counts.append(total)
+    return tuple(reversed(counts))
+
+
+@dataclass
+class StepCounters:
+    """Adds up steps; ``cells`` gives what the telemetry route sends. Used from one thread."""
+
+    buckets: DecodeBatchBuckets
+    num_speculative_tokens_max: int
+    _cells: dict[tuple[int, int, bool], _Cell] = field(default_factory=dict)
+
+    def add(self, step: StepRecord) -> None:
+        """Count a step. Steps without a decoding request say nothing about speculation: ignored."""
+        if not step.drafted:
+            return
+        key = (self.buckets.index(len(step.drafted)), step.num_speculative_tokens, step.prefill_tokens > 0)
+        cell = self._cells.get(key)
+        if cell is None:
+            size = self.num_speculative_tokens_max + 1
+            cell = self._cells[key] = _Cell([0] * size, [0] * size)
+        cell.add(step)
+
+    def cells(self) -> tuple[TelemetryCell, ...]:
+        return tuple(self._message(key, cell) for key, cell in sorted(self._cells.items()))
+
+    def _message(self, key: tuple[int, int, bool], cell: _Cell) -> TelemetryCell:
+        bucket, num_speculative_tokens, has_prefill = key
+        lower, upper = self.buckets.bounds(bucket)
+        return TelemetryCell(
+            decode_batch_from=lower,
+            decode_batch_to=upper,
+            num_speculative_tokens=num_speculative_tokens,
+            has_prefill=has_prefill,
+            steps=cell.steps,
+            request_steps=cell.request_steps,
+            emitted_tokens=cell.emitted_tokens,
+            verified_tokens=cell.verified_tokens,
+            drafted_at=at_least(cell.drafted_histogram),
+            accepted_at=at_least(cell.accepted_histogram),
+            context_tokens=cell.context_tokens,
+            prefill_tokens=cell.prefill_tokens,
+            step_s=cell.step_s,
+            step_s_squared=cell.step_s_squared,
+            verified_tokens_squared=cell.verified_tokens_squared,
+            step_s_by_verified_tokens=cell.step_s_by_verified_tokens,
+            draft_s=cell.draft_s,
+            verify_s=cell.verify_s,
+        )
