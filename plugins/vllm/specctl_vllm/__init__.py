@@ -1,0 +1,1 @@
+"""specctl for vLLM: proposers by method name, the live speculation table, telemetry."""

@@ -1,0 +1,109 @@
+"""Reads ``--speculative-config`` before vLLM does.
+
+Reason for the patch of EngineArgs.create_speculative_config: vLLM's ``method`` is a closed Literal, and
+its config rejects unknown keys, so a plugin cannot add a method name or an option by any official seam.
+Reason for the patch of load_endpoint_plugins: vLLM loads endpoint plugins only when VLLM_PLUGINS names
+them. A server whose command line names specctl has asked for it already.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Any
+
+from specctl_vllm.compat import engine_process
+from specctl_vllm.compat.canary import missing_seams
+from specctl_vllm.options import OPTIONS_ENV, options_from_env, parse_speculative_config
+
+__all__ = ["install"]
+
+logger = logging.getLogger("vllm.specctl")
+
+
+def install() -> None:
+    """Wrap the reader of the speculative config, once."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    original = EngineArgs.create_speculative_config
+    if hasattr(original, "specctl"):
+        return
+
+    @functools.wraps(original)
+    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = _asked(self)
+        parsed = parse_speculative_config(asked) if asked else None
+        if parsed is None:
+            os.environ.pop(OPTIONS_ENV, None)
+            return original(self, *args, **kwargs)
+        config, options = parsed
+        missing = missing_seams()
+        if missing:
+            return _refuse(self, original, options.method, asked, missing, *args, **kwargs)
+        os.environ[OPTIONS_ENV] = options.model_dump_json()
+        engine_process.activate()
+        _open_routes()
+        return _with_config(self, config, original, *args, **kwargs)
+
+    create_speculative_config.specctl = True  # type: ignore[attr-defined]
+    EngineArgs.create_speculative_config = create_speculative_config
+
+
+def _asked(engine_args: Any) -> dict[str, Any]:
+    """The user's config, the short flags --spec-method and --spec-tokens included."""
+    asked = dict(engine_args.speculative_config or {})
+    if engine_args.spec_method is not None:
+        asked.setdefault("method", engine_args.spec_method)
+    if engine_args.spec_tokens is not None:
+        asked.setdefault("num_speculative_tokens", engine_args.spec_tokens)
+    return asked
+
+
+def _with_config(engine_args: Any, config: dict[str, Any], original: Any, *args: Any, **kwargs: Any) -> Any:
+    kept = engine_args.speculative_config, engine_args.spec_method, engine_args.spec_tokens
+    engine_args.speculative_config = config
+    engine_args.spec_method = engine_args.spec_tokens = None
+    try:
+        return original(engine_args, *args, **kwargs)
+    finally:
+        engine_args.speculative_config, engine_args.spec_method, engine_args.spec_tokens = kept
+
+
+def _refuse(
+    engine_args: Any,
+    original: Any,
+    method: str,
+    asked: dict[str, Any],
+    missing: list[str],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """This vLLM is not as expected: a method of ours cannot run, a stock method runs as stock."""
+    os.environ.pop(OPTIONS_ENV, None)
+    reason = "specctl does not fit this vLLM: " + "; ".join(missing)
+    if method.startswith("specctl_"):
+        raise ValueError(reason)
+    logger.error("%s. The server runs without specctl.", reason)
+    stock = {key: value for key, value in asked.items() if key != "specctl"}
+    return _with_config(engine_args, stock, original, *args, **kwargs)
+
+
+def _open_routes() -> None:
+    import vllm.plugins as plugins
+
+    original = plugins.load_endpoint_plugins
+    if hasattr(original, "specctl"):
+        return
+
+    @functools.wraps(original)
+    def load_endpoint_plugins(supported_tasks: Any = None) -> Any:
+        loaded = original(supported_tasks)
+        if options_from_env() is not None and not any(plugin.name == "specctl" for plugin in loaded):
+            from specctl_vllm.control.endpoint import SpecctlEndpointPlugin
+
+            loaded.append(SpecctlEndpointPlugin())
+        return loaded
+
+    load_endpoint_plugins.specctl = True  # type: ignore[attr-defined]
+    plugins.load_endpoint_plugins = load_endpoint_plugins

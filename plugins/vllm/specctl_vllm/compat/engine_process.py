@@ -1,0 +1,58 @@
+"""Installs the scheduler's and the worker's parts in the processes of an engine that asked for specctl."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+__all__ = ["activate"]
+
+
+def activate() -> None:
+    """Idempotent. Called before the engine core and its workers are built."""
+    from vllm.config.scheduler import SchedulerConfig
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    if hasattr(EngineCore, "specctl_call"):
+        return
+    EngineCore.specctl_call = _specctl_call
+    SchedulerConfig.get_scheduler_cls = _steered_scheduler_cls(SchedulerConfig.get_scheduler_cls)
+    WorkerBase.__init__ = _hooked_worker_init(WorkerBase.__init__)
+
+
+def _specctl_call(self: Any, operation: str, payload: str) -> str:
+    """Reached by vLLM's utility calls, which look methods up on EngineCore by name.
+
+    Reason for adding a method: an endpoint plugin has no official way to the scheduler, and
+    collective_rpc reaches the workers only. It runs between two steps.
+    """
+    answer: str = self.scheduler.specctl.handle(operation, payload)
+    return answer
+
+
+def _steered_scheduler_cls(original: Any) -> Any:
+    """Reason: ``--scheduler-cls`` replaces the class before vLLM decides between Scheduler and
+    AsyncScheduler; mixing into whichever it chose keeps that choice, and a user's own class, intact."""
+
+    @functools.wraps(original)
+    def get_scheduler_cls(self: Any) -> Any:
+        from specctl_vllm.compat.scheduler import steered
+
+        return steered(original(self))
+
+    return get_scheduler_cls
+
+
+def _hooked_worker_init(original: Any) -> Any:
+    """Reason: the model runner must not be imported in the API server, where plugins load as well;
+    a worker is always constructed in the process that runs the model."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        from specctl_vllm.compat import model_runner
+
+        model_runner.install()
+        original(self, *args, **kwargs)
+
+    return __init__

@@ -1,0 +1,141 @@
+"""The worker's part on the V1 model runner: our proposers, shorter drafts from stock ones, times.
+
+Patched is GPUModelRunner (the CPU's runner inherits from it). Reasons: the official ``custom_class``
+proposer is told neither which requests it drafts for nor how many tokens are wanted; stock ``suffix``
+asserts that the number never changes and takes the engine down; parallel drafting returns the wrong
+shape for fewer tokens; and no seam tells how long drafting took.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from specctl_vllm.report import WorkerReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Wrap the runner's four methods, once."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    if hasattr(GPUModelRunner, "specctl_times"):
+        return
+    GPUModelRunner.specctl_times = (0.0, 0.0)
+    GPUModelRunner.execute_model = _timed_forward(GPUModelRunner.execute_model)
+    GPUModelRunner.sample_tokens = _timed_sampling(GPUModelRunner.sample_tokens)
+    GPUModelRunner.propose_draft_token_ids = _steered_propose(GPUModelRunner.propose_draft_token_ids)
+    GPUModelRunner.take_draft_token_ids = _reporting(GPUModelRunner.take_draft_token_ids)
+
+
+def _proposer_of_ours(runner: Any) -> Any:
+    drafter = getattr(runner, "drafter", None)
+    return drafter if hasattr(drafter, "propose_step") else None
+
+
+def _timed_forward(original: Any) -> Any:
+    @functools.wraps(original)
+    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        proposer = _proposer_of_ours(self)
+        if proposer is not None and scheduler_output.finished_req_ids:
+            proposer.finish(scheduler_output.finished_req_ids)
+        started_s = time.perf_counter()
+        output = original(self, scheduler_output, *args, **kwargs)
+        self.specctl_times = (0.0, time.perf_counter() - started_s)
+        return output
+
+    return execute_model
+
+
+def _timed_sampling(original: Any) -> Any:
+    @functools.wraps(original)
+    def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
+        started_s = time.perf_counter()
+        output = original(self, *args, **kwargs)
+        draft_s, verify_s = self.specctl_times
+        self.specctl_times = (draft_s, verify_s + time.perf_counter() - started_s - draft_s)
+        return output
+
+    return sample_tokens
+
+
+def _steered_propose(original: Any) -> Any:
+    @functools.wraps(original)
+    def propose_draft_token_ids(self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any) -> Any:
+        started_s = time.perf_counter()
+        wanted = scheduler_output.num_spec_tokens_to_schedule
+        proposer = _proposer_of_ours(self)
+        if proposer is not None:
+            drafts = proposer.propose_step(self.input_batch, sampled_token_ids, wanted)
+        else:
+            drafts = _propose_stock(original, self, scheduler_output, sampled_token_ids, wanted, *args)
+        _, verify_s = self.specctl_times
+        self.specctl_times = (time.perf_counter() - started_s, verify_s)
+        return drafts
+
+    return propose_draft_token_ids
+
+
+def _propose_stock(
+    original: Any, runner: Any, scheduler_output: Any, sampled_token_ids: Any, wanted: int, *args: Any
+) -> Any:
+    config = runner.speculative_config
+    full = config.num_speculative_tokens
+    if wanted == full:
+        return original(runner, scheduler_output, sampled_token_ids, *args)
+    if config.method == "ngram" and wanted == 0:
+        return [[] for _ in sampled_token_ids]
+    if config.method == "suffix":
+        # At 0 the draft is still made and dropped: that call also feeds the suffix cache.
+        with _drafter_limit(runner.drafter, wanted or full), _scheduled(scheduler_output, wanted or full):
+            drafts = original(runner, scheduler_output, sampled_token_ids, *args)
+        return drafts if wanted else [[] for _ in drafts]
+    if config.parallel_drafting and wanted:
+        with _scheduled(scheduler_output, full):
+            drafts = original(runner, scheduler_output, sampled_token_ids, *args)
+        return drafts[:, :wanted].contiguous()
+    return original(runner, scheduler_output, sampled_token_ids, *args)
+
+
+@contextmanager
+def _drafter_limit(drafter: Any, num_speculative_tokens: int) -> Iterator[None]:
+    kept = drafter.num_speculative_tokens
+    drafter.num_speculative_tokens = num_speculative_tokens
+    try:
+        yield
+    finally:
+        drafter.num_speculative_tokens = kept
+
+
+@contextmanager
+def _scheduled(scheduler_output: Any, num_speculative_tokens: int) -> Iterator[None]:
+    kept = scheduler_output.num_spec_tokens_to_schedule
+    scheduler_output.num_spec_tokens_to_schedule = num_speculative_tokens
+    try:
+        yield
+    finally:
+        scheduler_output.num_spec_tokens_to_schedule = kept
+
+
+def _reporting(original: Any) -> Any:
+    @functools.wraps(original)
+    def take_draft_token_ids(self: Any) -> Any:
+        drafts = original(self)
+        if drafts is not None:
+            draft_s, verify_s = self.specctl_times
+            proposer = _proposer_of_ours(self)
+            drafts.specctl = WorkerReport(
+                draft_s=draft_s,
+                verify_s=verify_s,
+                shadow=proposer.shadow_counts() if proposer is not None else None,
+                proposer=proposer.stats() if proposer is not None else None,
+            )
+        return drafts
+
+    return take_draft_token_ids

@@ -1,0 +1,48 @@
+"""The scheduler's part: looks the table up for each step, trims drafts to it, counts what came of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from specctl_vllm.control.steering import Steering
+
+__all__ = ["SteeredMixin", "steered"]
+
+
+class SteeredMixin:
+    """Comes before vLLM's scheduler class, whichever it is."""
+
+    specctl: Steering
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.specctl = Steering(self)
+        if self.specctl.is_active:
+            # vLLM pads a new decode with placeholder drafts up to the full number where no batch table
+            # is configured; with a live table the padding would be verified for nothing.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self.specctl.before_schedule()
+        return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def _update_after_schedule(self, scheduler_output: Any) -> None:
+        self.specctl.after_schedule(scheduler_output)
+        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        self.specctl.before_update(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        self.specctl.after_update(scheduler_output)
+        return outputs
+
+    def update_draft_token_ids(self, draft_token_ids: Any) -> None:
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+        self.specctl.drafts_arrived(getattr(draft_token_ids, "specctl", None))
+
+
+@functools.cache
+def steered(scheduler_cls: type) -> type:
+    """The same scheduler class with the table in it."""
+    return type(f"Specctl{scheduler_cls.__name__}", (SteeredMixin, scheduler_cls), {})

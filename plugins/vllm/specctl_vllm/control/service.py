@@ -1,0 +1,81 @@
+"""Operations of the control path inside the engine core: JSON in, status and JSON out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from specctl.contract.table import TablePut
+from specctl.errors import LeaseHeld, TableError, VersionConflict
+
+if TYPE_CHECKING:
+    from specctl_vllm.control.steering import Steering
+
+__all__ = ["handle"]
+
+logger = logging.getLogger("vllm.specctl")
+
+
+def handle(steering: Steering, operation: str, payload: str) -> str:
+    """``{"status": HTTP status, "body": ...}``. Never raises: an error here must not reach the engine loop."""
+    try:
+        status, body = _dispatch(steering, operation, payload)
+    except Exception:
+        logger.exception("specctl: operation %s failed", operation)
+        status, body = 500, {"error": "internal", "message": "see the server's log"}
+    return json.dumps({"status": status, "body": body})
+
+
+def _dispatch(steering: Steering, operation: str, payload: str) -> tuple[int, dict[str, Any]]:
+    if not steering.is_active:
+        message = "specctl does not steer this engine; see the server's log"
+        return 503, {"error": "not_steered", "message": message}
+    if operation == "capabilities":
+        return 200, steering.capabilities.model_dump(mode="json")
+    if operation == "table":
+        return 200, steering.table.read().model_dump(mode="json")
+    if operation == "telemetry":
+        return 200, steering.telemetry().model_dump(mode="json")
+    if operation == "put_table":
+        return _put_table(steering, payload)
+    return 404, {"error": "unknown_operation", "message": operation}
+
+
+def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
+    if not steering.capabilities.controllable:
+        message = steering.capabilities.why_not_controllable
+        return 422, {"error": "not_controllable", "message": message, "refusals": []}
+    try:
+        change = TablePut.model_validate_json(payload)
+        before = steering.table.read()
+        applied = steering.table.put(change)
+    except ValidationError as error:
+        return 400, {"error": "malformed", "message": str(error)}
+    except LeaseHeld as error:
+        body = {"error": "lease_held", "message": str(error), "owner": error.owner}
+        return 409, {**body, "remaining_s": error.remaining_s}
+    except VersionConflict as error:
+        return 409, {"error": "version_conflict", "message": str(error), "version": error.expected}
+    except TableError as error:
+        refusals = [refusal.model_dump(mode="json") for refusal in error.refusals]
+        return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
+    if before.rows != applied.rows or before.owner != applied.owner:
+        logger.info(
+            "specctl: table %d -> %d by %s: %s -> %s (%s)",
+            before.version,
+            applied.version,
+            applied.owner,
+            _short(before.rows),
+            _short(applied.rows),
+            change.reason or "no reason given",
+        )
+    return 200, applied.model_dump(mode="json")
+
+
+def _short(rows: Any) -> str:
+    return " ".join(
+        f"{row.decode_batch_from}-{row.decode_batch_to or ''}:{row.num_speculative_tokens}" for row in rows
+    )

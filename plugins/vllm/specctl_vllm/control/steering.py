@@ -1,0 +1,282 @@
+"""Steers one engine's scheduler by the live table and counts its steps.
+
+Knows vLLM's scheduler only by the attributes that ``compat.scheduler`` passes on. Nothing here may bring the
+engine down: an unexpected error is logged once, the table stops being looked up, and the engine goes on with
+what it was started with.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from specctl import __version__
+from specctl.contract import CONTRACT_VERSION
+from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import TableRow, uniform_rows
+from specctl.contract.telemetry import ShadowAcceptance, Telemetry
+from specctl.engine.live_table import LiveTable
+from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl_vllm.compat.sampling import sampled_verification_problem
+from specctl_vllm.control.service import handle
+from specctl_vllm.methods import method_support
+from specctl_vllm.options import options_from_env
+from specctl_vllm.report import WorkerReport
+
+__all__ = ["Steering"]
+
+logger = logging.getLogger("vllm.specctl")
+_ROWS_MAX = 64
+_GREEDY_TEMPERATURE_MAX = 1e-5
+"""vLLM's own bound: requests below it are greedy (SamplingParams)."""
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """A step between schedule and the arrival of its drafts."""
+
+    num_speculative_tokens: int
+    started_s: float
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    requests: list[Any] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    emitted_tokens: int = 0
+    ended_s: float = 0.0
+
+
+def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def guarded(self: Steering, *args: Any) -> None:
+        if not self.is_active:
+            return
+        try:
+            method(self, *args)
+        except Exception:
+            logger.exception("specctl stops steering this engine; it goes on with its configured drafts")
+            self.is_active = False
+
+    return guarded
+
+
+class Steering:
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._requests = scheduler.requests
+        config = scheduler.vllm_config
+        options = options_from_env()
+        self.is_active = options is not None and config.speculative_config is not None
+        if options is None or config.speculative_config is None:
+            return
+        self._started_s = time.monotonic()
+        self._is_async = bool(scheduler.scheduler_config.async_scheduling)
+        self._sampling_problem = sampled_verification_problem()
+        self.capabilities = self._capabilities(options.method, options.control.lease_max_s)
+        self.table = LiveTable(self.capabilities, self._start_rows(), time.monotonic)
+        self._counters = StepCounters(
+            DecodeBatchBuckets(self.capabilities.decode_batch_max), config.num_speculative_tokens
+        )
+        self._proposed = config.num_speculative_tokens
+        """num_speculative_tokens that the drafts now waiting were made with."""
+        self._verified = config.num_speculative_tokens
+        self._decoding = 0
+        self._open: dict[int, _OpenStep] = {}
+        self._last: _OpenStep | None = None
+        self._report: WorkerReport | None = None
+        self._shadow: ShadowAcceptance | None = None
+        self._proposer: dict[str, float] = {}
+        self._guarded_steps = 0
+        for warning in self.capabilities.warnings:
+            logger.warning("specctl: %s", warning)
+
+    def handle(self, operation: str, payload: str) -> str:
+        """An operation of the control path, between two steps. Answers JSON; never raises."""
+        return handle(self, operation, payload)
+
+    @_never_fatal
+    def before_schedule(self) -> None:
+        self._flush()
+        now_s = time.monotonic()
+        decoding, context_tokens = 0, 0
+        needs_context = self.table.needs_context
+        for request in self._scheduler.running:
+            if request.num_computed_tokens >= request.num_prompt_tokens:
+                decoding += 1
+                if needs_context:
+                    context_tokens += request.num_computed_tokens
+        self._decoding = decoding
+        allowed = self._allowed(decoding, context_tokens)
+        if allowed < self._proposed and not self._is_async:
+            for request in self._scheduler.running:
+                if len(request.spec_token_ids) > allowed:
+                    request.spec_token_ids = request.spec_token_ids[:allowed]
+        self._verified = min(allowed, self._proposed)
+        self._step = _OpenStep(self._verified, now_s)
+
+    @_never_fatal
+    def after_schedule(self, scheduler_output: Any) -> None:
+        step = self._step
+        next_decoding, next_context_tokens = 0, 0
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        for request_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+            request = self._requests[request_id]
+            computed = request.num_computed_tokens
+            drafted = len(drafts.get(request_id, ()))
+            if computed >= request.num_prompt_tokens and scheduled == drafted + 1:
+                step.requests.append(request)
+                step.drafted.append(drafted)
+                step.context_tokens += computed
+            else:
+                step.prefill_tokens += scheduled
+                if computed + scheduled < request.num_tokens:
+                    continue
+            next_decoding += 1
+            next_context_tokens += computed + scheduled
+        self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens)
+        scheduler_output.num_spec_tokens_to_schedule = self._proposed
+        self._open[id(scheduler_output)] = step
+
+    @_never_fatal
+    def before_update(self, scheduler_output: Any, model_runner_output: Any) -> None:
+        step = self._open.get(id(scheduler_output))
+        if step is None:
+            return
+        sampled = model_runner_output.sampled_token_ids
+        index = model_runner_output.req_id_to_index
+        for request in step.requests:
+            tokens = sampled[index[request.request_id]] if sampled else ()
+            step.accepted.append(max(len(tokens) - 1, 0))
+            step.emitted_tokens -= request.num_output_tokens
+
+    @_never_fatal
+    def after_update(self, scheduler_output: Any) -> None:
+        step = self._open.pop(id(scheduler_output), None)
+        if step is None:
+            return
+        self._flush()
+        step.emitted_tokens += sum(request.num_output_tokens for request in step.requests)
+        step.ended_s = time.monotonic()
+        self._last = step
+
+    @_never_fatal
+    def drafts_arrived(self, report: WorkerReport | None) -> None:
+        """The end of a synchronous step; under asynchronous scheduling this is not called."""
+        self._report = report
+        if self._last is not None:
+            self._last.ended_s = time.monotonic()
+
+    def telemetry(self) -> Telemetry:
+        self._flush()
+        scheduler = self._scheduler
+        return Telemetry(
+            contract_version=CONTRACT_VERSION,
+            boot_id=self.capabilities.boot_id,
+            uptime_s=time.monotonic() - self._started_s,
+            table_version=self.table.version,
+            table_state=self.table.state,
+            num_speculative_tokens=self._verified,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            decoding=self._decoding if scheduler.running else 0,
+            kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
+            cells=self._counters.cells(),
+            shadow=self._shadow,
+            guarded_steps=self._guarded_steps,
+            proposer=self._proposer,
+        )
+
+    def _flush(self) -> None:
+        step, self._last = self._last, None
+        if step is None:
+            return
+        report, self._report = self._report, None
+        if report is not None:
+            self._shadow = report.shadow or self._shadow
+            self._proposer = report.proposer or self._proposer
+        self._counters.add(
+            StepRecord(
+                num_speculative_tokens=step.num_speculative_tokens,
+                drafted=step.drafted,
+                accepted=step.accepted,
+                emitted_tokens=step.emitted_tokens,
+                context_tokens=step.context_tokens,
+                prefill_tokens=step.prefill_tokens,
+                step_s=step.ended_s - step.started_s,
+                draft_s=report.draft_s if report is not None else 0.0,
+                verify_s=report.verify_s if report is not None else 0.0,
+            )
+        )
+
+    def _allowed(self, decoding: int, context_tokens: int) -> int:
+        if self._sampling_problem is not None and self._has_sampled_request():
+            self._guarded_steps += 1
+            return 0
+        return self.table.lookup(decoding, context_tokens / max(decoding, 1))
+
+    def _has_sampled_request(self) -> bool:
+        return any(
+            request.sampling_params is not None
+            and request.sampling_params.temperature >= _GREEDY_TEMPERATURE_MAX
+            for request in self._requests.values()
+        )
+
+    def _capabilities(self, method: str, lease_max_s: float) -> Capabilities:
+        config = self._scheduler.vllm_config
+        speculative = config.speculative_config
+        support = method_support(
+            method,
+            speculative.method,
+            speculative.num_speculative_tokens,
+            config.parallel_config.data_parallel_size,
+        )
+        warnings = []
+        if self._sampling_problem is not None:
+            warnings.append(
+                f"{self._sampling_problem}; while a request with a temperature over 0 is in the engine, "
+                "nothing is drafted for any request"
+            )
+        decode_batch_max = self._scheduler.scheduler_config.max_num_seqs
+        return Capabilities(
+            contract_version=CONTRACT_VERSION,
+            engine="vllm",
+            engine_version=version("vllm"),
+            plugin_version=__version__,
+            boot_id=uuid.uuid4().hex,
+            model=str(config.model_config.served_model_name or config.model_config.model),
+            method=method,
+            controllable=support.why_not_controllable is None,
+            why_not_controllable=support.why_not_controllable,
+            num_speculative_tokens_legal=support.legal,
+            decode_batch_max=decode_batch_max,
+            context_max_tokens=config.model_config.max_model_len,
+            decode_batch_buckets=DecodeBatchBuckets(decode_batch_max).uppers,
+            rows_max=_ROWS_MAX,
+            lease_max_s=lease_max_s,
+            has_shadow_acceptance=support.has_shadow_acceptance,
+            warnings=tuple(warnings),
+        )
+
+    def _start_rows(self) -> tuple[TableRow, ...]:
+        """The user's own start table where there is one, else the configured number everywhere."""
+        speculative = self._scheduler.vllm_config.speculative_config
+        stock = speculative.num_speculative_tokens_per_batch_size
+        if not stock or len(self.capabilities.num_speculative_tokens_legal) == 1:
+            return uniform_rows(speculative.num_speculative_tokens)
+        entries = sorted(tuple(entry) for entry in stock)
+        ends = [entry[0] - 1 for entry in entries[1:]]
+        return tuple(
+            TableRow(
+                decode_batch_from=1 if i == 0 else int(entry[0]),
+                decode_batch_to=int(ends[i]) if i < len(ends) else None,
+                num_speculative_tokens=int(entry[-1]),
+            )
+            for i, entry in enumerate(entries)
+        )

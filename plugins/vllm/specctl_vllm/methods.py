@@ -1,0 +1,41 @@
+"""Which table values a method can take on this vLLM, and why not where it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MethodSupport", "method_support"]
+
+_AUTOREGRESSIVE = {"draft_model", "eagle", "eagle3", "mtp"}
+_ANY_LENGTH = {"ngram", "suffix", *_AUTOREGRESSIVE}
+
+
+@dataclass(frozen=True)
+class MethodSupport:
+    legal: tuple[int, ...]
+    """Values of num_speculative_tokens, sorted; 0 is off."""
+    why_not_controllable: str | None = None
+    has_shadow_acceptance: bool = False
+
+
+def method_support(
+    asked_method: str, engine_method: str, num_speculative_tokens_max: int, data_parallel_size: int
+) -> MethodSupport:
+    """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it."""
+    every = tuple(range(num_speculative_tokens_max + 1))
+    fixed = (num_speculative_tokens_max,)
+    if data_parallel_size > 1:
+        why = (
+            f"data parallel size {data_parallel_size}: ranks would have to apply a table on the same "
+            "step, which this version does not do"
+        )
+        return MethodSupport(fixed, why)
+    if asked_method.startswith("specctl_"):
+        return MethodSupport(every, has_shadow_acceptance=True)
+    if engine_method in _ANY_LENGTH or engine_method.endswith("_mtp"):
+        return MethodSupport(every)
+    why = (
+        f"method {engine_method} drafts a fixed number of tokens in this vLLM; "
+        f"steered are specctl_suffix, {', '.join(sorted(_ANY_LENGTH))}"
+    )
+    return MethodSupport(fixed, why)

@@ -1,0 +1,129 @@
+"""Options inside ``--speculative-config``: the proposers' own and the ``specctl`` control block."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+__all__ = [
+    "OPTIONS_ENV",
+    "SPECCTL_METHODS",
+    "ControlOptions",
+    "Options",
+    "SuffixOptions",
+    "options_from_env",
+    "parse_speculative_config",
+]
+
+OPTIONS_ENV = "SPECCTL_VLLM_OPTIONS"
+"""Carries the parsed options from the process that reads the command line to the engine's processes."""
+
+M = TypeVar("M", bound=BaseModel)
+_FROZEN = ConfigDict(extra="forbid", frozen=True)
+
+
+class SuffixOptions(BaseModel):
+    """Own options of method specctl_suffix."""
+
+    model_config = _FROZEN
+
+    max_match_tokens: int = Field(default=32, ge=1, le=256, description="longest context compared")
+    min_match_tokens: int = Field(default=2, ge=1, le=64, description="shortest match that drafts")
+    max_spec_factor: float = Field(
+        default=2.0, gt=0, le=64, description="drafted tokens for each token of the match"
+    )
+    min_token_prob: float = Field(
+        default=0.1, ge=0, le=1, description="a draft ends where its path's probability falls below"
+    )
+    index_bytes: int = Field(
+        default=256 * 2**20, ge=2**20, le=2**40, description="bound of the global index, in bytes"
+    )
+    use_global: bool = Field(default=True, description="also draft from other requests' finished outputs")
+
+
+class ControlOptions(BaseModel):
+    """The block ``specctl`` of any method: asks for the routes under /specctl/v1/."""
+
+    model_config = _FROZEN
+
+    token_file: Path | None = Field(
+        default=None, description="lines read:TOKEN or control:TOKEN; without it only loopback is let in"
+    )
+    lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
+
+
+class Options(BaseModel):
+    model_config = _FROZEN
+
+    method: str
+    suffix: SuffixOptions | None = None
+    control: ControlOptions = ControlOptions()
+
+
+SPECCTL_METHODS = {"specctl_suffix": "specctl_vllm.proposers.suffix.SuffixProposer"}
+_ENGINE_KEYS = {
+    "method",
+    "num_speculative_tokens",
+    "num_speculative_tokens_per_batch_size",
+    "enforce_eager",
+    "max_model_len",
+}
+_NUM_SPECULATIVE_TOKENS_DEFAULT = 8
+
+
+def parse_speculative_config(asked: dict[str, Any]) -> tuple[dict[str, Any], Options] | None:
+    """What vLLM is to be given, and our options; None where the user asked nothing of specctl.
+
+    Asking is: a method of ours, a block ``specctl``, or naming the plugin in VLLM_PLUGINS.
+    Raises ValueError that names key, value and what is allowed.
+    """
+    config = {key.replace("-", "_"): value for key, value in asked.items()}
+    method = config.get("method")
+    is_ours = isinstance(method, str) and method.startswith("specctl_")
+    is_named = "specctl" in os.environ.get("VLLM_PLUGINS", "").split(",")
+    if not (is_ours or "specctl" in config or is_named):
+        return None
+    control = _validated(ControlOptions, config.pop("specctl", None) or {}, "specctl.")
+    if not is_ours:
+        return config, Options(method=str(method or config.get("model") or "draft_model"), control=control)
+    if method not in SPECCTL_METHODS:
+        known = ", ".join(sorted(SPECCTL_METHODS))
+        raise ValueError(f"speculative-config: method {method!r} is not known; specctl brings {known}")
+    own = {key: config.pop(key) for key in list(config) if key in SuffixOptions.model_fields}
+    for key in config.keys() - _ENGINE_KEYS:
+        allowed = sorted(_ENGINE_KEYS | set(SuffixOptions.model_fields) | {"specctl"})
+        nearest = difflib.get_close_matches(key, allowed, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
+        raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
+    suffix = _validated(SuffixOptions, own, "")
+    config["method"] = "custom_class"
+    config["model"] = SPECCTL_METHODS[method]
+    config.setdefault("num_speculative_tokens", _NUM_SPECULATIVE_TOKENS_DEFAULT)
+    _check_num_speculative_tokens(config["num_speculative_tokens"])
+    return config, Options(method=method, suffix=suffix, control=control)
+
+
+def options_from_env() -> Options | None:
+    """The options that this engine process was started with, None where specctl is not asked for."""
+    text = os.environ.get(OPTIONS_ENV)
+    return Options.model_validate_json(text) if text else None
+
+
+def _check_num_speculative_tokens(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 64:
+        raise ValueError(
+            f"speculative-config: num_speculative_tokens: expected an integer from 1 to 64, got {value!r}"
+        )
+
+
+def _validated(model: type[M], values: object, prefix: str) -> M:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = prefix + ".".join(map(str, first["loc"]))
+        raise ValueError(f"speculative-config: {key}: {first['msg']}, got {first['input']!r}") from None

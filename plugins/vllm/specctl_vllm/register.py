@@ -1,0 +1,26 @@
+"""Entry point ``vllm.general_plugins``: runs in every process of vLLM, before the engine is built.
+
+A server that does not name specctl in its speculative config is left as it is: only the reader of that
+config is wrapped, in the process that parses the command line.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from specctl_vllm.options import options_from_env
+
+__all__ = ["register"]
+
+logger = logging.getLogger("vllm.specctl")
+
+
+def register() -> None:
+    """Called by vLLM, more than once in a process at times."""
+    from specctl_vllm.compat import engine_args, engine_process
+
+    if options_from_env() is not None:
+        engine_process.activate()
+    if "vllm.engine.arg_utils" in sys.modules:
+        engine_args.install()
