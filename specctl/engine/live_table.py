@@ -32,7 +32,9 @@ class LiveTable:
         self._table = SpeculationTable(start_rows, capabilities)
         self._state = TableState.START
         self._version = 0
-        self._fallback = SpeculationTable(uniform_rows(0), capabilities)
+        self._fallback = SpeculationTable(
+            uniform_rows(min(capabilities.num_speculative_tokens_legal)), capabilities
+        )
         self._lease_s: float | None = None
         self._lease_ends_s = math.inf
         self._owner: str | None = None

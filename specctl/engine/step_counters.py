@@ -13,11 +13,15 @@ __all__ = ["StepCounters", "StepRecord", "at_least"]
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step. ``drafted`` and ``emitted`` hold one number for each decoding request."""
+    """One step. ``drafted`` and ``accepted`` hold one number of tokens for each decoding request.
+
+    ``emitted_tokens`` is less than accepted + 1 for each where a request ended inside its draft.
+    """
 
     num_speculative_tokens: int
     drafted: Sequence[int]
-    emitted: Sequence[int]
+    accepted: Sequence[int]
+    emitted_tokens: int
     context_tokens: int
     prefill_tokens: int
     step_s: float
@@ -44,12 +48,12 @@ class _Cell:
 
     def add(self, step: StepRecord) -> None:
         verified_tokens = 0
-        for drafted, emitted in zip(step.drafted, step.emitted, strict=True):
+        for drafted, accepted in zip(step.drafted, step.accepted, strict=True):
             self.drafted_histogram[drafted] += 1
-            self.accepted_histogram[max(emitted - 1, 0)] += 1
-            self.emitted_tokens += emitted
+            self.accepted_histogram[accepted] += 1
             verified_tokens += drafted + 1
         self.steps += 1
+        self.emitted_tokens += step.emitted_tokens
         self.request_steps += len(step.drafted)
         self.verified_tokens += verified_tokens
         self.context_tokens += step.context_tokens

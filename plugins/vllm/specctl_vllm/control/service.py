@@ -20,7 +20,7 @@ logger = logging.getLogger("vllm.specctl")
 
 
 def handle(steering: Steering, operation: str, payload: str) -> str:
-    """``{"status": HTTP status, "body": ...}``. Never raises: an error here must not reach the engine loop."""
+    """``{"status": HTTP status, "body": ...}``. Never raises: the engine's loop calls it."""
     try:
         status, body = _dispatch(steering, operation, payload)
     except Exception:

@@ -1,0 +1,74 @@
+import pytest
+
+from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.engine.shadow import ShadowFollower
+from specctl.engine.step_counters import StepCounters, StepRecord, at_least
+
+
+def test_at_least_turns_a_histogram_into_survival_counts():
+    assert at_least([5, 1, 0, 2]) == (3, 2, 2)
+    assert at_least([3]) == ()
+
+
+def test_steps_are_added_by_bucket_setting_and_prefill():
+    counters = StepCounters(DecodeBatchBuckets(8), 4)
+    common = {"num_speculative_tokens": 4, "context_tokens": 30, "draft_s": 0.001, "verify_s": 0.01}
+    counters.add(
+        StepRecord(drafted=[4, 0], accepted=[2, 0], emitted_tokens=4, prefill_tokens=0, step_s=0.5, **common)
+    )
+    counters.add(
+        StepRecord(drafted=[1, 3], accepted=[1, 3], emitted_tokens=6, prefill_tokens=0, step_s=0.25, **common)
+    )
+    counters.add(
+        StepRecord(drafted=[2, 2], accepted=[0, 0], emitted_tokens=2, prefill_tokens=7, step_s=1.0, **common)
+    )
+    counters.add(
+        StepRecord(drafted=[], accepted=[], emitted_tokens=0, prefill_tokens=7, step_s=1.0, **common)
+    )
+    plain, mixed = counters.cells()
+    assert (plain.decode_batch_from, plain.decode_batch_to, plain.has_prefill) == (2, 2, False)
+    assert (plain.steps, plain.request_steps, plain.emitted_tokens, plain.verified_tokens) == (2, 4, 10, 12)
+    assert plain.drafted_at == (3, 2, 2, 1)
+    assert plain.accepted_at == (3, 2, 1, 0)
+    assert plain.step_s == pytest.approx(0.75)
+    assert plain.step_s_squared == pytest.approx(0.3125)
+    assert plain.verified_tokens_squared == 72
+    assert plain.step_s_by_verified_tokens == pytest.approx(4.5)
+    assert (mixed.has_prefill, mixed.prefill_tokens, mixed.steps) == (True, 7, 1)
+
+
+class TestShadow:
+    def test_a_mismatch_ends_the_draft_and_frees_the_request(self):
+        shadow = ShadowFollower(4)
+        shadow.follow("r", [1, 2, 3])
+        shadow.emit("r", [1])
+        shadow.emit("r", [2])
+        assert not shadow.wants("r")
+        shadow.emit("r", [9, 9])
+        assert shadow.wants("r")
+        counts = shadow.counts()
+        assert (counts.drafts, counts.drafted_at, counts.accepted_at) == (1, (1, 1, 1, 0), (1, 1, 0, 0))
+
+    def test_a_draft_that_came_true_ends_with_the_bonus_token(self):
+        shadow = ShadowFollower(2)
+        shadow.follow("r", [1, 2])
+        shadow.emit("r", [1, 2])
+        assert shadow.counts().drafts == 0
+        shadow.emit("r", [3])
+        assert shadow.counts().accepted_at == (1, 1)
+
+    def test_empty_drafts_count_as_nothing_accepted(self):
+        shadow = ShadowFollower(2)
+        shadow.follow("r", [])
+        shadow.emit("r", [7])
+        counts = shadow.counts()
+        assert (counts.drafts, counts.drafted_at, counts.accepted_at) == (1, (0, 0), (0, 0))
+
+    def test_one_draft_at_a_time_and_ended_requests_are_dropped(self):
+        shadow = ShadowFollower(2)
+        shadow.follow("r", [1, 2])
+        shadow.follow("r", [5, 5])
+        shadow.emit("r", [1])
+        shadow.forget("r")
+        shadow.emit("r", [2])
+        assert shadow.counts().drafts == 0

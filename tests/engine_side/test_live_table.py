@@ -1,0 +1,118 @@
+import pytest
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import TablePut, TableState, uniform_rows
+from specctl.engine.live_table import LiveTable
+from specctl.errors import LeaseHeld, TableError, VersionConflict
+
+CAPABILITIES = Capabilities(
+    contract_version=1,
+    engine="vllm",
+    engine_version="0",
+    plugin_version="0",
+    boot_id="b",
+    model="m",
+    method="ngram",
+    controllable=True,
+    num_speculative_tokens_legal=(0, 1, 2, 3, 4),
+    decode_batch_max=8,
+    context_max_tokens=4096,
+    decode_batch_buckets=(1, 8),
+    rows_max=8,
+    lease_max_s=60.0,
+    has_shadow_acceptance=False,
+)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def table(clock):
+    return LiveTable(CAPABILITIES, uniform_rows(4), clock)
+
+
+def put(
+    tokens: int, version: int, owner: str = "a", lease_s: float | None = None, fallback: int = 0
+) -> TablePut:
+    return TablePut(
+        base_version=version,
+        rows=uniform_rows(tokens),
+        lease_s=lease_s,
+        fallback_num_speculative_tokens=fallback,
+        owner=owner,
+    )
+
+
+def test_starts_with_what_was_configured(table):
+    assert table.lookup(3) == 4
+    assert table.read().state is TableState.START
+    assert table.read().version == 0
+
+
+def test_a_put_swaps_the_whole_table_and_is_read_back(table):
+    applied = table.put(put(2, version=0, fallback=1))
+    assert (applied.version, applied.state, applied.owner) == (1, TableState.LIVE, "a")
+    assert applied.rows == uniform_rows(2)
+    assert applied == table.read()
+    assert table.lookup(8) == 2
+
+
+def test_a_stale_version_is_a_conflict_and_changes_nothing(table):
+    table.put(put(2, version=0))
+    with pytest.raises(VersionConflict, match=r"at version 1, .* against version 0"):
+        table.put(put(3, version=0))
+    assert table.lookup(1) == 2
+
+
+def test_an_expired_lease_falls_back_and_frees_the_table(table, clock):
+    table.put(put(4, version=0, lease_s=5.0, fallback=1))
+    with pytest.raises(LeaseHeld, match=r"leased by 'a' for another 5\.0 s"):
+        table.put(put(2, version=1, owner="b"))
+    clock.now_s += 4.999
+    assert table.lookup(1) == 4
+    clock.now_s += 0.001
+    assert table.lookup(1) == 1
+    read = table.read()
+    assert (read.state, read.owner, read.version) == (TableState.FALLBACK, None, 1)
+    assert read.rows == uniform_rows(1)
+    assert table.put(put(2, version=1, owner="b")).owner == "b"
+
+
+def test_an_owner_renews_its_own_lease(table, clock):
+    table.put(put(4, version=0, lease_s=5.0))
+    clock.now_s += 3
+    applied = table.put(put(4, version=1, lease_s=5.0))
+    assert applied.lease_remaining_s == pytest.approx(5.0)
+
+
+def test_a_table_without_a_lease_stays_and_is_not_locked(table, clock):
+    table.put(put(3, version=0))
+    clock.now_s += 1e6
+    assert table.lookup(1) == 3
+    assert table.put(put(2, version=1, owner="b")).version == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put(5, version=0), "5 is not one of 0, 1, 2, 3, 4"),
+        (put(2, version=0, lease_s=61.0), "lease_s: at most 60.0 s, got 61.0"),
+        (put(2, version=0, fallback=9), "fallback_num_speculative_tokens: 9 is not one of"),
+    ],
+)
+def test_refused_tables_leave_the_last_good_one(table, change, message):
+    table.put(put(3, version=0))
+    with pytest.raises(TableError, match=message):
+        table.put(change.model_copy(update={"base_version": 1}))
+    assert table.lookup(1) == 3
+    assert table.version == 1

@@ -1,0 +1,57 @@
+import pytest
+from specctl_vllm.options import parse_speculative_config
+
+
+def test_stock_config_without_specctl_is_left_alone(monkeypatch):
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    assert parse_speculative_config({"method": "ngram", "num_speculative_tokens": 3}) is None
+
+
+def test_naming_the_plugin_asks_for_it(monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "other,specctl")
+    parsed = parse_speculative_config({"method": "ngram", "num_speculative_tokens": 3})
+    assert parsed is not None
+    assert parsed[1].method == "ngram"
+
+
+def test_suffix_becomes_a_custom_class_with_validated_options():
+    config, options = parse_speculative_config(
+        {"method": "specctl_suffix", "num-speculative-tokens": 8, "min_token_prob": 0.2, "use_global": False}
+    )
+    assert config == {
+        "method": "custom_class",
+        "model": "specctl_vllm.proposers.suffix.SuffixProposer",
+        "num_speculative_tokens": 8,
+    }
+    assert options.method == "specctl_suffix"
+    assert (options.suffix.min_token_prob, options.suffix.use_global) == (0.2, False)
+
+
+def test_the_control_block_goes_with_any_method(tmp_path):
+    config, options = parse_speculative_config(
+        {"method": "eagle3", "model": "m", "specctl": {"token_file": str(tmp_path), "lease_max_s": 60}}
+    )
+    assert config == {"method": "eagle3", "model": "m"}
+    assert options.suffix is None
+    assert (options.control.token_file, options.control.lease_max_s) == (tmp_path, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "specctl_sufix"}, "'specctl_sufix' is not known; specctl brings specctl_suffix"),
+        ({"method": "specctl_suffix", "min_token_probs": 0.1}, "did you mean 'min_token_prob'"),
+        ({"method": "specctl_suffix", "zzz": 0.1}, "no option 'zzz'; allowed: "),
+        (
+            {"method": "specctl_suffix", "min_token_prob": 2},
+            "min_token_prob: .*less than or equal to 1, got 2",
+        ),
+        ({"method": "specctl_suffix", "num_speculative_tokens": 0}, "from 1 to 64, got 0"),
+        ({"method": "specctl_suffix", "num_speculative_tokens": "8"}, "from 1 to 64, got '8'"),
+        ({"method": "ngram", "specctl": {"token": "x"}}, r"specctl\.token: "),
+        ({"method": "ngram", "specctl": {"lease_max_s": -1}}, r"specctl\.lease_max_s: .*got -1"),
+    ],
+)
+def test_mistakes_are_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        parse_speculative_config(config)
