@@ -1,0 +1,1 @@
+"""Tables out: apply, and read back what holds."""

@@ -1,0 +1,254 @@
+"""The decision: ``step(observation, state, policy) -> (decision, state)``. No I/O, no clock, no metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable, TableRow
+from specctl.controller.explain import explain
+from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_bucket
+from specctl.controller.probe import end_probe, is_over, start_probe
+from specctl.controller.recommend import recommend
+from specctl.controller.state import ControllerState, Probe
+from specctl.policy.base import Policy
+from specctl.types import BucketChoice, BucketForecast, Decision, Observation, Reason, SurvivalEstimate
+
+__all__ = ["merged_rows", "present_values", "step"]
+
+MINUTE_S = 60.0
+_NOTHING_KNOWN = SurvivalEstimate((), (), (), (), 0)
+
+
+def step(
+    observation: Observation, state: ControllerState, policy: Policy
+) -> tuple[Decision, ControllerState]:
+    """One tick. The same observations, state and policy give the same decisions."""
+    state = replace(state, survival=state.survival.updated(observation), cost=state.cost.updated(observation))
+    capabilities, applied = observation.capabilities, observation.applied
+    if capabilities is None:
+        return recommend(observation, state, policy), state
+    if applied is None:
+        return _nothing(observation, Reason.NOT_MEASURED, "the table in force could not be read"), state
+    if not capabilities.controllable:
+        why = capabilities.why_not_controllable or "the server refuses tables"
+        return _nothing(observation, Reason.NOT_CONTROLLABLE, why), state
+    return _decide(observation, state, policy, capabilities, applied)
+
+
+def _decide(
+    observation: Observation,
+    state: ControllerState,
+    policy: Policy,
+    capabilities: Capabilities,
+    applied: AppliedTable,
+) -> tuple[Decision, ControllerState]:
+    time_s = observation.time_s
+    bounds = bucket_bounds(capabilities)
+    present = present_values(applied, bounds)
+    candidates = policy.candidates(capabilities.num_speculative_tokens_legal)
+    survival = _survival(state, candidates, present)
+    batches = active_batches(observation)
+    probe = state.schedule.running
+    base = dict(present)
+    if probe is not None and probe.bucket_to in base:
+        base[probe.bucket_to] = probe.resume_num_speculative_tokens
+    forecasts = [
+        forecast_bucket(b, batches.get(b[1]), base[b[1]], candidates, survival, state.cost) for b in bounds
+    ]
+    recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
+    left = policy.guard_rails.changes_max_per_minute - len(recent)
+    choices = _capped(
+        [
+            policy.decide(f, since_change_s=time_s - state.changed_s.get(f.decode_batch_to, float("-inf")),
+                          changes_left=left)
+            for f in forecasts
+        ]
+    )  # fmt: skip
+    changed = [choice for choice in choices if choice.is_change]
+    state = _remember(state, changed, recent, time_s)
+    choices, state = _explore(choices, forecasts, observation, state, policy, survival)
+    choices = _against(present, choices, probe)
+    return _decision(observation, applied, choices, survival, batches), state
+
+
+def _survival(
+    state: ControllerState, candidates: tuple[int, ...], present: dict[int, int]
+) -> SurvivalEstimate:
+    positions = max(*candidates, *present.values(), 0)
+    estimate = state.survival.estimate(positions)
+    if estimate is not None:
+        return estimate
+    nothing = (0.0,) * positions
+    return SurvivalEstimate(nothing, (1.0,) * positions, nothing, nothing, 0)
+
+
+def _capped(choices: list[BucketChoice]) -> list[BucketChoice]:
+    """A bucket without steps of its own drafts no more than the nearest smaller measured one.
+
+    Drafting pays less the fuller the batch, so more would be a leap of the extrapolation.
+    """
+    result: list[BucketChoice] = []
+    cap: int | None = None
+    for choice in choices:
+        if not choice.is_extrapolated:
+            cap = choice.num_speculative_tokens
+        elif cap is not None and choice.is_change and choice.num_speculative_tokens > cap:
+            value = max(cap, 0)
+            choice = replace(choice, num_speculative_tokens=value, predicted_tokens_per_s=None)
+        result.append(choice)
+    return result
+
+
+def _remember(
+    state: ControllerState, changed: list[BucketChoice], recent: tuple[float, ...], time_s: float
+) -> ControllerState:
+    if not changed:
+        return replace(state, change_times_s=recent)
+    changed_s = {**state.changed_s, **{choice.decode_batch_to: time_s for choice in changed}}
+    return replace(state, changed_s=changed_s, change_times_s=(*recent, time_s))
+
+
+def _explore(
+    choices: list[BucketChoice],
+    forecasts: list[BucketForecast],
+    observation: Observation,
+    state: ControllerState,
+    policy: Policy,
+    survival: SurvivalEstimate,
+) -> tuple[list[BucketChoice], ControllerState]:
+    """Start, keep or end a probe in the busiest bucket; while it runs it overrides the bucket's choice."""
+    schedule, time_s = state.schedule, observation.time_s
+    if not policy.is_learned or not observation.may_act:
+        return choices, replace(state, schedule=replace(schedule, running=None))
+    if survival.drifted:
+        schedule = replace(schedule, interval_s=0.0)
+    running = schedule.running
+    if running is not None:
+        choice = next((c for c in choices if c.decode_batch_to == running.bucket_to), None)
+        if (
+            choice is None
+            or choice.is_change
+            or is_over(schedule, policy.exploration, time_s, _steps_of(running, observation))
+        ):
+            has_paid = choice is not None and choice.is_change
+            schedule = end_probe(schedule, policy.exploration, time_s, has_paid=has_paid)
+    else:
+        busy = _busiest(observation, forecasts)
+        settled = {c.decode_batch_to for c in choices if not c.is_change}
+        if busy is not None and busy.decode_batch_to in settled:
+            schedule = start_probe(schedule, policy.exploration, busy, survival, time_s)
+    state = replace(state, schedule=schedule)
+    probe = schedule.running
+    if probe is None:
+        return choices, state
+    return [_as_probe(c, probe) if c.decode_batch_to == probe.bucket_to else c for c in choices], state
+
+
+def _steps_of(probe: Probe, observation: Observation) -> int:
+    return sum(
+        cell.steps
+        for cell in observation.cells or ()
+        if (cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill)
+        == (probe.bucket_to, probe.num_speculative_tokens, False)
+    )
+
+
+def _busiest(observation: Observation, forecasts: list[BucketForecast]) -> BucketForecast | None:
+    seconds: dict[int, float] = {}
+    for cell in observation.cells or ():
+        if not cell.has_prefill:
+            seconds[cell.decode_batch_to] = seconds.get(cell.decode_batch_to, 0.0) + cell.step_s
+    active = [forecast for forecast in forecasts if forecast.decode_batch_to in seconds]
+    return max(active, key=lambda forecast: seconds[forecast.decode_batch_to], default=None)
+
+
+def _as_probe(choice: BucketChoice, probe: Probe) -> BucketChoice:
+    return replace(
+        choice,
+        num_speculative_tokens=probe.num_speculative_tokens,
+        reason=Reason.PROBE,
+        predicted_tokens_per_s=None,
+        detail="",
+    )
+
+
+def _against(
+    present: dict[int, int], choices: list[BucketChoice], probe: Probe | None
+) -> tuple[BucketChoice, ...]:
+    """``from`` is what the engine has now, which during a probe is not what the choice was weighed against."""
+    result = []
+    for choice in choices:
+        now = present[choice.decode_batch_to]
+        if now != choice.from_num_speculative_tokens:
+            was_kept = not choice.is_change and choice.reason is not Reason.PROBE
+            reason = Reason.PROBE_END if was_kept and probe is not None else choice.reason
+            choice = replace(choice, from_num_speculative_tokens=now, reason=reason)
+        result.append(choice)
+    return tuple(result)
+
+
+def _decision(
+    observation: Observation,
+    applied: AppliedTable,
+    choices: tuple[BucketChoice, ...],
+    survival: SurvivalEstimate,
+    batches: dict[int, float],
+) -> Decision:
+    active = [choice for choice in choices if choice.is_active]
+    changed = [choice for choice in choices if choice.is_change]
+    busiest = max(active, key=lambda c: (c.is_change, batches.get(c.decode_batch_to, 0.0)), default=None)
+    lead = (
+        busiest if busiest is not None and (busiest.is_change or not changed) else (changed or [busiest])[0]
+    )
+    known = survival if survival.trials > 0 else None
+    return Decision(
+        target=observation.target,
+        time_s=observation.time_s,
+        rows=merged_rows(choices),
+        reason=Reason.IDLE if lead is None else lead.reason,
+        explanation=explain(choices, known),
+        choices=choices,
+        survival=known,
+        predicted_tokens_per_s=None if lead is None else lead.predicted_tokens_per_s,
+        present_tokens_per_s=None if lead is None else lead.present_tokens_per_s,
+        off_tokens_per_s=None if lead is None else lead.off_tokens_per_s,
+    )
+
+
+def _nothing(observation: Observation, reason: Reason, explanation: str) -> Decision:
+    return Decision(observation.target, observation.time_s, None, reason, explanation)
+
+
+def present_values(applied: AppliedTable, bounds: list[Bounds]) -> dict[int, int]:
+    """num_speculative_tokens in force by bucket's upper end, at the bucket's first batch and no context."""
+    values = {}
+    for low, high in bounds:
+        values[high] = next(
+            (
+                row.num_speculative_tokens
+                for row in applied.rows
+                if row.decode_batch_from <= low
+                and (row.decode_batch_to is None or low <= row.decode_batch_to)
+                and row.context_from_tokens == 0
+            ),
+            0,
+        )
+    return values
+
+
+def merged_rows(choices: tuple[BucketChoice, ...]) -> tuple[TableRow, ...]:
+    """Neighbouring buckets with one value become one row; the last row has no upper end."""
+    rows: list[TableRow] = []
+    for choice in choices:
+        if rows and rows[-1].num_speculative_tokens == choice.num_speculative_tokens:
+            continue
+        if rows:
+            rows[-1] = rows[-1].model_copy(update={"decode_batch_to": choice.decode_batch_from - 1})
+        rows.append(
+            TableRow(
+                decode_batch_from=choice.decode_batch_from,
+                num_speculative_tokens=choice.num_speculative_tokens,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,40 @@
+"""What the decision core remembers between two ticks. Immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specctl.estimate.base import StepCostModel, SurvivalModel
+
+__all__ = ["ControllerState", "Probe", "ProbeSchedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An excursion that runs now in one bucket. ``resume``: the value it came from."""
+
+    bucket_to: int
+    num_speculative_tokens: int
+    resume_num_speculative_tokens: int
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSchedule:
+    """``interval_s``: the next wait, doubled after every probe that changed nothing; 0 before the first."""
+
+    running: Probe | None = None
+    next_s: float = 0.0
+    interval_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """``changed_s``: when each bucket last changed; ``change_times_s``: table changes of the last minute."""
+
+    survival: SurvivalModel
+    cost: StepCostModel
+    changed_s: Mapping[int, float] = field(default_factory=dict)
+    change_times_s: tuple[float, ...] = ()
+    schedule: ProbeSchedule = ProbeSchedule()

@@ -1,0 +1,1 @@
+"""Acceptance survival, step cost, drift: from observations to numbers, or to "unknown" and the reason."""

@@ -1,0 +1,66 @@
+"""Has the acceptance changed? A likelihood-ratio test between the newest trials and the past.
+
+Two-sample G test (Sokal and Rohlf, "Biometry", section 17.4) over the conditional acceptance by position:
+unlike a test of mean lengths it is not fooled by a rare long copy in otherwise random text, because a long
+run's inner positions are judged against past runs.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["Trials", "has_drifted"]
+
+# Accepted and reached, by position.
+Trials = tuple[tuple[float, float], ...]
+
+# Standard normal quantile of a false alarm in one test: about 1 in 2,000.
+ALARM_SIGMA = 3.3
+# A run of accepted tokens at a position-1 rate that moved by 2.5 sigma is drift as well: with one request
+# on a CPU a full draft is one trial of position 1 a second, too few for ALARM_SIGMA within 3 s.
+FIRST_SIGMA = 2.5
+TOKENS_SIGMA = 4.0
+PAST_TRIALS_MIN = 4.0
+
+
+def has_drifted(newest: Trials, past: Trials) -> bool:
+    """True when the newest trials contradict the past ones. False with too few of either."""
+    if not newest or not past or past[0][1] < PAST_TRIALS_MIN:
+        return False
+    by_position = [_g(new, old) for new, old in zip(newest, past, strict=False) if new[1] > 0 and old[1] > 0]
+    if not by_position:
+        return False
+    first = by_position[0]
+    if first > _chi_square_quantile(1, ALARM_SIGMA):
+        return True
+    if sum(by_position) > _chi_square_quantile(len(by_position), ALARM_SIGMA):
+        return True
+    tokens = _g(_pooled(newest), _pooled(past))
+    return first > FIRST_SIGMA**2 and tokens > TOKENS_SIGMA**2
+
+
+def _g(new: tuple[float, float], old: tuple[float, float]) -> float:
+    """Twice the log-likelihood ratio of "two rates" against "one rate"."""
+    accepted, reached = new[0] + old[0], new[1] + old[1]
+    return 2.0 * (_log_likelihood(*new) + _log_likelihood(*old) - _log_likelihood(accepted, reached))
+
+
+def _log_likelihood(accepted: float, reached: float) -> float:
+    """Binomial log-likelihood at the own rate, without the constant."""
+    missed = reached - accepted
+    total = 0.0
+    if accepted > 0:
+        total += accepted * math.log(accepted / reached)
+    if missed > 0:
+        total += missed * math.log(missed / reached)
+    return total
+
+
+def _pooled(trials: Trials) -> tuple[float, float]:
+    return sum(accepted for accepted, _ in trials), sum(reached for _, reached in trials)
+
+
+def _chi_square_quantile(degrees: int, sigma: float) -> float:
+    """Wilson and Hilferty's approximation (1931)."""
+    spread = 2.0 / (9.0 * degrees)
+    return float(degrees * (1.0 - spread + sigma * math.sqrt(spread)) ** 3)

@@ -1,0 +1,80 @@
+"""Sums over steps from which mean, variance and covariance of step seconds and verified tokens follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specctl.types import CellDelta
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Discounted sums; s is seconds of a step, v its verified tokens."""
+
+    steps: float = 0.0
+    request_steps: float = 0.0
+    s: float = 0.0
+    ss: float = 0.0
+    v: float = 0.0
+    vv: float = 0.0
+    sv: float = 0.0
+
+    @classmethod
+    def of(cls, cell: CellDelta) -> Moments:
+        return cls(
+            steps=float(cell.steps),
+            request_steps=float(cell.request_steps),
+            s=cell.step_s,
+            ss=cell.step_s_squared,
+            v=float(cell.verified_tokens),
+            vv=cell.verified_tokens_squared,
+            sv=cell.step_s_by_verified_tokens,
+        )
+
+    def plus(self, other: Moments) -> Moments:
+        return Moments(
+            self.steps + other.steps,
+            self.request_steps + other.request_steps,
+            self.s + other.s,
+            self.ss + other.ss,
+            self.v + other.v,
+            self.vv + other.vv,
+            self.sv + other.sv,
+        )
+
+    def scaled(self, factor: float) -> Moments:
+        return Moments(
+            self.steps * factor,
+            self.request_steps * factor,
+            self.s * factor,
+            self.ss * factor,
+            self.v * factor,
+            self.vv * factor,
+            self.sv * factor,
+        )
+
+    @property
+    def mean_s(self) -> float:
+        return self.s / self.steps
+
+    @property
+    def mean_v(self) -> float:
+        return self.v / self.steps
+
+    @property
+    def mean_batch(self) -> float:
+        return self.request_steps / self.steps
+
+    @property
+    def var_s(self) -> float:
+        return max(self.ss / self.steps - self.mean_s**2, 0.0)
+
+    @property
+    def var_v(self) -> float:
+        return max(self.vv / self.steps - self.mean_v**2, 0.0)
+
+    @property
+    def cov_sv(self) -> float:
+        return self.sv / self.steps - self.mean_s * self.mean_v

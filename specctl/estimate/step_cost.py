@@ -1,0 +1,147 @@
+"""Seconds of a decode-only step, by decode batch and verified tokens.
+
+Draft lengths vary within a telemetry cell, and settings vary between cells; both give the slope over verified
+tokens. A line per bucket (slope shrunk towards the pooled one), plus what a cell measured beyond that line.
+An impossible or underdetermined fit is unknown, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from specctl.estimate.moments import Moments
+from specctl.estimate.pooled_fit import PooledFit, fit_pooled, usable_var_v
+from specctl.types import CellDelta, Observation, StepCostEstimate
+
+__all__ = ["DiscountedStepCost"]
+
+HALF_LIFE_S = 45.0
+STEPS_MIN = 5.0
+# Weight of the pooled slope against a bucket's own, in steps x tokens^2.
+SLOPE_PRIOR = 20.0
+# A cell's own mean counts half against the bucket's line at this many steps.
+OFFSET_PRIOR_STEPS = 10.0
+# An interval whose mean step is this many times the cell's, or whose steps scatter by more than their mean,
+# is taken for a stall (another process, a compile) unless it repeats.
+OUTLIER_RATIO = 3.0
+OUTLIER_REPEATS = 3
+EXTRAPOLATION_MAX_RATIO = 4.0
+# A step cannot shrink to less than this share of what was measured by verifying fewer tokens.
+INTERCEPT_MIN_RATIO = 0.1
+
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscountedStepCost:
+    """``cells``: by (bucket's upper end, num_speculative_tokens); ``suspects``: stalls in a row, by cell."""
+
+    cells: Mapping[_Key, Moments] = field(default_factory=dict)
+    suspects: Mapping[_Key, int] = field(default_factory=dict)
+    pooled: PooledFit = field(default_factory=PooledFit)
+    half_life_s: float = HALF_LIFE_S
+
+    def updated(self, observation: Observation) -> Self:
+        if observation.cells is None or observation.interval_s is None:
+            return self
+        fresh = [
+            cell for cell in observation.cells if not cell.has_prefill and cell.steps and cell.step_s > 0
+        ]
+        if not fresh:
+            return self
+        factor = 0.5 ** (observation.interval_s / self.half_life_s)
+        cells = {
+            key: kept for key, moments in self.cells.items() if (kept := moments.scaled(factor)).steps >= 1
+        }
+        suspects = dict(self.suspects)
+        for cell in fresh:
+            _take(cell, cells, suspects)
+        return replace(self, cells=cells, suspects=suspects, pooled=fit_pooled(cells.values()))
+
+    def is_bucket_measured(self, bucket_to: int) -> bool:
+        return self._bucket(bucket_to).steps >= STEPS_MIN
+
+    def step_cost(
+        self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
+    ) -> StepCostEstimate:
+        bucket = self._bucket(bucket_to)
+        if bucket.steps < STEPS_MIN:
+            return self._from_pooled(decode_batch, verified_tokens)
+        cell = self.cells.get((bucket_to, num_speculative_tokens), Moments())
+        slope = self._slope(bucket_to)
+        if slope is None:
+            return self._from_cell(cell, verified_tokens)
+        step_s = bucket.mean_s + slope * (verified_tokens - bucket.mean_v)
+        if cell.steps > 0:
+            offset_s = cell.mean_s - (bucket.mean_s + slope * (cell.mean_v - bucket.mean_v))
+            step_s += offset_s * cell.steps / (cell.steps + OFFSET_PRIOR_STEPS)
+        if step_s < INTERCEPT_MIN_RATIO * bucket.mean_s:
+            return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
+        return StepCostEstimate(
+            step_s=step_s,
+            sigma_ratio=self._sigma_s(bucket, cell, verified_tokens) / step_s,
+            is_measured=cell.steps >= STEPS_MIN,
+        )
+
+    def _bucket(self, bucket_to: int) -> Moments:
+        total = Moments()
+        for (upper, _), moments in self.cells.items():
+            if upper == bucket_to:
+                total = total.plus(moments)
+        return total
+
+    def _slope(self, bucket_to: int) -> float | None:
+        """Seconds for one more verified token in this bucket; None: not identified."""
+        if self.pooled.slope_s is None:
+            return None
+        bucket = self._bucket(bucket_to)
+        var_v = usable_var_v(bucket) * bucket.steps
+        cov = bucket.cov_sv * bucket.steps if var_v > 0 else 0.0
+        return max((cov + SLOPE_PRIOR * self.pooled.slope_s) / (var_v + SLOPE_PRIOR), 0.0)
+
+    def _sigma_s(self, bucket: Moments, cell: Moments, verified_tokens: float) -> float:
+        """Standard error of the predicted seconds: the anchor's mean, and the slope over the distance."""
+        anchor = cell if cell.steps >= STEPS_MIN else bucket
+        slope_sigma = self.pooled.slope_sigma_s or 0.0
+        distance = verified_tokens - anchor.mean_v
+        return math.sqrt(self.pooled.residual_var(bucket) / anchor.steps + (slope_sigma * distance) ** 2)
+
+    def _from_cell(self, cell: Moments, verified_tokens: float) -> StepCostEstimate:
+        why = self.pooled.why_unknown or "verified tokens never varied"
+        if cell.steps < STEPS_MIN or abs(verified_tokens - cell.mean_v) > 0.1 * cell.mean_v:
+            return StepCostEstimate(None, why_unknown=why)
+        sigma_s = math.sqrt(cell.var_s / cell.steps)
+        return StepCostEstimate(cell.mean_s, sigma_ratio=sigma_s / cell.mean_s, is_measured=True)
+
+    def _from_pooled(self, decode_batch: float, verified_tokens: float) -> StepCostEstimate:
+        pooled = self.pooled
+        if pooled.slope_s is None:
+            return StepCostEstimate(None, why_unknown=pooled.why_unknown or "no decode-only step seen yet")
+        if verified_tokens > EXTRAPOLATION_MAX_RATIO * pooled.verified_tokens_max:
+            return StepCostEstimate(
+                None,
+                why_unknown=f"{verified_tokens:.0f} verified tokens a step are beyond "
+                f"{EXTRAPOLATION_MAX_RATIO:g} x the {pooled.verified_tokens_max:.0f} seen",
+            )
+        step_s = pooled.predict_s(decode_batch, verified_tokens)
+        if step_s <= 0:
+            return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
+        return StepCostEstimate(step_s, sigma_ratio=pooled.sigma_ratio)
+
+
+def _take(cell: CellDelta, cells: dict[_Key, Moments], suspects: dict[_Key, int]) -> None:
+    key = (cell.decode_batch_to, cell.num_speculative_tokens)
+    fresh = Moments.of(cell)
+    known = cells.get(key)
+    is_stall = fresh.var_s > fresh.mean_s**2
+    if known is not None and known.steps >= STEPS_MIN:
+        is_stall = is_stall or fresh.mean_s > OUTLIER_RATIO * known.mean_s
+    if is_stall and suspects.get(key, 0) + 1 < OUTLIER_REPEATS:
+        suspects[key] = suspects.get(key, 0) + 1
+        return
+    # Repeated "stalls" are the new normal: the old level must not drag on.
+    cells[key] = fresh if is_stall or known is None else known.plus(fresh)
+    suspects.pop(key, None)

@@ -1,0 +1,163 @@
+"""Acceptance by position from right-censored counts.
+
+A step with K drafts tells the outcome of every position up to K, so counts are kept per position and the
+survival is the product of the conditionals (Kaplan and Meier 1958, "Nonparametric estimation from incomplete
+observations", section 2). Positions above K are censored: they add nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from specctl.estimate.drift import Trials, has_drifted
+from specctl.types import CellDelta, Observation, SurvivalEstimate
+
+__all__ = ["DiscountedSurvival", "PositionCounts", "counts_of"]
+
+# Traffic changes by the second; at 5 to 20 steps a second this still leaves some 30 to 100 trials.
+HALF_LIFE_S = 4.0
+# Intervals kept apart from the past, so that the drift test compares two disjoint samples.
+RECENT_INTERVALS = 3
+# One pseudo-trial at the position before's rate: keeps a position with one trial off 0 and 1.
+PRIOR_TRIALS = 1.0
+FIRST_PRIOR_RATIO = 0.5
+MEASURED_TRIALS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCounts:
+    """Index j: the draft's token j + 1. ``watched``: request-steps that could have drafted it."""
+
+    reached: tuple[float, ...] = ()
+    accepted: tuple[float, ...] = ()
+    drafted: tuple[float, ...] = ()
+    watched: tuple[float, ...] = ()
+
+    def plus(self, other: PositionCounts) -> PositionCounts:
+        return PositionCounts(
+            _sum(self.reached, other.reached),
+            _sum(self.accepted, other.accepted),
+            _sum(self.drafted, other.drafted),
+            _sum(self.watched, other.watched),
+        )
+
+    def scaled(self, factor: float) -> PositionCounts:
+        return PositionCounts(
+            tuple(value * factor for value in self.reached),
+            tuple(value * factor for value in self.accepted),
+            tuple(value * factor for value in self.drafted),
+            tuple(value * factor for value in self.watched),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.reached or self.reached[0] <= 0
+
+    @property
+    def trials(self) -> Trials:
+        return tuple(zip(self.accepted, self.reached, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class DiscountedSurvival:
+    """``past``: discounted counts; ``recent``: the last intervals, newest last, not in ``past``."""
+
+    past: PositionCounts = PositionCounts()
+    recent: tuple[PositionCounts, ...] = ()
+    drifted: bool = False
+    half_life_s: float = HALF_LIFE_S
+
+    def updated(self, observation: Observation) -> Self:
+        counts = counts_of(observation)
+        if counts is None or counts.is_empty or observation.interval_s is None:
+            return replace(self, drifted=False)
+        recent = (*self.recent, counts)
+        past = self.past
+        if len(recent) > RECENT_INTERVALS:
+            past, recent = past.plus(recent[0]), recent[1:]
+        past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
+        for newest in range(1, len(recent) + 1):
+            if has_drifted(_total(recent[-newest:]).trials, past.plus(_total(recent[:-newest])).trials):
+                kept = recent[-newest:]
+                return replace(self, past=PositionCounts(), recent=kept, drifted=True)
+        return replace(self, past=past, recent=recent, drifted=False)
+
+    def estimate(self, positions: int) -> SurvivalEstimate | None:
+        counts = self.past.plus(_total(self.recent))
+        if counts.is_empty:
+            return None
+        conditional: list[float] = []
+        survival: list[float] = []
+        drafted: list[float] = []
+        trials: list[float] = []
+        for j in range(positions):
+            reached, accepted = _at(counts.reached, j), _at(counts.accepted, j)
+            prior = conditional[-1] if conditional else FIRST_PRIOR_RATIO
+            conditional.append((accepted + PRIOR_TRIALS * prior) / (reached + PRIOR_TRIALS))
+            survival.append((survival[-1] if survival else 1.0) * conditional[-1])
+            watched = _at(counts.watched, j)
+            seen = _at(counts.drafted, j) / watched if watched > 0 else (drafted[-1] if drafted else 1.0)
+            drafted.append(min(seen, drafted[-1] if drafted else 1.0))
+            trials.append(reached)
+        measured = next((j for j, n in enumerate(trials) if n < MEASURED_TRIALS), positions)
+        watched_positions = sum(1 for j in range(positions) if _at(counts.watched, j) >= MEASURED_TRIALS)
+        return SurvivalEstimate(
+            survival_at=tuple(survival),
+            drafted_at=tuple(drafted),
+            conditional_at=tuple(conditional),
+            trials_at=tuple(trials),
+            # A position that nothing reaches although it was watched for is known to be hopeless.
+            measured_positions=max(measured, watched_positions),
+            drifted=self.drifted,
+        )
+
+
+def counts_of(observation: Observation) -> PositionCounts | None:
+    """The interval's counts: shadow drafts where the engine follows them, else cells, else /metrics."""
+    if observation.shadow is not None:
+        shadow = observation.shadow
+        return _counts(float(shadow.drafts), shadow.accepted_at, shadow.drafted_at, len(shadow.accepted_at))
+    if observation.cells is not None:
+        return _total(tuple(_cell_counts(cell) for cell in observation.cells))
+    stock = observation.stock
+    if stock is not None and stock.drafts is not None and stock.accepted_at is not None:
+        # vLLM does not export the drafted tokens by position; their mean serves every position.
+        mean_drafted = (stock.drafted_tokens or 0) / stock.drafts if stock.drafts else 0.0
+        drafted = tuple(
+            stock.drafts * min(max(mean_drafted - j, 0.0), 1.0) for j in range(len(stock.accepted_at))
+        )
+        return _counts(float(stock.drafts), stock.accepted_at, drafted, len(stock.accepted_at))
+    return None
+
+
+def _cell_counts(cell: CellDelta) -> PositionCounts:
+    positions = cell.num_speculative_tokens
+    return _counts(float(cell.request_steps), cell.accepted_at, cell.drafted_at, positions)
+
+
+def _counts(
+    drafts: float, accepted_at: tuple[float, ...], drafted_at: tuple[float, ...], positions: int
+) -> PositionCounts:
+    accepted = tuple(float(_at(accepted_at, j)) for j in range(positions))
+    return PositionCounts(
+        reached=(drafts, *accepted[:-1]) if positions else (),
+        accepted=accepted,
+        drafted=tuple(float(_at(drafted_at, j)) for j in range(positions)),
+        watched=(drafts,) * positions,
+    )
+
+
+def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
+    total = PositionCounts()
+    for part in parts:
+        total = total.plus(part)
+    return total
+
+
+def _at(values: tuple[float, ...], j: int) -> float:
+    return values[j] if j < len(values) else 0.0
+
+
+def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(_at(a, j) + _at(b, j) for j in range(max(len(a), len(b))))

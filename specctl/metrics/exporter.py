@@ -1,0 +1,90 @@
+"""The daemon's metrics in a registry of their own, served over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, start_http_server
+
+from specctl.errors import SpecctlError
+from specctl.metrics import names
+from specctl.types import Decision, Observation
+
+__all__ = ["Exporter"]
+
+
+class Exporter:
+    """One per daemon. Methods are cheap and never raise."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._decisions = self._counter(names.DECISIONS)
+        self._changes = self._counter(names.CHANGES)
+        self._errors = self._counter(names.ERRORS)
+        self._emitted = self._counter(names.ENGINE_TOKENS)
+        self._up = self._gauge(names.TARGET_UP)
+        self._lease = self._gauge(names.LEASE_HELD)
+        self._setting = self._gauge(names.NUM_SPECULATIVE_TOKENS)
+        self._predicted = self._gauge(names.PREDICTED_TOKENS)
+        self._survival = self._gauge(names.ACCEPTANCE_SURVIVAL)
+        self._policy = self._gauge(names.POLICY_VALID)
+        tick = names.TICK_SECONDS
+        self._tick = Summary(tick.name, tick.help, tick.labels, registry=self.registry)
+        self._policy.set(1)
+
+    def serve(self, host: str, port: int) -> Callable[[], None]:
+        """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
+        try:
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop
+
+    def observed(self, observation: Observation) -> None:
+        self._up.labels(observation.target).set(1)
+        self._emitted.labels(observation.target).inc(observation.emitted_tokens or 0)
+
+    def decided(self, decision: Decision) -> None:
+        target = decision.target
+        self._decisions.labels(target, decision.reason.value).inc()
+        for setting, rate in (
+            ("chosen", decision.predicted_tokens_per_s),
+            ("present", decision.present_tokens_per_s),
+            ("off", decision.off_tokens_per_s),
+        ):
+            self._predicted.labels(target, setting).set(float("nan") if rate is None else rate)
+        for choice in decision.choices:
+            bucket = str(choice.decode_batch_to)
+            self._setting.labels(target, bucket).set(choice.from_num_speculative_tokens)
+        if decision.survival is not None:
+            for j, value in enumerate(decision.survival.survival_at):
+                self._survival.labels(target, str(j + 1)).set(value)
+
+    def changed(self, target: str) -> None:
+        self._changes.labels(target).inc()
+
+    def failed(self, target: str, kind: str, *, is_down: bool) -> None:
+        self._errors.labels(target, kind).inc()
+        if is_down:
+            self._up.labels(target).set(0)
+
+    def lease(self, target: str, *, is_held: bool) -> None:
+        self._lease.labels(target).set(1 if is_held else 0)
+
+    def ticked(self, target: str, seconds: float) -> None:
+        self._tick.labels(target).observe(seconds)
+
+    def policy(self, *, is_valid: bool) -> None:
+        self._policy.set(1 if is_valid else 0)
+
+    def _counter(self, metric: names.Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def _gauge(self, metric: names.Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)

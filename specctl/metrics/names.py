@@ -1,0 +1,52 @@
+"""Every metric that the daemon serves, once: name, help, labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ACCEPTANCE_SURVIVAL",
+    "CHANGES",
+    "DECISIONS",
+    "ENGINE_TOKENS",
+    "ERRORS",
+    "LEASE_HELD",
+    "NUM_SPECULATIVE_TOKENS",
+    "POLICY_VALID",
+    "PREDICTED_TOKENS",
+    "TARGET_UP",
+    "TICK_SECONDS",
+    "Metric",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    help: str
+    labels: tuple[str, ...] = ("target",)
+
+
+DECISIONS = Metric("specctl_decisions_total", "Ticks by the reason of their decision.", ("target", "reason"))
+CHANGES = Metric("specctl_table_changes_total", "Tables put in force; renewals are not counted.")
+ERRORS = Metric("specctl_errors_total", "Failed looks and refused tables.", ("target", "kind"))
+TARGET_UP = Metric("specctl_target_up_ratio", "1 when the last look at the target succeeded, else 0.")
+LEASE_HELD = Metric("specctl_lease_held_ratio", "1 while this daemon holds the target's table, else 0.")
+NUM_SPECULATIVE_TOKENS = Metric(
+    "specctl_num_speculative_tokens",
+    "The table in force, by decode-batch bucket.",
+    ("target", "decode_batch_to"),
+)
+PREDICTED_TOKENS = Metric(
+    "specctl_predicted_tokens_per_second",
+    "Predicted for the busy bucket: chosen, present and off.",
+    ("target", "setting"),
+)
+ENGINE_TOKENS = Metric("specctl_emitted_tokens_total", "Tokens emitted by the target while watched.")
+ACCEPTANCE_SURVIVAL = Metric(
+    "specctl_acceptance_survival_ratio",
+    "Share of drafts whose first tokens, up to the position, were all accepted.",
+    ("target", "position"),
+)
+TICK_SECONDS = Metric("specctl_tick_seconds", "Seconds of one look, decision and change.")
+POLICY_VALID = Metric("specctl_policy_valid_ratio", "1 when the policy file on disk is the one in force.", ())

@@ -1,0 +1,1 @@
+"""Metrics in: the engine's /metrics and the plugin's telemetry become an Observation."""

@@ -1,0 +1,112 @@
+"""Monotonic counters -> what they gained between two reads. A reset gives None and the reason."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.observe.stock import StockCounters
+from specctl.types import CellDelta, ShadowDelta, StockDelta
+
+__all__ = ["CounterReset", "cell_deltas", "shadow_delta", "stock_delta"]
+
+_COUNTS = (
+    "steps",
+    "request_steps",
+    "emitted_tokens",
+    "verified_tokens",
+    "context_tokens",
+    "prefill_tokens",
+    "step_s",
+    "step_s_squared",
+    "verified_tokens_squared",
+    "step_s_by_verified_tokens",
+    "draft_s",
+    "verify_s",
+)
+_CellKey = tuple[int, int, int, bool]
+_Number = TypeVar("_Number", int, float)
+
+
+class CounterReset(ValueError):
+    """A counter fell: the engine restarted, or it counts wrongly. The next read starts afresh."""
+
+
+def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
+    """Cells that gained steps. Raises CounterReset when any counter fell or a cell vanished."""
+    if before.boot_id != after.boot_id:
+        raise CounterReset(f"boot_id changed from {before.boot_id} to {after.boot_id}")
+    old = {_key(cell): cell for cell in before.cells}
+    vanished = old.keys() - {_key(cell) for cell in after.cells}
+    if vanished:
+        raise CounterReset(f"telemetry cell {min(vanished)} vanished")
+    deltas = []
+    for cell in after.cells:
+        delta = _cell_delta(old.get(_key(cell)), cell)
+        if delta.steps:
+            deltas.append(delta)
+    return tuple(deltas)
+
+
+def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None) -> ShadowDelta | None:
+    """None without shadow counters on both sides. Raises CounterReset when one fell."""
+    if before is None or after is None:
+        return None
+    return ShadowDelta(
+        drafts=_rise("shadow.drafts", before.drafts, after.drafts),
+        drafted_at=_rises("shadow.drafted_at", before.drafted_at, after.drafted_at),
+        accepted_at=_rises("shadow.accepted_at", before.accepted_at, after.accepted_at),
+    )
+
+
+def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
+    """A counter that is missing on one side is None. Raises CounterReset when one fell."""
+
+    def rise(name: str) -> int | None:
+        old, new = getattr(before, name), getattr(after, name)
+        return None if old is None or new is None else _rise(name, old, new)
+
+    accepted_at = None
+    if before.accepted_at is not None and after.accepted_at is not None:
+        accepted_at = _rises("accepted_per_pos", before.accepted_at, after.accepted_at)
+    return StockDelta(
+        drafts=rise("drafts"),
+        drafted_tokens=rise("drafted_tokens"),
+        accepted_tokens=rise("accepted_tokens"),
+        accepted_at=accepted_at,
+        generated_tokens=rise("generated_tokens"),
+        engine_steps=rise("engine_steps"),
+    )
+
+
+def _key(cell: TelemetryCell) -> _CellKey:
+    return cell.decode_batch_from, cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill
+
+
+def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
+    gains = {}
+    for name in _COUNTS:
+        old = 0 if before is None else getattr(before, name)
+        gains[name] = _rise(name, old, getattr(after, name))
+    return CellDelta(
+        decode_batch_from=after.decode_batch_from,
+        decode_batch_to=after.decode_batch_to,
+        num_speculative_tokens=after.num_speculative_tokens,
+        has_prefill=after.has_prefill,
+        drafted_at=_rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at),
+        accepted_at=_rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at),
+        **gains,
+    )
+
+
+def _rise(name: str, old: _Number, new: _Number) -> _Number:
+    if new < old:
+        raise CounterReset(f"counter {name} fell from {old:g} to {new:g}")
+    return new - old
+
+
+def _rises(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    if len(old) > len(new):
+        raise CounterReset(f"counter {name} lost positions ({len(old)} -> {len(new)})")
+    padded = old + (0,) * (len(new) - len(old))
+    return tuple(_rise(f"{name}[{j}]", a, b) for j, (a, b) in enumerate(zip(padded, new, strict=True)))

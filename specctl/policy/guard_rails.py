@@ -1,0 +1,106 @@
+"""Guard rails around any policy: bounds, minimum samples, off below a gain, hysteresis, dwell."""
+
+from __future__ import annotations
+
+from specctl.policy.base import GuardRails, Proposal
+from specctl.types import BucketChoice, BucketForecast, CandidateForecast, Reason
+
+__all__ = ["guarded"]
+
+# A bucket without traffic follows its estimates at leisure; its changes serve nobody now.
+INACTIVE_DWELL_S = 5.0
+
+
+def guarded(
+    proposal: Proposal,
+    forecast: BucketForecast,
+    rails: GuardRails,
+    since_change_s: float,
+    changes_left: int,
+) -> BucketChoice:
+    """The proposal within the rails; a refused change keeps the present value and says which rail it was.
+
+    Args:
+        since_change_s: seconds since this bucket last changed.
+        changes_left: table changes that the minute still allows.
+    """
+    present = forecast.present_num_speculative_tokens
+    wanted, reason, detail = _bounded(proposal, forecast, rails)
+    if proposal.is_learned and proposal.reason is not Reason.COST_UNKNOWN:
+        if forecast.trials < rails.min_samples_tokens:
+            words = f"{forecast.trials:.0f} of {rails.min_samples_tokens} token outcomes seen"
+            return _choice(forecast, present, Reason.FEW_SAMPLES, words)
+        wanted, reason = _off_unless_it_pays(wanted, reason, forecast, rails)
+    if wanted == present:
+        return _choice(forecast, present, Reason.NO_BETTER if reason is Reason.GAIN else reason, detail)
+    if proposal.is_learned and reason is Reason.GAIN:
+        short = _short_of_gain(wanted, forecast, rails)
+        if short:
+            return _choice(forecast, present, Reason.WITHIN_NOISE, short)
+    dwell_s = rails.dwell_s if forecast.is_active else max(rails.dwell_s, INACTIVE_DWELL_S)
+    if since_change_s < dwell_s:
+        words = f"changed {since_change_s:.1f} s ago, stays for {dwell_s:g} s"
+        return _choice(forecast, present, Reason.DWELL, words)
+    if changes_left <= 0:
+        return _choice(forecast, present, Reason.CHANGE_RATE, "the minute's changes are used up")
+    return _choice(forecast, wanted, reason, detail)
+
+
+def _bounded(proposal: Proposal, forecast: BucketForecast, rails: GuardRails) -> tuple[int, Reason, str]:
+    legal = [candidate.num_speculative_tokens for candidate in forecast.candidates]
+    inside = [v for v in legal if rails.num_speculative_tokens_min <= v <= rails.num_speculative_tokens_max]
+    wanted = proposal.num_speculative_tokens
+    if wanted in inside or not inside:
+        return wanted, proposal.reason, proposal.detail
+    nearest = min(inside, key=lambda value: abs(value - wanted))
+    return nearest, Reason.SET_BY_POLICY, f"{wanted} is outside the policy's bounds"
+
+
+def _off_unless_it_pays(
+    wanted: int, reason: Reason, forecast: BucketForecast, rails: GuardRails
+) -> tuple[int, Reason]:
+    if wanted == 0 or rails.num_speculative_tokens_min > 0 or reason is not Reason.GAIN:
+        return wanted, Reason.OFF_NO_GAIN if wanted == 0 and reason is Reason.GAIN else reason
+    gain = _gain(forecast.candidate(wanted), forecast.candidate(0))
+    if gain is not None and gain < rails.off_below_gain_ratio:
+        return 0, Reason.OFF_NO_GAIN
+    return wanted, reason
+
+
+def _short_of_gain(wanted: int, forecast: BucketForecast, rails: GuardRails) -> str:
+    """Why the gain over the present setting is not enough; empty when it is."""
+    best = forecast.candidate(wanted)
+    gain = _gain(best, forecast.candidate(forecast.present_num_speculative_tokens))
+    if best is None or gain is None:
+        # The present value is no candidate (outside the bounds): leaving it needs no gain.
+        return ""
+    needed = max(rails.min_gain_ratio, rails.min_gain_sigma * best.sigma_ratio)
+    if gain > needed:
+        return ""
+    return f"{wanted} tokens would gain {gain:+.1%}, {needed:.1%} is needed"
+
+
+def _gain(better: CandidateForecast | None, base: CandidateForecast | None) -> float | None:
+    if better is None or base is None or better.tokens_per_s is None or not base.tokens_per_s:
+        return None
+    return better.tokens_per_s / base.tokens_per_s - 1.0
+
+
+def _choice(forecast: BucketForecast, value: int, reason: Reason, detail: str) -> BucketChoice:
+    def rate(num_speculative_tokens: int) -> float | None:
+        candidate = forecast.candidate(num_speculative_tokens)
+        return None if candidate is None else candidate.tokens_per_s
+
+    return BucketChoice(
+        decode_batch_from=forecast.decode_batch_from,
+        decode_batch_to=forecast.decode_batch_to,
+        from_num_speculative_tokens=forecast.present_num_speculative_tokens,
+        num_speculative_tokens=value,
+        reason=reason,
+        predicted_tokens_per_s=rate(value),
+        present_tokens_per_s=rate(forecast.present_num_speculative_tokens),
+        off_tokens_per_s=rate(0),
+        is_active=forecast.is_active,
+        is_extrapolated=forecast.is_extrapolated,
+        detail=detail,
+    )

@@ -1,0 +1,224 @@
+"""Policy files: YAML in, a checked policy out. Errors name file, line, key and the allowed values."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from specctl.errors import PolicyError
+from specctl.policy.models import (
+    POLICY_ADAPTER,
+    AnyPolicy,
+    FixedPolicy,
+    GoodputPolicy,
+    OffPolicy,
+    ThresholdsPolicy,
+)
+
+__all__ = ["find_policy", "load_policy", "parse_policy", "shipped_policies"]
+
+FILE_MAX_BYTES = 256 * 1024
+_KINDS: dict[str, type[BaseModel]] = {
+    "goodput": GoodputPolicy,
+    "thresholds": ThresholdsPolicy,
+    "fixed": FixedPolicy,
+    "off": OffPolicy,
+}
+_Path = tuple[str | int, ...]
+
+
+def shipped_policies() -> list[Path]:
+    """The policies that come with specctl: from the checkout, or as installed."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[2] / "policies", here.parent / "shipped"):
+        files = sorted(folder.glob("*.yaml"))
+        if files:
+            return files
+    return []
+
+
+def find_policy(name_or_path: str) -> Path:
+    """A path, or the bare name of a shipped policy. Raises PolicyError when there is no such file."""
+    path = Path(name_or_path)
+    if path.exists():
+        return path
+    shipped = shipped_policies()
+    wanted = path.name.removesuffix(".yaml")
+    for candidate in shipped:
+        if candidate.stem == wanted and name_or_path in (wanted, f"{wanted}.yaml", f"policies/{wanted}.yaml"):
+            return candidate
+    known = ", ".join(candidate.stem for candidate in shipped) or "none"
+    raise PolicyError(f"{name_or_path}: no such file; shipped policies: {known}")
+
+
+def load_policy(path: Path) -> AnyPolicy:
+    """Raises PolicyError that lists everything wrong with the file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"{path}: {error.strerror or error}") from error
+    if len(raw) > FILE_MAX_BYTES:
+        raise PolicyError(f"{path}: over {FILE_MAX_BYTES} bytes")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    return parse_policy(text, str(path))
+
+
+def parse_policy(text: str, source: str) -> AnyPolicy:
+    """``source`` names the text in errors. Raises PolicyError."""
+    node = _compose(text, source)
+    lines = dict(_lines(node, ()))
+    repeated = [f"{source}:{line}: {key}: given twice" for key, line in _repeated(node)]
+    if repeated:
+        raise PolicyError("\n".join(repeated))
+    data = _construct(node, source)
+    if not isinstance(data, dict):
+        raise PolicyError(f"{source}:1: expected a mapping with the key kind: {', '.join(_KINDS)}")
+    if data.get("kind") is False:
+        # YAML 1.1 reads a bare `off` as false.
+        data["kind"] = "off"
+    try:
+        return POLICY_ADAPTER.validate_python(data)
+    except ValidationError as error:
+        words = [_words(details, lines, source, data) for details in error.errors(include_url=False)]
+        raise PolicyError("\n".join(words)) from error
+
+
+def _compose(text: str, source: str) -> yaml.Node:
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise PolicyError(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PolicyError(f"{source}: not YAML: {error}") from error
+    if node is None:
+        raise PolicyError(f"{source}:1: empty; expected the key kind: {', '.join(_KINDS)}")
+    return node
+
+
+def _construct(node: yaml.Node, source: str) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise PolicyError(f"{source}: not YAML: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def _lines(node: yaml.Node, path: _Path) -> Iterator[tuple[_Path, int]]:
+    yield path, node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, (*path, str(key.value)))
+            yield (*path, str(key.value)), key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _lines(item, (*path, index))
+
+
+def _repeated(node: yaml.Node) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if str(key.value) in seen:
+                yield str(key.value), key.start_mark.line + 1
+            seen.add(str(key.value))
+            yield from _repeated(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _repeated(item)
+
+
+def _words(details: ErrorDetails, lines: dict[_Path, int], source: str, data: dict[str, Any]) -> str:
+    kind = str(data.get("kind", ""))
+    path = tuple(details["loc"])
+    if path[:1] == (kind,):
+        path = path[1:]
+    line = next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 1)
+    if details["type"] == "value_error":
+        # A contradiction between keys: the line of the first one that the message names.
+        named = [at for key, at in lines.items() if key[: len(path)] == path and key and _names(details, key)]
+        line = min(named, default=line)
+    return f"{source}:{line}: {_what(details, path, kind)}"
+
+
+def _names(details: ErrorDetails, key: _Path) -> bool:
+    return str(key[-1]) in details["msg"].replace(":", " ").replace(".", " ").split()
+
+
+def _what(details: ErrorDetails, path: _Path, kind: str) -> str:
+    key = ".".join(map(str, path)) or "kind"
+    error_type = details["type"]
+    if error_type in ("union_tag_not_found", "union_tag_invalid"):
+        got = f", got {kind!r}" if kind else " (missing)"
+        return f"kind: expected one of {', '.join(_KINDS)}{got}"
+    if error_type == "extra_forbidden":
+        keys = _keys_at(_KINDS[kind], path[:-1])
+        near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{key}: unknown key{hint} Allowed here: {', '.join(keys)}"
+    message = details["msg"].removeprefix("Value error, ")
+    if error_type == "value_error":
+        return f"{key}: {message}" if path else message
+    if error_type == "missing":
+        return f"{key}: missing{_allowed(kind, path)}"
+    return f"{key}: {message}, got {details['input']!r}{_allowed(kind, path)}"
+
+
+def _keys_at(model: type[BaseModel], path: _Path) -> list[str]:
+    schema = _schema_at(model.model_json_schema(), path)
+    return sorted(schema.get("properties", {}))
+
+
+def _allowed(kind: str, path: _Path) -> str:
+    """`` (allowed: ...)`` from the field's bounds in the schema; empty when it has none."""
+    if kind not in _KINDS:
+        return ""
+    schema = _schema_at(_KINDS[kind].model_json_schema(), path)
+    options = [schema, *schema.get("anyOf", [])]
+    words = []
+    for option in options:
+        bounds = [
+            f"{sign} {option[name]:g}"
+            for name, sign in (
+                ("minimum", "at least"),
+                ("exclusiveMinimum", "above"),
+                ("maximum", "at most"),
+                ("exclusiveMaximum", "below"),
+            )
+            if name in option
+        ]
+        if "const" in option:
+            bounds.append(json.dumps(option["const"]))
+        if option.get("type") == "null":
+            words.append("null")
+        elif option.get("type") and (bounds or "anyOf" not in option):
+            words.append(" ".join([option["type"], ", ".join(bounds)]).strip())
+    return f" (allowed: {' or '.join(words)})" if words else ""
+
+
+def _schema_at(schema: dict[str, Any], path: _Path) -> dict[str, Any]:
+    definitions = schema.get("$defs", {})
+    here = schema
+    for part in path:
+        here = here.get("items", {}) if isinstance(part, int) else here.get("properties", {}).get(part, {})
+        for option in [here, *here.get("allOf", []), *here.get("anyOf", [])]:
+            reference = str(option.get("$ref", ""))
+            if reference:
+                here = definitions[reference.rsplit("/", 1)[-1]]
+            elif "items" in option or "properties" in option:
+                here = option
+    return here

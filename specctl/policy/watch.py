@@ -1,0 +1,50 @@
+"""A policy file on disk, reloaded when it changes. An invalid change is refused; the last good one stays."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from specctl.errors import PolicyError
+from specctl.policy.loader import load_policy
+from specctl.policy.models import AnyPolicy
+
+__all__ = ["PolicyFile"]
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyFile:
+    """Raises PolicyError at once when the file is invalid at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.refusal: str | None = None
+        self._stamp = self._read_stamp()
+        self.policy: AnyPolicy = load_policy(path)
+
+    def refresh(self) -> bool:
+        """True when a new valid policy was taken. Logs a refusal once for each invalid state of the file."""
+        stamp = self._read_stamp()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            policy = load_policy(self.path)
+        except PolicyError as error:
+            self.refusal = str(error)
+            logger.error("policy refused, the last good one stays:\n%s", error)
+            return False
+        self.refusal = None
+        changed = policy != self.policy
+        self.policy = policy
+        if changed:
+            logger.info("%s: new policy taken (kind %s)", self.path, policy.kind)
+        return changed
+
+    def _read_stamp(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
