@@ -1,0 +1,104 @@
+"""Start a real ``vllm serve`` on this machine's CPU and stop it with everything it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    model: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def command(
+    model: Path, port: int, speculative_config: Mapping[str, Any] | None, arguments: Sequence[str]
+) -> list[str]:
+    """float32 and eager: what a CPU computes in, and the quickest start. Later arguments win."""
+    parts = [str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--host", "127.0.0.1"]
+    parts += ["--port", str(port), "--served-model-name", "model", "--dtype", "float32", "--enforce-eager"]
+    parts += ["--max-num-seqs", "8", "--max-model-len", "2048", *arguments]
+    if speculative_config is not None:
+        parts += ["--speculative-config", json.dumps(speculative_config)]
+    return parts
+
+
+@contextmanager
+def vllm_server(
+    model: Path,
+    log: Path,
+    speculative_config: Mapping[str, Any] | None = None,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A server that answers /health. Raises RuntimeError with the end of its log where it does not start."""
+    port = free_port()
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command(model, port, speculative_config, arguments),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**env, **(environment or {})},
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", "model", log, process)
+    try:
+        _wait_until_healthy(server)
+        yield server
+    finally:
+        _stop(process)
+
+
+def _wait_until_healthy(server: Server) -> None:
+    ends_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < ends_s:
+        if server.process.poll() is not None:
+            raise RuntimeError(f"the server ended at start:\n{_end_of(server.log)}")
+        try:
+            if httpx.get(f"{server.url}/health", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError(f"the server did not start within {START_TIMEOUT_S:g} s:\n{_end_of(server.log)}")
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """The engine core and its workers are in the server's process group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
