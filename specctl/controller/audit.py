@@ -1,10 +1,10 @@
 """Audit log: one JSON line for every change, and one for what came of it.
 
-Fields of a change: ``when`` (ISO 8601, UTC), ``event`` "change", ``target``, ``owner``, ``from`` and ``to`` (value
-by decode-batch range), ``reason``, ``explanation``, ``predicted_tokens_per_s``, ``present_tokens_per_s``,
-``off_tokens_per_s``, ``version`` (None when nothing was applied), ``dry_run``. After the dwell time an ``event``
-"outcome" with the same ``version`` follows, with ``measured_tokens_per_s``: emitted tokens per second of step time.
-Refusals are ``event`` "refused" with ``error``.
+Fields of a change: ``when`` (ISO 8601, UTC), ``event`` "change", ``target``, ``owner``, ``from`` and ``to``
+(value by decode-batch range), ``reason``, ``explanation``, ``predicted_tokens_per_s``,
+``present_tokens_per_s``, ``off_tokens_per_s``, ``version`` (None when nothing was applied), ``dry_run``.
+After the dwell time an ``event`` "outcome" with the same ``version`` follows, with ``measured_tokens_per_s``:
+emitted tokens per second of step time. Refusals are ``event`` "refused" with ``error``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from specctl.types import BucketChoice, BucketForecast, Decision, Observation, R
 __all__ = ["merged_rows", "present_values", "step"]
 
 MINUTE_S = 60.0
-_NOTHING_KNOWN = SurvivalEstimate((), (), (), (), 0)
 
 
 def step(
@@ -48,6 +47,9 @@ def _decide(
     present = present_values(applied, bounds)
     candidates = policy.candidates(capabilities.num_speculative_tokens_legal)
     survival = _survival(state, candidates, present)
+    if survival.drifted:
+        # What held the last settings in place no longer holds.
+        state = replace(state, changed_s={})
     batches = active_batches(observation)
     probe = state.schedule.running
     base = dict(present)
@@ -68,8 +70,8 @@ def _decide(
     changed = [choice for choice in choices if choice.is_change]
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
-    choices = _against(present, choices, probe)
-    return _decision(observation, applied, choices, survival, batches), state
+    told = _against(present, choices, probe)
+    return _decision(observation, told, survival, batches), state
 
 
 def _survival(
@@ -176,7 +178,7 @@ def _as_probe(choice: BucketChoice, probe: Probe) -> BucketChoice:
 def _against(
     present: dict[int, int], choices: list[BucketChoice], probe: Probe | None
 ) -> tuple[BucketChoice, ...]:
-    """``from`` is what the engine has now, which during a probe is not what the choice was weighed against."""
+    """``from`` is what the engine has now; during a probe the choice was weighed against another value."""
     result = []
     for choice in choices:
         now = present[choice.decode_batch_to]
@@ -190,7 +192,6 @@ def _against(
 
 def _decision(
     observation: Observation,
-    applied: AppliedTable,
     choices: tuple[BucketChoice, ...],
     survival: SurvivalEstimate,
     batches: dict[int, float],
@@ -198,9 +199,7 @@ def _decision(
     active = [choice for choice in choices if choice.is_active]
     changed = [choice for choice in choices if choice.is_change]
     busiest = max(active, key=lambda c: (c.is_change, batches.get(c.decode_batch_to, 0.0)), default=None)
-    lead = (
-        busiest if busiest is not None and (busiest.is_change or not changed) else (changed or [busiest])[0]
-    )
+    lead = busiest if not changed or (busiest is not None and busiest.is_change) else changed[0]
     known = survival if survival.trials > 0 else None
     return Decision(
         target=observation.target,

@@ -49,7 +49,8 @@ def _bucket_words(choice: BucketChoice) -> str:
     batch = f"{low}" if low == high else f"{low}-{high}"
     predicted, present = choice.predicted_tokens_per_s, choice.present_tokens_per_s
     if choice.is_change:
-        line = f"{batch} decoding: {choice.from_num_speculative_tokens} -> {choice.num_speculative_tokens} tokens"
+        before, after = choice.from_num_speculative_tokens, choice.num_speculative_tokens
+        line = f"{batch} decoding: {before} -> {after} tokens"
         if predicted is not None and present is not None:
             line += f", predicted {_rate(predicted)} tok/s instead of {_rate(present)}"
         if choice.reason is not Reason.GAIN:

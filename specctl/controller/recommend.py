@@ -10,8 +10,8 @@ from specctl.types import Decision, Observation, Reason, SurvivalEstimate
 __all__ = ["recommend"]
 
 POSITIONS_MAX = 32
-# Without step seconds the break-even acceptance is unknown; a position that is accepted this seldom pays nowhere
-# but on a nearly idle server.
+# Without step seconds the break-even acceptance is unknown; a position that is accepted this seldom pays only
+# on a nearly idle server.
 WORTH_SURVIVAL = 0.2
 NO_PLUGIN = "cannot act: the server runs without the specctl plugin"
 
@@ -39,5 +39,5 @@ def _advice(survival: SurvivalEstimate, configured: int) -> str:
     if worth == 0:
         return f"{seen}: recommends to turn speculation off; {limits}"
     if worth < configured:
-        return f"{seen}: recommends num_speculative_tokens {worth}, later positions are seldom accepted; {limits}"
+        return f"{seen}: recommends num_speculative_tokens {worth}, later ones are seldom accepted; {limits}"
     return f"{seen}: recommends to keep it, or to try more; {limits}"

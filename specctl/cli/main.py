@@ -1,0 +1,155 @@
+"""The ``specctl`` command.
+
+Exit codes: 0 done (a daemon: stopped by SIGTERM or SIGINT); 1 a target cannot be reached or breaks the
+contract; 2 wrong arguments; 3 a policy file is wrong; 4 a file or port on this machine cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specctl.errors import ContractError, PolicyError, SpecctlError, TargetError
+
+__all__ = ["main"]
+
+EXIT_TARGET = 1
+EXIT_POLICY = 3
+EXIT_LOCAL = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=getattr(logging, options.log_level.upper()),
+        format="%(asctime)s %(levelname).1s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    try:
+        return int(options.run(options))
+    except PolicyError as error:
+        print(error, file=sys.stderr)
+        return EXIT_POLICY
+    except (TargetError, ContractError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_TARGET
+    except SpecctlError as error:
+        print(error, file=sys.stderr)
+        return EXIT_LOCAL
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specctl",
+        description="Steers speculative decoding on running servers.",
+        epilog="Exit codes: 0 done, 1 target, 2 arguments, 3 policy, 4 local file or port.",
+    )
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="default: info"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_autotune(commands)
+    _add_policy(commands)
+    _add_status(commands)
+    return parser
+
+
+def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("autotune", help="watch servers and retune them", description=_AUTOTUNE)
+    command.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
+    command.add_argument(
+        "--target", required=True, action="append", metavar="URL", help="repeat for more servers"
+    )
+    command.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="bearer token with the control scope"
+    )
+    command.add_argument("--audit-log", type=Path, metavar="FILE", help="JSON lines, appended")
+    command.add_argument(
+        "--metrics-port", type=_port, default=9109, metavar="N", help="default: 9109; 0: none"
+    )
+    command.add_argument("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
+    command.add_argument("--dry-run", action="store_true", help="decide and log, change nothing")
+    command.add_argument(
+        "--log-level", default=argparse.SUPPRESS, choices=("debug", "info", "warning", "error")
+    )
+    command.set_defaults(run=_autotune)
+
+
+_AUTOTUNE = (
+    "Runs until SIGTERM or SIGINT. On a stop the last table stays; its lease ends by itself, and the server "
+    "then takes the policy's fallback."
+)
+
+
+def _add_policy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("policy", help="check, show or describe policy files")
+    actions = command.add_subparsers(required=True, metavar="ACTION")
+    for name, run, words in (
+        ("validate", _policy_validate, "say what is wrong with a policy file"),
+        ("show", _policy_show, "print a policy with every default filled in"),
+        ("schema", _policy_schema, "print the JSON schema (of FILE's kind, when given)"),
+    ):
+        action = actions.add_parser(name, help=words, description=words)
+        action.add_argument("file", nargs="?" if name == "schema" else None, metavar="FILE")
+        action.set_defaults(run=run)
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("status", help="what a server does now")
+    command.add_argument("target", metavar="TARGET")
+    command.add_argument("--json", action="store_true", help="for machines")
+    command.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the read scope")
+    command.set_defaults(run=_status)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port}: expected 0 to 65535")
+    return port
+
+
+# The commands' modules are imported late: `specctl policy` needs no HTTP client and no estimators.
+
+
+def _autotune(options: argparse.Namespace) -> int:
+    from specctl.cli.autotune import autotune
+
+    return autotune(options)
+
+
+def _policy_validate(options: argparse.Namespace) -> int:
+    from specctl.cli.policy import validate
+
+    return validate(options.file)
+
+
+def _policy_show(options: argparse.Namespace) -> int:
+    from specctl.cli.policy import show
+
+    return show(options.file)
+
+
+def _policy_schema(options: argparse.Namespace) -> int:
+    from specctl.cli.policy import schema
+
+    return schema(options.file)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from specctl.cli.status import status
+
+    return status(options.target, token_file=options.token_file, as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

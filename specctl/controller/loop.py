@@ -1,0 +1,304 @@
+"""One target: observe, estimate, decide, apply, read back. The only place that joins the stages.
+
+On a clean stop the last table stays: its lease ends by itself and the engine takes the policy's fallback.
+Another daemon that starts meanwhile watches until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from specctl.actuate.base import Actuator, DesiredTable
+from specctl.clock import Clock
+from specctl.contract.table import AppliedTable, TableState
+from specctl.controller.audit import AuditLog, change_record
+from specctl.controller.core import present_values, step
+from specctl.controller.forecast import bucket_bounds
+from specctl.controller.outcome import PendingOutcome, pending_outcome
+from specctl.controller.state import ControllerState
+from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
+from specctl.estimate.step_cost import DiscountedStepCost
+from specctl.estimate.survival import DiscountedSurvival
+from specctl.metrics.exporter import Exporter
+from specctl.observe.base import Observer
+from specctl.policy.models import AnyPolicy
+from specctl.policy.settings import largest_not_above
+from specctl.types import Decision, Observation, Reason
+
+__all__ = ["PolicySource", "TargetLoop"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MAX_S = 15.0
+REFUSED_RETRY_S = 10.0
+LEASE_RETRY_MAX_S = 30.0
+ADVICE_INTERVAL_S = 60.0
+
+
+class PolicySource(Protocol):
+    """Where the policy in force comes from; it may change between two ticks."""
+
+    policy: AnyPolicy
+
+
+class TargetLoop:
+    """State of one target. ``tick`` never raises for what a server or a network may do."""
+
+    def __init__(
+        self,
+        target: str,
+        observer: Observer,
+        actuator: Actuator,
+        source: PolicySource,
+        *,
+        owner: str,
+        clock: Clock,
+        audit: AuditLog,
+        exporter: Exporter,
+    ) -> None:
+        self.target = target
+        self._observer = observer
+        self._actuator = actuator
+        self._source = source
+        self._owner = owner
+        self._clock = clock
+        self._audit = audit
+        self._exporter = exporter
+        self._failures = 0
+        self._boot_id: str | None = None
+        self._told: tuple[float, str] = (float("-inf"), "")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state = ControllerState(survival=DiscountedSurvival(), cost=DiscountedStepCost())
+        self._answer: AppliedTable | None = None
+        self._renew_s = float("-inf")
+        self._blocked_until_s = float("-inf")
+        self._blocked_why: str | None = None
+        self._expected: tuple[int, dict[int, int]] | None = None
+        self._outcome: PendingOutcome | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            started_s = self._clock.now_s()
+            try:
+                await self.tick()
+            except Exception:
+                # A bug in one tick must not end the control of every target.
+                logger.exception("%s: this look failed", self.target)
+                self._exporter.failed(self.target, "bug", is_down=False)
+                self._failures += 1
+            took_s = self._clock.now_s() - started_s
+            self._exporter.ticked(self.target, took_s)
+            await self._clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
+        await self._observer.close()
+        logger.info("%s: stopped; the table stays until its lease ends", self.target)
+
+    def wait_s(self) -> float:
+        """The policy's interval, doubled with every failure in a row."""
+        interval_s = self._source.policy.poll_interval_s
+        backoff_s = interval_s * 2.0 ** min(max(self._failures - 1, 0), 10)
+        return max(interval_s, min(backoff_s, BACKOFF_MAX_S))
+
+    async def tick(self) -> Decision | None:
+        """One look and what follows from it; None when the target could not be looked at."""
+        try:
+            observation = await self._observer.observe()
+        except TargetError as error:
+            self._went_down(str(error))
+            return None
+        self._came_up(observation)
+        observation = self._adjusted(observation)
+        self._exporter.observed(observation)
+        self._check_read_back(observation)
+        decision, self._state = step(observation, self._state, self._source.policy)
+        self._exporter.decided(decision)
+        self._collect_outcome(observation)
+        await self._act(observation, decision)
+        return decision
+
+    def _went_down(self, error: str) -> None:
+        self._failures += 1
+        self._exporter.failed(self.target, "target", is_down=True)
+        if self._told[1] != error:
+            logger.warning("%s", error)
+            self._told = (self._clock.now_s(), error)
+
+    def _came_up(self, observation: Observation) -> None:
+        if self._failures:
+            logger.info("%s: answers again", self.target)
+        self._failures = 0
+        if self._boot_id is not None and observation.boot_id != self._boot_id:
+            logger.info("%s: the engine restarted; starting afresh", self.target)
+        if observation.boot_id != self._boot_id:
+            self._forget()
+            if observation.capabilities is not None:
+                known = observation.capabilities
+                logger.info("%s: %s on %s %s", self.target, known.method, known.engine, known.engine_version)
+                for warning in known.warnings:
+                    logger.warning("%s: %s", self.target, warning)
+        self._boot_id = observation.boot_id
+        for gap in observation.gaps:
+            logger.warning("%s: %s", self.target, gap)
+
+    def _adjusted(self, observation: Observation) -> Observation:
+        """The newest table known, and whether this daemon may change it."""
+        answer, applied = self._answer, observation.applied
+        if answer is not None and (applied is None or applied.version < answer.version):
+            observation = replace(observation, applied=answer)
+        if self._actuator.is_dry_run:
+            return replace(observation, may_act=False, why_not_act="dry run")
+        if observation.time_s < self._blocked_until_s:
+            return replace(observation, may_act=False, why_not_act=self._blocked_why)
+        return observation
+
+    def _check_read_back(self, observation: Observation) -> None:
+        """The engine must show what it said it applied."""
+        applied, capabilities = observation.applied, observation.capabilities
+        if self._expected is None or applied is None or capabilities is None:
+            return
+        version, wanted = self._expected
+        if applied.version != version or applied.state is not TableState.LIVE:
+            return
+        seen = present_values(applied, bucket_bounds(capabilities))
+        if seen != wanted:
+            self._expected = None
+            self._refused("read_back", f"table {version} was accepted, but another one is in force")
+            self._blocked_until_s = observation.time_s + REFUSED_RETRY_S
+
+    async def _act(self, observation: Observation, decision: Decision) -> None:
+        if decision.rows is None or observation.applied is None or observation.capabilities is None:
+            self._advise(decision)
+            return
+        if self._actuator.is_dry_run:
+            self._log_dry_run(decision)
+            return
+        if not observation.may_act:
+            return
+        is_renewal_due = observation.time_s >= self._renew_s or not self._is_ours(observation.applied)
+        if not decision.is_change and not is_renewal_due:
+            return
+        await self._apply(self._desired(observation, decision), observation, decision)
+
+    def _desired(self, observation: Observation, decision: Decision) -> DesiredTable:
+        capabilities, applied, policy = observation.capabilities, observation.applied, self._source.policy
+        assert capabilities is not None
+        assert applied is not None
+        assert decision.rows is not None
+        legal = capabilities.num_speculative_tokens_legal
+        return DesiredTable(
+            base_version=applied.version,
+            rows=decision.rows,
+            lease_s=min(policy.lease_s, capabilities.lease_max_s),
+            fallback_num_speculative_tokens=largest_not_above(policy.fallback_num_speculative_tokens, legal),
+            owner=self._owner,
+            reason=f"{decision.reason}: {decision.explanation}"[:512],
+        )
+
+    async def _apply(self, desired: DesiredTable, observation: Observation, decision: Decision) -> None:
+        now_s = observation.time_s
+        try:
+            answer = await self._actuator.apply(desired)
+        except LeaseHeld as held:
+            wait_s = min(max(held.remaining_s, 1.0), LEASE_RETRY_MAX_S)
+            self._block(now_s + wait_s, "lease", f"{held}; only watching until it ends")
+        except VersionConflict as conflict:
+            self._refused("version", f"{conflict}; reading it again")
+            await self._read_again()
+        except TableError as error:
+            self._block(now_s + REFUSED_RETRY_S, "refused", f"the engine refuses the table: {error}")
+        except ContractError as error:
+            self._block(now_s + REFUSED_RETRY_S, "refused", str(error))
+        except TargetError as error:
+            self._refused("target", str(error))
+        else:
+            if answer is not None:
+                self._applied(answer, desired, observation, decision)
+
+    def _applied(
+        self, answer: AppliedTable, desired: DesiredTable, observation: Observation, decision: Decision
+    ) -> None:
+        assert observation.capabilities is not None
+        bounds = bucket_bounds(observation.capabilities)
+        wanted = {choice.decode_batch_to: choice.num_speculative_tokens for choice in decision.choices}
+        self._answer = answer
+        self._renew_s = observation.time_s + desired.lease_s / 3
+        self._blocked_why = None
+        self._exporter.lease(self.target, is_held=True)
+        if present_values(answer, bounds) != wanted:
+            self._block(
+                observation.time_s + REFUSED_RETRY_S,
+                "read_back",
+                "the engine applied another table than asked",
+            )
+            return
+        self._expected = (answer.version, wanted)
+        if decision.is_change:
+            self._exporter.changed(self.target)
+            logger.info("%s: %s", self.target, decision.explanation)
+            record = change_record(decision, owner=self._owner, version=answer.version, dry_run=False)
+            self._audit.write("change", self.target, record)
+            self._flush_outcome()
+            dwell_s = self._source.policy.guard_rails.dwell_s
+            self._outcome = pending_outcome(decision, answer.version, dwell_s)
+
+    async def _read_again(self) -> None:
+        try:
+            self._answer = await self._actuator.observe()
+        except (TargetError, ContractError) as error:
+            logger.warning("%s: %s", self.target, error)
+
+    def _is_ours(self, applied: AppliedTable) -> bool:
+        return applied.owner == self._owner and applied.state is TableState.LIVE
+
+    def _block(self, until_s: float, kind: str, why: str) -> None:
+        """Only watch until ``until_s``. The same reason is logged once."""
+        is_news = self._blocked_why is None or kind != "lease"
+        self._blocked_until_s = until_s
+        self._exporter.lease(self.target, is_held=False)
+        if is_news:
+            self._refused(kind, why)
+        self._blocked_why = why
+
+    def _refused(self, kind: str, why: str) -> None:
+        self._exporter.failed(self.target, kind, is_down=False)
+        self._audit.write("refused", self.target, {"owner": self._owner, "kind": kind, "error": why})
+        logger.warning("%s: %s", self.target, why)
+
+    def _log_dry_run(self, decision: Decision) -> None:
+        """A wanted change, once: the engine's table stays, so every tick wants it again."""
+        wanted = str([(row.decode_batch_from, row.num_speculative_tokens) for row in decision.rows or ()])
+        if not decision.is_change:
+            self._told = (decision.time_s, "")
+        elif self._told[1] != wanted:
+            self._told = (decision.time_s, wanted)
+            logger.info("%s: dry run: %s", self.target, decision.explanation)
+            record = change_record(decision, owner=self._owner, version=None, dry_run=True)
+            self._audit.write("change", self.target, record)
+
+    def _advise(self, decision: Decision) -> None:
+        """What cannot be acted on: when its reason changes, else now and then."""
+        told_s, told = self._told
+        if told == decision.reason and decision.time_s - told_s < ADVICE_INTERVAL_S:
+            return
+        self._told = (decision.time_s, decision.reason)
+        level = logging.WARNING if decision.reason is Reason.NOT_CONTROLLABLE else logging.INFO
+        logger.log(level, "%s: %s", self.target, decision.explanation)
+        if decision.reason is Reason.RECOMMENDATION:
+            record = change_record(decision, owner=self._owner, version=None, dry_run=True)
+            self._audit.write("recommendation", self.target, record)
+
+    def _collect_outcome(self, observation: Observation) -> None:
+        if self._outcome is None:
+            return
+        self._outcome.add(observation)
+        if observation.time_s >= self._outcome.due_s:
+            self._flush_outcome()
+
+    def _flush_outcome(self) -> None:
+        if self._outcome is not None and self._outcome.step_s > 0:
+            self._audit.write("outcome", self.target, self._outcome.record())
+        self._outcome = None

@@ -1,0 +1,392 @@
+"""A fake engine that speaks the real protocol over HTTP, with a simulated course of decoding.
+
+Time passes only by ``advance``. Faults are switched on by attributes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pydantic import ValidationError
+
+from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
+from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable, SpeculationTable, TablePut, TableState, uniform_rows
+from specctl.errors import TableError
+
+MAX_TOKENS = 8
+
+
+@dataclass
+class Traffic:
+    """``accept_at[j]``: chance that token j + 1 is accepted once reached; ``draft_chance``: of any draft."""
+
+    decode_batch: int = 1
+    accept_at: tuple[float, ...] = (0.9,) * MAX_TOKENS
+    draft_chance: float = 1.0
+    draft_tokens: int = MAX_TOKENS
+
+
+@dataclass
+class Cost:
+    """Seconds of a step: constant + per verified token, with a relative noise."""
+
+    constant_s: float = 0.08
+    token_s: float = 0.004
+    noise_ratio: float = 0.03
+
+    def step_s(self, verified_tokens: int, rng: random.Random) -> float:
+        return (self.constant_s + self.token_s * verified_tokens) * (1 + self.noise_ratio * rng.gauss(0, 1))
+
+
+COPYING = Traffic(accept_at=(0.95,) * MAX_TOKENS)
+RANDOM_TEXT = Traffic(accept_at=(0.05,) * MAX_TOKENS)
+
+
+@dataclass
+class _Cell:
+    steps: int = 0
+    request_steps: int = 0
+    emitted_tokens: int = 0
+    verified_tokens: int = 0
+    drafted_at: list[int] = field(default_factory=lambda: [0] * MAX_TOKENS)
+    accepted_at: list[int] = field(default_factory=lambda: [0] * MAX_TOKENS)
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    step_s: float = 0.0
+    step_s_squared: float = 0.0
+    verified_tokens_squared: float = 0.0
+    step_s_by_verified_tokens: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+
+class FakeEngine:
+    """``with FakeEngine() as engine: engine.url``. ``start_tokens``: the table before the first PUT."""
+
+    def __init__(
+        self,
+        *,
+        traffic: Traffic = COPYING,
+        cost: Cost | None = None,
+        start_tokens: int = 0,
+        has_shadow: bool = True,
+        has_plugin: bool = True,
+        token: str | None = None,
+        legal: tuple[int, ...] = tuple(range(MAX_TOKENS + 1)),
+        decode_batch_max: int = 8,
+        seed: int = 1,
+    ) -> None:
+        self.traffic: Traffic | None = traffic
+        self.cost = cost or Cost()
+        self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
+        self.rng = random.Random(seed)
+        self.legal, self.decode_batch_max = legal, decode_batch_max
+        self.buckets = DecodeBatchBuckets(decode_batch_max)
+        self.start_tokens = start_tokens
+        self.lock = threading.Lock()
+        self.requests: list[tuple[str, str]] = []
+        self.puts: list[TablePut] = []
+        self.boots = 0
+        # Faults.
+        self.delay_s = 0.0
+        self.forced_status: dict[str, int] = {}
+        self.mangle: dict[str, Callable[[bytes], bytes]] = {}
+        self.lies = False
+        self.restart()
+
+    def restart(self) -> None:
+        self.boots += 1
+        self.boot_id = f"boot-{self.boots}"
+        self.time_s = 0.0
+        self.debt_s = 0.0
+        self.version, self.state = 0, TableState.START
+        self.rows = uniform_rows(self.start_tokens)
+        self.lease_s: float | None = None
+        self.lease_ends_s = math.inf
+        self.fallback, self.owner, self.reason, self.applied_s = 0, None, "start", 0.0
+        self.cells: dict[tuple[int, int, bool], _Cell] = {}
+        self.shadow_drafts = 0
+        self.shadow_drafted, self.shadow_accepted = [0] * MAX_TOKENS, [0] * MAX_TOKENS
+        self.shadow_left: list[tuple[int, int, int]] = []
+        self.emitted = 0
+
+    # Simulation.
+
+    def advance(self, seconds: float) -> int:
+        """Returns the tokens emitted."""
+        with self.lock:
+            before, self.debt_s = self.emitted, self.debt_s + seconds
+            end_s = self.time_s + seconds
+            while self.traffic is not None and self.debt_s > 0:
+                step_s = self._step(self.traffic)
+                self.debt_s -= step_s
+                self.time_s += step_s
+                self._expire()
+            self.debt_s = min(self.debt_s, 0.0)
+            self.time_s = max(self.time_s, end_s)
+            self._expire()
+            return self.emitted - before
+
+    def tokens_at(self, decode_batch: int) -> int:
+        return SpeculationTable(self.rows, self.capabilities()).lookup(decode_batch)
+
+    def _step(self, traffic: Traffic) -> float:
+        batch = traffic.decode_batch
+        limit = self.tokens_at(batch)
+        cell = self.cells.setdefault((self.buckets.index(batch), limit, False), _Cell())
+        verified = 0
+        for request in range(batch):
+            drafted, accepted = self._draw(traffic, limit)
+            _count(cell.drafted_at, drafted)
+            _count(cell.accepted_at, accepted)
+            verified += 1 + drafted
+            cell.emitted_tokens += 1 + accepted
+            self.emitted += 1 + accepted
+            self._follow(traffic, request, 1 + accepted)
+        step_s = max(self.cost.step_s(verified, self.rng), 1e-4)
+        cell.steps += 1
+        cell.request_steps += batch
+        cell.verified_tokens += verified
+        cell.context_tokens += 500 * batch
+        cell.step_s += step_s
+        cell.step_s_squared += step_s**2
+        cell.verified_tokens_squared += verified**2
+        cell.step_s_by_verified_tokens += step_s * verified
+        cell.verify_s += step_s
+        return step_s
+
+    def _draw(self, traffic: Traffic, limit: int) -> tuple[int, int]:
+        drafted = min(traffic.draft_tokens, limit) if self.rng.random() < traffic.draft_chance else 0
+        accepted = 0
+        while accepted < drafted and self.rng.random() < traffic.accept_at[accepted]:
+            accepted += 1
+        return drafted, accepted
+
+    def _follow(self, traffic: Traffic, request: int, emitted: int) -> None:
+        while len(self.shadow_left) <= request:
+            drafted, accepted = self._draw(traffic, MAX_TOKENS)
+            self.shadow_left.append((accepted + 1, drafted, accepted))
+        left, drafted, accepted = self.shadow_left[request]
+        if left > emitted:
+            self.shadow_left[request] = (left - emitted, drafted, accepted)
+            return
+        self.shadow_drafts += 1
+        _count(self.shadow_drafted, drafted)
+        _count(self.shadow_accepted, accepted)
+        drafted, accepted = self._draw(traffic, MAX_TOKENS)
+        self.shadow_left[request] = (accepted + 1, drafted, accepted)
+
+    def _expire(self) -> None:
+        if self.state is TableState.LIVE and self.time_s >= self.lease_ends_s:
+            self.state, self.rows = TableState.FALLBACK, uniform_rows(self.fallback)
+            self.version += 1
+
+    # Messages.
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            contract_version=CONTRACT_VERSION,
+            engine="vllm",
+            engine_version="0.32.0",
+            plugin_version="0.1.0",
+            boot_id=self.boot_id,
+            model="fake",
+            method="specctl_suffix",
+            controllable=True,
+            num_speculative_tokens_legal=self.legal,
+            decode_batch_max=self.decode_batch_max,
+            context_max_tokens=4096,
+            decode_batch_buckets=self.buckets.uppers,
+            rows_max=64,
+            lease_max_s=3600.0,
+            has_shadow_acceptance=self.has_shadow,
+        )
+
+    def applied(self) -> AppliedTable:
+        has_lease = self.lease_s is not None and self.state is TableState.LIVE
+        return AppliedTable(
+            contract_version=CONTRACT_VERSION,
+            boot_id=self.boot_id,
+            version=self.version,
+            state=self.state,
+            method="specctl_suffix",
+            rows=self.rows,
+            fallback_num_speculative_tokens=self.fallback,
+            lease_s=self.lease_s,
+            lease_remaining_s=max(self.lease_ends_s - self.time_s, 0.0) if has_lease else None,
+            owner=self.owner,
+            reason=self.reason,
+            age_s=self.time_s - self.applied_s,
+        )
+
+    def telemetry(self) -> dict[str, Any]:
+        cells = []
+        for (bucket, tokens, has_prefill), cell in self.cells.items():
+            low, high = self.buckets.bounds(bucket)
+            cells.append(
+                {
+                    "decode_batch_from": low,
+                    "decode_batch_to": high,
+                    "num_speculative_tokens": tokens,
+                    "has_prefill": has_prefill,
+                    **vars(cell),
+                }
+            )
+        batch = self.traffic.decode_batch if self.traffic else 0
+        return {
+            "contract_version": CONTRACT_VERSION,
+            "boot_id": self.boot_id,
+            "uptime_s": self.time_s,
+            "table_version": self.version,
+            "table_state": self.state,
+            "num_speculative_tokens": self.tokens_at(max(batch, 1)),
+            "running": batch,
+            "waiting": 0,
+            "decoding": batch,
+            "kv_cache_used_ratio": 0.1,
+            "cells": cells,
+            "shadow": {
+                "drafts": self.shadow_drafts,
+                "drafted_at": self.shadow_drafted,
+                "accepted_at": self.shadow_accepted,
+            }
+            if self.has_shadow
+            else None,
+        }
+
+    def metrics(self) -> str:
+        drafts = sum(cell.drafted_at[0] for cell in self.cells.values())
+        accepted_at = [sum(cell.accepted_at[j] for cell in self.cells.values()) for j in range(MAX_TOKENS)]
+        drafted = sum(sum(cell.drafted_at) for cell in self.cells.values())
+        labels = 'engine="0",model_name="g"'
+        lines = [
+            "# HELP vllm:num_requests_running Number of requests in model execution batches.",
+            "# TYPE vllm:num_requests_running gauge",
+            f"vllm:num_requests_running{{{labels}}} {self.traffic.decode_batch if self.traffic else 0}.0",
+            f"vllm:num_requests_waiting{{{labels}}} 0.0",
+            f'vllm:num_requests_waiting_by_reason{{{labels},reason="capacity"}} 0.0',
+            f"vllm:spec_decode_num_drafts_total{{{labels}}} {drafts}.0",
+            f"vllm:spec_decode_num_drafts_created{{{labels}}} 1.7e+09",
+            f"vllm:spec_decode_num_draft_tokens_total{{{labels}}} {drafted}.0",
+            f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {sum(accepted_at)}.0",
+            f"vllm:generation_tokens_total{{{labels}}} {self.emitted}.0",
+            f"vllm:iteration_tokens_total_count{{{labels}}} {sum(c.steps for c in self.cells.values())}",
+            f"vllm:kv_cache_usage_perc{{{labels}}} 0.1",
+        ]
+        lines += [
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{j}"}} {value}.0'
+            for j, value in enumerate(accepted_at)
+        ]
+        return "\n".join(lines) + "\n"
+
+    def put(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        try:
+            put = TablePut.model_validate_json(body)
+        except ValidationError as error:
+            return 400, {"error": "malformed", "message": str(error), "refusals": []}
+        self.puts.append(put)
+        is_leased = self.state is TableState.LIVE and self.lease_s is not None
+        if is_leased and self.owner != put.owner:
+            left_s = self.lease_ends_s - self.time_s
+            return 409, {"error": "lease_held", "message": "", "owner": self.owner, "remaining_s": left_s}
+        if put.base_version != self.version:
+            return 409, {"error": "version_conflict", "message": "", "version": self.version}
+        try:
+            SpeculationTable(put.rows, self.capabilities())
+        except TableError as error:
+            refusals = [refusal.model_dump() for refusal in error.refusals]
+            return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
+        self.version += 1
+        self.state, self.owner, self.reason = TableState.LIVE, put.owner, put.reason
+        self.rows = uniform_rows(self.start_tokens) if self.lies else put.rows
+        self.lease_s, self.fallback = put.lease_s, put.fallback_num_speculative_tokens
+        self.lease_ends_s = math.inf if put.lease_s is None else self.time_s + put.lease_s
+        self.applied_s = self.time_s
+        answer = self.applied()
+        if self.lies:
+            answer = answer.model_copy(update={"rows": put.rows})
+        return 200, answer.model_dump(mode="json")
+
+    def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        if path in self.forced_status:
+            return self.forced_status[path], b'{"error": "forced", "message": "forced"}'
+        if path == "/metrics":
+            return 200, self.metrics().encode()
+        if path == "/version":
+            return 200, b'{"version": "0.32.0"}'
+        if not path.startswith(ROUTE_PREFIX) or not self.has_plugin:
+            return 404, b'{"detail": "Not Found"}'
+        if self.token is not None and headers.get("Authorization") != f"Bearer {self.token}":
+            return 401, b'{"error": "unauthorized", "message": "wrong token"}'
+        name = path.removeprefix(f"{ROUTE_PREFIX}/")
+        if (method, name) == ("PUT", "table"):
+            status, told = self.put(body)
+            return status, json.dumps(told).encode()
+        if name == "capabilities":
+            return 200, self.capabilities().model_dump_json().encode()
+        if name == "table":
+            return 200, self.applied().model_dump_json().encode()
+        if name == "telemetry":
+            return 200, json.dumps(self.telemetry()).encode()
+        return 404, b"{}"
+
+    # Server.
+
+    def __enter__(self) -> FakeEngine:
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                self._serve()
+
+            def do_PUT(self) -> None:
+                self._serve()
+
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                with engine.lock:
+                    engine.requests.append((self.command, self.path))
+                    status, answer = engine.answer(self.command, self.path, self.headers, body)
+                answer = engine.mangle.get(self.path, lambda raw: raw)(answer)
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def _count(counts: list[int], length: int) -> None:
+    for j in range(length):
+        counts[j] += 1
