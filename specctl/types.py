@@ -111,6 +111,7 @@ class SurvivalEstimate:
     that was too short counts as not accepted). ``drafted_at[j]``: share that had more than j drafted tokens.
     ``conditional_at``, ``trials_at``: acceptance given that the position was reached, and how many
     (discounted) trials it rests on. ``measured_positions``: positions with trials; the rest is extrapolated.
+    ``watched_positions``: positions that the last interval with traffic could tell about.
     """
 
     survival_at: tuple[float, ...]
@@ -118,6 +119,7 @@ class SurvivalEstimate:
     conditional_at: tuple[float, ...]
     trials_at: tuple[float, ...]
     measured_positions: int
+    watched_positions: int = 0
     drifted: bool = False
 
     @property

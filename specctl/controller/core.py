@@ -8,7 +8,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
 from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_bucket
-from specctl.controller.probe import end_probe, is_over, start_probe
+from specctl.controller.probe import end_probe, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
@@ -123,8 +123,9 @@ def _explore(
     schedule, time_s = state.schedule, observation.time_s
     if not policy.is_learned or not observation.may_act:
         return choices, replace(state, schedule=replace(schedule, running=None))
-    if survival.drifted:
-        schedule = replace(schedule, interval_s=0.0)
+    busy = _busiest(observation, forecasts)
+    if busy is not None and (survival.drifted or busy.decode_batch_to != schedule.bucket_to):
+        schedule = replace(hastened(schedule, policy.exploration), bucket_to=busy.decode_batch_to)
     running = schedule.running
     if running is not None:
         choice = next((c for c in choices if c.decode_batch_to == running.bucket_to), None)
@@ -136,7 +137,6 @@ def _explore(
             has_paid = choice is not None and choice.is_change
             schedule = end_probe(schedule, policy.exploration, time_s, has_paid=has_paid)
     else:
-        busy = _busiest(observation, forecasts)
         settled = {c.decode_batch_to for c in choices if not c.is_change}
         if busy is not None and busy.decode_batch_to in settled:
             schedule = start_probe(schedule, policy.exploration, busy, survival, time_s)
@@ -185,7 +185,9 @@ def _against(
         if now != choice.from_num_speculative_tokens:
             was_kept = not choice.is_change and choice.reason is not Reason.PROBE
             reason = Reason.PROBE_END if was_kept and probe is not None else choice.reason
-            choice = replace(choice, from_num_speculative_tokens=now, reason=reason)
+            choice = replace(
+                choice, from_num_speculative_tokens=now, reason=reason, present_tokens_per_s=None
+            )
         result.append(choice)
     return tuple(result)
 

@@ -7,7 +7,6 @@ from specctl.types import BucketChoice, Reason, SurvivalEstimate
 __all__ = ["acceptance_words", "explain"]
 
 POSITIONS_SHOWN = 4
-CHANGES_SHOWN = 3
 
 _KEPT = {
     Reason.NO_BETTER: "nothing better",
@@ -30,9 +29,10 @@ def explain(choices: tuple[BucketChoice, ...], survival: SurvivalEstimate | None
     shown = changed or [choice for choice in choices if choice.is_active]
     if not shown:
         return "no traffic, nothing to change"
-    words = [_bucket_words(choice) for choice in shown[:CHANGES_SHOWN]]
-    if len(shown) > CHANGES_SHOWN:
-        words.append(f"and {len(shown) - CHANGES_SHOWN} more rows")
+    named = max(sum(choice.is_active for choice in shown), 1)
+    words = [_bucket_words(choice) for choice in shown[:named]]
+    if len(shown) > named:
+        words.append(f"{len(shown) - named} rows without traffic follow")
     line = "; ".join(words)
     return f"{line} ({acceptance_words(survival)})" if survival is not None else line
 

@@ -12,7 +12,7 @@ from specctl.controller.state import Probe, ProbeSchedule
 from specctl.policy.base import Exploration
 from specctl.types import BucketForecast, SurvivalEstimate
 
-__all__ = ["end_probe", "is_over", "shortest_interval_s", "start_probe"]
+__all__ = ["end_probe", "hastened", "is_over", "shortest_interval_s", "start_probe"]
 
 # A probe on a server that stands still ends after this many times its length.
 OVERTIME = 3.0
@@ -39,7 +39,13 @@ def end_probe(
     shortest_s = shortest_interval_s(exploration)
     doubled_s = min(max(2.0 * schedule.interval_s, shortest_s), max(exploration.interval_max_s, shortest_s))
     interval_s = shortest_s if has_paid else doubled_s
-    return ProbeSchedule(running=None, next_s=time_s + interval_s, interval_s=interval_s)
+    return replace(schedule, running=None, next_s=time_s + interval_s, interval_s=interval_s, ended_s=time_s)
+
+
+def hastened(schedule: ProbeSchedule, exploration: Exploration) -> ProbeSchedule:
+    """The traffic has changed: the next probe comes as soon as the share of time allows."""
+    soonest_s = schedule.ended_s + shortest_interval_s(exploration)
+    return replace(schedule, interval_s=0.0, next_s=min(schedule.next_s, soonest_s))
 
 
 def start_probe(
@@ -66,7 +72,7 @@ def _what_to_probe(forecast: BucketForecast, survival: SurvivalEstimate) -> int 
     off = forecast.candidate(0)
     if present > 0 and off is not None and not off.is_cost_measured:
         return 0
-    if survival.measured_positions < highest and present < highest:
+    if min(survival.measured_positions, survival.watched_positions) < highest and present < highest:
         return highest
     unknown = [c for c in forecast.candidates if c.step_s is None and c.num_speculative_tokens != present]
     if unknown and _could_pay(forecast):

@@ -22,11 +22,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
-    """``interval_s``: the next wait, doubled after every probe that changed nothing; 0 before the first."""
+    """``interval_s``: the last wait, doubled after every probe that changed nothing; 0 before the first.
+
+    ``ended_s``: end of the last probe. ``bucket_to``: the busiest bucket of the last tick with traffic.
+    """
 
     running: Probe | None = None
     next_s: float = 0.0
     interval_s: float = 0.0
+    ended_s: float = float("-inf")
+    bucket_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

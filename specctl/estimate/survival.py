@@ -66,12 +66,17 @@ class DiscountedSurvival:
     past: PositionCounts = PositionCounts()
     recent: tuple[PositionCounts, ...] = ()
     drifted: bool = False
+    watched_positions: int = 0
     half_life_s: float = HALF_LIFE_S
 
     def updated(self, observation: Observation) -> Self:
         counts = counts_of(observation)
-        if counts is None or counts.is_empty or observation.interval_s is None:
+        if counts is None or observation.interval_s is None:
             return replace(self, drifted=False)
+        if counts.is_empty:
+            is_blind = observation.shadow is None and bool(observation.emitted_tokens)
+            return replace(self, drifted=False, watched_positions=0 if is_blind else self.watched_positions)
+        watched_positions = sum(1 for watched in counts.watched if watched > 0)
         recent = (*self.recent, counts)
         past = self.past
         if len(recent) > RECENT_INTERVALS:
@@ -80,8 +85,14 @@ class DiscountedSurvival:
         for newest in range(1, len(recent) + 1):
             if has_drifted(_total(recent[-newest:]).trials, past.plus(_total(recent[:-newest])).trials):
                 kept = recent[-newest:]
-                return replace(self, past=PositionCounts(), recent=kept, drifted=True)
-        return replace(self, past=past, recent=recent, drifted=False)
+                return replace(
+                    self,
+                    past=PositionCounts(),
+                    recent=kept,
+                    drifted=True,
+                    watched_positions=watched_positions,
+                )
+        return replace(self, past=past, recent=recent, drifted=False, watched_positions=watched_positions)
 
     def estimate(self, positions: int) -> SurvivalEstimate | None:
         counts = self.past.plus(_total(self.recent))
@@ -101,14 +112,15 @@ class DiscountedSurvival:
             drafted.append(min(seen, drafted[-1] if drafted else 1.0))
             trials.append(reached)
         measured = next((j for j, n in enumerate(trials) if n < MEASURED_TRIALS), positions)
-        watched_positions = sum(1 for j in range(positions) if _at(counts.watched, j) >= MEASURED_TRIALS)
+        known = sum(1 for j in range(positions) if _at(counts.watched, j) >= MEASURED_TRIALS)
         return SurvivalEstimate(
             survival_at=tuple(survival),
             drafted_at=tuple(drafted),
             conditional_at=tuple(conditional),
             trials_at=tuple(trials),
             # A position that nothing reaches although it was watched for is known to be hopeless.
-            measured_positions=max(measured, watched_positions),
+            measured_positions=max(measured, known),
+            watched_positions=self.watched_positions,
             drifted=self.drifted,
         )
 

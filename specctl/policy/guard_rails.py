@@ -9,6 +9,7 @@ __all__ = ["guarded"]
 
 # A bucket without traffic follows its estimates at leisure; its changes serve nobody now.
 INACTIVE_DWELL_S = 5.0
+INACTIVE_MIN_GAIN_RATIO = 0.05
 
 
 def guarded(
@@ -35,8 +36,10 @@ def guarded(
         return _choice(forecast, present, Reason.NO_BETTER if reason is Reason.GAIN else reason, detail)
     if proposal.is_learned and reason is Reason.GAIN:
         short = _short_of_gain(wanted, forecast, rails)
-        if short:
+        if short and not _has_lost_its_pay(forecast, rails):
             return _choice(forecast, present, Reason.WITHIN_NOISE, short)
+        if short:
+            wanted, reason, detail = 0, Reason.OFF_NO_GAIN, ""
     dwell_s = rails.dwell_s if forecast.is_active else max(rails.dwell_s, INACTIVE_DWELL_S)
     if since_change_s < dwell_s:
         words = f"changed {since_change_s:.1f} s ago, stays for {dwell_s:g} s"
@@ -67,6 +70,15 @@ def _off_unless_it_pays(
     return wanted, reason
 
 
+def _has_lost_its_pay(forecast: BucketForecast, rails: GuardRails) -> bool:
+    """Drafting as now gains too little over off: off is the safe side, however unsure the best setting is."""
+    present = forecast.present_num_speculative_tokens
+    if present == 0 or rails.num_speculative_tokens_min > 0:
+        return False
+    gain = _gain(forecast.candidate(present), forecast.candidate(0))
+    return gain is not None and gain < rails.off_below_gain_ratio
+
+
 def _short_of_gain(wanted: int, forecast: BucketForecast, rails: GuardRails) -> str:
     """Why the gain over the present setting is not enough; empty when it is."""
     best = forecast.candidate(wanted)
@@ -74,7 +86,8 @@ def _short_of_gain(wanted: int, forecast: BucketForecast, rails: GuardRails) -> 
     if best is None or gain is None:
         # The present value is no candidate (outside the bounds): leaving it needs no gain.
         return ""
-    needed = max(rails.min_gain_ratio, rails.min_gain_sigma * best.sigma_ratio)
+    least = rails.min_gain_ratio if forecast.is_active else max(rails.min_gain_ratio, INACTIVE_MIN_GAIN_RATIO)
+    needed = max(least, rails.min_gain_sigma * best.sigma_ratio)
     if gain > needed:
         return ""
     return f"{wanted} tokens would gain {gain:+.1%}, {needed:.1%} is needed"

@@ -42,7 +42,7 @@ class GuardRailSettings(BaseModel):
         description="Seconds that a setting stays before the next change, unless the acceptance drifts.",
     )
     min_samples_tokens: int = Field(
-        default=10,
+        default=6,
         ge=1,
         le=1_000_000,
         description="Token outcomes seen before estimates may change a setting.",
