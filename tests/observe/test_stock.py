@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from specctl.errors import TargetError
+from specctl.observe.stock import parse_stock_metrics
+
+PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="g"} 2.0
+vllm:num_requests_running{engine="1",model_name="g"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="g"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="g",reason="capacity"} 7.0
+vllm:spec_decode_num_drafts_total{engine="0",model_name="g"} 107.0
+vllm:spec_decode_num_drafts_created{engine="0",model_name="g"} 1.7e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="g"} 284.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="g"} 200.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="g",position="0"} 107.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="g",position="1"} 93.0
+vllm:generation_tokens_total{engine="0",model_name="g"} 480.0
+vllm:iteration_tokens_total_bucket{engine="0",le="1.0",model_name="g"} 3.0
+vllm:iteration_tokens_total_count{engine="0",model_name="g"} 202.0
+vllm:kv_cache_usage_perc{engine="0",model_name="g"} 0.25
+"""
+
+
+def test_counters_are_summed_over_engines() -> None:
+    counters = parse_stock_metrics(PAGE)
+    assert (counters.running, counters.waiting, counters.drafts) == (3, 0, 107)
+    assert counters.accepted_at == (107, 93)
+    assert counters.engine_steps == 202
+    assert counters.gaps == ()
+
+
+def test_a_missing_counter_is_none_and_never_zero() -> None:
+    counters = parse_stock_metrics('vllm:num_requests_running{engine="0"} 0.0\n')
+    assert counters.running == 0
+    assert counters.drafts is None
+    assert counters.accepted_at is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1.0", "+Inf"])
+def test_a_value_that_cannot_be_is_none_with_a_reason(value: str) -> None:
+    counters = parse_stock_metrics(PAGE.replace(" 107.0\n", f" {value}\n", 1))
+    assert counters.drafts is None
+    assert "spec_decode_num_drafts_total" in counters.gaps[0]
+
+
+def test_positions_with_a_hole_are_none() -> None:
+    counters = parse_stock_metrics(PAGE.replace('position="1"', 'position="2"'))
+    assert counters.accepted_at is None
+    assert "holes" in counters.gaps[0]
+
+
+@pytest.mark.parametrize("page", ["", "<html>", "process_cpu_seconds_total 1\n"])
+def test_a_page_of_no_engine_is_refused(page: str) -> None:
+    with pytest.raises(TargetError, match="engine"):
+        parse_stock_metrics(page)
+
+
+def test_a_broken_line_is_refused() -> None:
+    with pytest.raises(TargetError, match="not Prometheus text"):
+        parse_stock_metrics("vllm:num_requests_running{engine=} x y\n")
