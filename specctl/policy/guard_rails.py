@@ -27,6 +27,8 @@ def guarded(
     """
     present = forecast.present_num_speculative_tokens
     wanted, reason, detail = _bounded(proposal, forecast, rails)
+    if not rails.num_speculative_tokens_min <= present <= rails.num_speculative_tokens_max:
+        return _choice(forecast, wanted, Reason.SET_BY_POLICY, f"{present} is outside the policy's bounds")
     if proposal.is_learned and proposal.reason is not Reason.COST_UNKNOWN:
         if forecast.trials < rails.min_samples_tokens:
             words = f"{forecast.trials:.0f} of {rails.min_samples_tokens} token outcomes seen"

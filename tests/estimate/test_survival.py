@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from fakes.observations import cell, observation, shadow
@@ -145,5 +146,5 @@ def test_survival_never_rises_and_stays_within_bounds(
     estimate = model.estimate(positions)
     assert estimate is not None
     values = (1.0, *estimate.survival_at)
-    assert all(0 <= b <= a <= 1 for a, b in zip(values, values[1:], strict=False))
+    assert all(0 <= b <= a <= 1 for a, b in pairwise(values))
     assert all(0 <= value <= 1 for value in estimate.drafted_at)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specctl.errors import PolicyError
+from specctl.policy.loader import find_policy, load_policy, parse_policy, shipped_policies
+from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
+from specctl.policy.watch import PolicyFile
+
+SHIPPED = ("balanced", "fixed", "latency", "off", "throughput")
+
+
+def refused(text: str) -> str:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, "p.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_policies_are_valid_and_say_for_whom(name: str) -> None:
+    path = find_policy(name)
+    policy = load_policy(path)
+    text = path.read_text()
+    assert policy.name == name
+    assert text.startswith("# For: ")
+    assert "\n# Not for: " in text
+
+
+def test_all_shipped_policies_are_tested() -> None:
+    assert tuple(path.stem for path in shipped_policies()) == SHIPPED
+
+
+def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_policy("policies/balanced.yaml").exists()
+    with pytest.raises(PolicyError, match="shipped policies: balanced, fixed"):
+        find_policy("policies/balancde.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "p.yaml:1: empty"),
+        ("[1]", "p.yaml:1: expected a mapping"),
+        ("kind: [", "p.yaml:1: not YAML"),
+        ("kind: good", "p.yaml:1: kind: expected one of goodput, thresholds, fixed, off, got 'good'"),
+        ("lease_s: 3", "p.yaml:1: kind: expected one of goodput, thresholds, fixed, off (missing)"),
+        ("kind: goodput\nleas_s: 3", "p.yaml:2: leas_s: unknown key; did you mean lease_s?"),
+        ("kind: goodput\nguard_rails:\n  dwel_s: 3", "p.yaml:3: guard_rails.dwel_s: unknown key; did you"),
+        ("kind: goodput\nlease_s: -4", "p.yaml:2: lease_s: Input should be greater than 0, got -4"),
+        ("kind: goodput\nlease_s: .nan", "p.yaml:2: lease_s: Input should be a finite number"),
+        ("kind: goodput\nlease_s: ten", "p.yaml:2: lease_s: Input should be a valid number"),
+        ("kind: goodput\nlease_s: 5\nlease_s: 6", "p.yaml:3: lease_s: given twice"),
+        ("kind: goodput\nlossless: false", "(allowed: boolean true)"),
+        ("kind: fixed", "num_speculative_tokens: missing (allowed: integer at least 0, at most 1024)"),
+        ("kind: goodput\n\nlease_s: 2", "p.yaml:3: lease_s 2 is under 3 x poll_interval_s = 3"),
+        (
+            "kind: goodput\nguard_rails: {num_speculative_tokens_max: 4}\nfallback_num_speculative_tokens: 8",
+            "fallback_num_speculative_tokens 8 is above guard_rails.num_speculative_tokens_max 4",
+        ),
+        (
+            "kind: goodput\nguard_rails:\n  num_speculative_tokens_min: 9\n  num_speculative_tokens_max: 4",
+            "p.yaml:3: guard_rails: num_speculative_tokens_min 9 is above num_speculative_tokens_max 4",
+        ),
+        ("kind: fixed\nnum_speculative_tokens: 99", "p.yaml:2: num_speculative_tokens 99 is outside"),
+        ("kind: goodput\nnum_speculative_tokens_candidates: [2, 99]", "99 is outside guard_rails 0 to 16"),
+        ("kind: off\nguard_rails: {num_speculative_tokens_min: 1}", "contradicts kind off"),
+        ("kind: goodput\nexploration: {share_max_ratio: 0.001}", "interval_max_s 300 is under"),
+        (
+            "kind: thresholds\nthresholds: [{decode_batch_to: 4, num_speculative_tokens: 2}]",
+            "exactly the last decode_batch_to must be null",
+        ),
+        (
+            "kind: thresholds\nthresholds:\n- {decode_batch_to: 8, num_speculative_tokens: 4}\n"
+            "- {decode_batch_to: 4, num_speculative_tokens: 2}\n"
+            "- {decode_batch_to: null, num_speculative_tokens: 0}",
+            "decode_batch_to must rise",
+        ),
+    ],
+)  # fmt: skip
+def test_errors_name_file_line_key_and_allowed_values(text: str, words: str) -> None:
+    assert words in refused(text)
+
+
+def test_every_error_is_told_at_once() -> None:
+    lines = refused("kind: goodput\nlease_s: -1\nguard_rails:\n  dwell_s: -2\n  nosuch: 1\n").splitlines()
+    assert sorted(line.split(": ")[0] for line in lines) == ["p.yaml:2", "p.yaml:4", "p.yaml:5"]
+
+
+def test_a_bare_off_is_the_kind_off() -> None:
+    assert parse_policy("kind: off", "p.yaml").kind == "off"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="No such file"):
+        load_policy(tmp_path / "none.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(PolicyError, match="UTF-8"):
+        load_policy(tmp_path / "bytes.yaml")
+    (tmp_path / "big.yaml").write_text("#" * 300_000)
+    with pytest.raises(PolicyError, match="over"):
+        load_policy(tmp_path / "big.yaml")
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+NESTED = st.recursive(
+    LEAVES | st.sampled_from(["fixed", "goodput"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["kind", "lease_s", "guard_rails", "exploration", "thresholds", "name", "x"])
+
+
+def policy_or_refusal(text: str) -> str:
+    """Empty for a policy; any other exception than PolicyError fails the test."""
+    try:
+        parse_policy(text, "p.yaml")
+    except PolicyError as error:
+        return str(error)
+    return ""
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_policy_or_a_policy_error(text: str) -> None:
+    assert "p.yaml" in policy_or_refusal(text)
+
+
+@given(st.dictionaries(KEYS, NESTED))
+def test_any_mapping_is_a_policy_or_a_policy_error(data: dict[str, object]) -> None:
+    assert isinstance(policy_or_refusal(yaml.safe_dump(data)), str)
+
+
+def test_every_field_has_a_description() -> None:
+    schema = POLICY_ADAPTER.json_schema()
+    for name, model in schema["$defs"].items():
+        for key, described in model["properties"].items():
+            assert key == "kind" or described.get("description"), f"{name}.{key}"
+    assert json.dumps(schema)
+
+
+def test_a_shown_policy_is_the_same_policy() -> None:
+    policy = load_policy(find_policy("latency"))
+    again = parse_policy(yaml.safe_dump(policy.model_dump(mode="json")), "p.yaml")
+    assert again == policy
+    assert isinstance(again, GoodputPolicy)
+
+
+def test_a_policy_that_becomes_invalid_on_disk_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("kind: fixed\nnum_speculative_tokens: 3\n")
+    source = PolicyFile(path)
+    path.write_text("kind: fixed\nnum_speculative_tokens: many\n")
+    assert not source.refresh()
+    assert not source.refresh()
+    assert source.policy == parse_policy("kind: fixed\nnum_speculative_tokens: 3", "p")
+    assert "many" in (source.refusal or "")
+    assert caplog.text.count("policy refused") == 1
+    path.write_text("kind: fixed\nnum_speculative_tokens: 55555\n")
+    assert not source.refresh()
+    path.unlink()
+    assert not source.refresh()
+    path.write_text("kind: 'off'\n")
+    assert source.refresh()
+    assert (source.policy.kind, source.refusal) == ("off", None)
