@@ -1,0 +1,62 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.engine_control import Control
+
+from benchmarks.server import vllm_server
+
+CONTROL_TOKEN = "control-token-of-the-tests"
+READ_TOKEN = "read-token-of-the-tests"
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="module")
+def suffix(gemma_model: Path, logs: Path) -> Iterator[Control]:
+    """specctl_suffix on Gemma, one server for a module; loopback is let in without a token."""
+    config = {"method": "specctl_suffix", "num_speculative_tokens": 8}
+    with vllm_server(gemma_model, logs / "suffix.log", config) as server:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
+            yield Control(server, client)
+
+
+@pytest.fixture(scope="module")
+def token_file(logs: Path) -> Path:
+    path = logs / "tokens"
+    path.write_text(f"read:{READ_TOKEN}\ncontrol:{CONTROL_TOKEN}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def ngram(gemma_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
+    """The stock method ngram with a token file, one server for a module."""
+    config = {
+        "method": "ngram",
+        "num_speculative_tokens": 4,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+        "specctl": {"token_file": str(token_file)},
+    }
+    headers = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
+    with vllm_server(gemma_model, logs / "ngram.log", config) as server:
+        with httpx.Client(base_url=server.url, timeout=300, headers=headers) as client:
+            yield Control(server, client)
+
+
+@pytest.fixture(scope="module")
+def eagle3(shared_models: Path, logs: Path) -> Iterator[Control]:
+    """The stock method eagle3 on the reference target, one server for a module."""
+    config = {
+        "method": "eagle3",
+        "model": str(shared_models / "reference-eagle3"),
+        "num_speculative_tokens": 4,
+        "specctl": {},
+    }
+    with vllm_server(shared_models / "reference-target", logs / "eagle3.log", config) as server:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
+            yield Control(server, client)

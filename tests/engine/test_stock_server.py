@@ -1,0 +1,102 @@
+"""Stock methods of a real vLLM under the same table, and tokens."""
+
+import asyncio
+import importlib.util
+
+import httpx
+import pytest
+from support.engine_control import Control
+
+from benchmarks.lossless import compare
+from benchmarks.server import vllm_server
+
+pytestmark = pytest.mark.engine
+
+READ = {"Authorization": "Bearer read-token-of-the-tests"}
+PROMPTS = [
+    "The quick brown fox jumps over the lazy dog. The quick brown fox jumps",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "Once upon a time there was a",
+    "1 2 3 4 1 2 3 4 1 2 3",
+] * 3
+
+
+def assert_lossless(control, headers=None):
+    """Greedy output equals the same server's without drafts, while every legal value goes by."""
+    assert control.put(control.change(0)).status_code == 200
+    reference = [control.complete(prompt) for prompt in PROMPTS]
+
+    async def run():
+        async with httpx.AsyncClient(base_url=control.server.url, timeout=300, headers=headers) as client:
+            return await compare(
+                client, "model", PROMPTS, reference, max_tokens=32, concurrency=4, every_s=0.1
+            )
+
+    result = asyncio.run(run())
+    assert result.differing == ()
+    assert result.tables >= 5
+
+
+class TestNgram:
+    def test_lossless_while_the_table_changes(self, ngram):
+        assert_lossless(ngram, dict(ngram.client.headers))
+
+    def test_every_legal_value_is_obeyed(self, ngram):
+        for tokens in ngram.get("capabilities")["num_speculative_tokens_legal"]:
+            assert ngram.put(ngram.change(tokens)).status_code == 200
+            ngram.complete(PROMPTS[3], 16)
+            assert ngram.get("telemetry")["num_speculative_tokens"] == tokens
+
+    @pytest.mark.parametrize("authorization", ["", "Bearer wrong", "Basic abc"])
+    def test_wrong_tokens_are_turned_away(self, ngram, authorization):
+        headers = {"Authorization": authorization}
+        for answer in (
+            ngram.client.get("/specctl/v1/table", headers=headers),
+            ngram.client.put("/specctl/v1/table", content=b"{}", headers=headers),
+        ):
+            assert (answer.status_code, answer.json()["error"]) == (401, "denied")
+
+    def test_the_read_scope_cannot_change_the_table(self, ngram):
+        assert ngram.client.get("/specctl/v1/telemetry", headers=READ).status_code == 200
+        assert ngram.put(ngram.change(1), headers=READ).status_code == 403
+
+
+class TestEagle3:
+    def test_lossless_while_the_table_changes(self, eagle3):
+        assert_lossless(eagle3)
+
+    def test_fewer_drafts_cost_fewer_draft_passes(self, eagle3):
+        for tokens in (1, 4):
+            assert eagle3.put(eagle3.change(tokens)).status_code == 200
+            eagle3.complete(PROMPTS[2], 64)
+        cells = eagle3.get("telemetry")["cells"]
+        draft_s = {
+            cell["num_speculative_tokens"]: cell["draft_s"] / cell["steps"]
+            for cell in cells
+            if cell["decode_batch_to"] == 1 and not cell["has_prefill"]
+        }
+        assert draft_s[1] < draft_s[4]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("arctic_inference") is None,
+    reason="stock suffix needs arctic-inference, which is no dependency of this project",
+)
+def test_stock_suffix_survives_every_value(shared_models, logs):
+    config = {"method": "suffix", "num_speculative_tokens": 4, "specctl": {}}
+    with vllm_server(shared_models / "reference-target", logs / "arctic.log", config) as server:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
+            assert_lossless(Control(server, client))
+
+
+def test_a_server_that_did_not_ask_for_specctl_is_stock(gemma_model, logs):
+    config = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
+    with vllm_server(gemma_model, logs / "stock.log", config) as server:
+        assert httpx.get(f"{server.url}/specctl/v1/table").status_code == 404
+
+
+def test_an_unknown_option_stops_the_start_with_its_name(gemma_model, logs):
+    config = {"method": "specctl_suffix", "min_token_probs": 0.1}
+    with pytest.raises(RuntimeError, match="did you mean 'min_token_prob'"):
+        with vllm_server(gemma_model, logs / "typo.log", config):
+            pass

@@ -1,0 +1,242 @@
+"""specctl_suffix on a real vLLM: one server, from the table to the daemon."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.lossless import compare
+
+pytestmark = pytest.mark.engine
+
+LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
+PROMPTS = [
+    LISTING + LISTING + "item_0",
+    "The capital of France is",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "1, 2, 3, 4, 5, 6, 7,",
+    "Once upon a time, in a small town by the sea,",
+    '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":',
+]
+SAMPLED_PROMPT = "The weather today is"
+
+
+@pytest.fixture(scope="module")
+def reference(suffix):
+    """Greedy output of the same server without speculation."""
+    assert suffix.put(suffix.change(0)).status_code == 200
+    return [suffix.complete(prompt) for prompt in PROMPTS]
+
+
+def test_capabilities(suffix):
+    capabilities = suffix.get("capabilities")
+    assert capabilities["method"] == "specctl_suffix"
+    assert capabilities["controllable"]
+    assert capabilities["num_speculative_tokens_legal"] == list(range(9))
+    assert capabilities["decode_batch_max"] == 8
+    assert capabilities["has_shadow_acceptance"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 8])
+def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
+    prompts = PROMPTS * 3
+
+    async def run():
+        async with httpx.AsyncClient(base_url=suffix.server.url, timeout=300) as client:
+            return await compare(
+                client, "model", prompts, reference * 3,
+                max_tokens=32, concurrency=concurrency, every_s=0.1,
+            )  # fmt: skip
+
+    result = asyncio.run(run())
+    assert result.differing == ()
+    assert result.tables >= 9
+
+
+def test_a_put_takes_effect_within_one_step(suffix):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(suffix.complete, PROMPTS[0], 160)
+        wait_for(lambda: suffix.get("telemetry")["decoding"] == 1)
+        for tokens in (8, 3, 0, 5):
+            assert suffix.put(suffix.change(tokens)).status_code == 200
+            before = steps_of_others(suffix, tokens)
+            wait_for(lambda tokens=tokens: suffix.get("telemetry")["num_speculative_tokens"] == tokens)
+            assert steps_of_others(suffix, tokens) - before <= 1
+        running.result()
+
+
+def test_copying_drafts_are_accepted_and_counted(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = suffix.get("telemetry")
+    suffix.complete(LISTING * 3 + "item_0", 64)
+    after = suffix.get("telemetry")
+
+    def total(telemetry, key):
+        return sum(
+            sum(cell[key]) if isinstance(cell[key], list) else cell[key] for cell in telemetry["cells"]
+        )
+
+    emitted = total(after, "emitted_tokens") - total(before, "emitted_tokens")
+    steps = total(after, "request_steps") - total(before, "request_steps")
+    accepted = total(after, "accepted_at") - total(before, "accepted_at")
+    assert emitted == 63
+    assert steps < 40
+    assert accepted >= emitted - steps
+    assert after["shadow"]["drafts"] > before["shadow"]["drafts"]
+    assert after["proposer"]["corpus_tokens"] > 0
+
+
+def test_the_shadow_tells_acceptance_while_speculation_is_off(suffix):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    before = suffix.get("telemetry")["shadow"]["accepted_at"]
+    suffix.complete(LISTING * 3 + "item_0", 64)
+    after = suffix.get("telemetry")["shadow"]["accepted_at"]
+    assert sum(after) - sum(before) > 20
+
+
+def test_a_lease_that_ends_falls_back(suffix):
+    applied = suffix.put(suffix.change(8, lease_s=0.5, fallback_num_speculative_tokens=1)).json()
+    assert (applied["state"], applied["rows"][0]["num_speculative_tokens"]) == ("live", 8)
+    held = suffix.put({**suffix.change(2), "owner": "other"})
+    assert (held.status_code, held.json()["error"], held.json()["owner"]) == (409, "lease_held", "test")
+    time.sleep(0.6)
+    table = suffix.get("table")
+    assert (table["state"], table["rows"][0]["num_speculative_tokens"]) == ("fallback", 1)
+    assert len(suffix.complete(PROMPTS[1], 8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "error"),
+    [
+        pytest.param(b"{", 400, "malformed", id="malformed JSON"),
+        pytest.param(b"[1]", 400, "malformed", id="not an object"),
+        pytest.param({"rows": "all"}, 400, "malformed", id="wrong type"),
+        pytest.param({"surplus": 1}, 400, "malformed", id="unknown key"),
+        pytest.param({"lease_s": -1}, 400, "malformed", id="negative lease"),
+        pytest.param({"base_version": 10**6}, 409, "version_conflict", id="version conflict"),
+        pytest.param({"fallback_num_speculative_tokens": 99}, 422, "table_refused", id="illegal fallback"),
+        pytest.param(
+            {"rows": [{"decode_batch_from": 1, "num_speculative_tokens": 9}]}, 422, "table_refused", id="over"
+        ),
+        pytest.param(
+            {"rows": [{"decode_batch_from": 2, "num_speculative_tokens": 1}]}, 422, "table_refused", id="hole"
+        ),
+        pytest.param(
+            {"rows": [{"decode_batch_from": 1, "num_speculative_tokens": k} for k in (1, 2)]},
+            422,
+            "table_refused",
+            id="overlap",
+        ),
+        pytest.param(b"x" * 70_000, 413, "too_large", id="too large"),
+    ],
+)
+def test_bad_puts_are_refused_and_the_last_good_table_stays(suffix, change, status, error):
+    assert suffix.put(suffix.change(3)).status_code == 200
+    before = suffix.get("table")
+    answer = suffix.put(change if isinstance(change, bytes) else suffix.change(1, **change))
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    after = suffix.get("table")
+    assert (after["version"], after["rows"]) == (before["version"], before["rows"])
+    assert suffix.client.get("/health").status_code == 200
+
+
+def test_a_browser_is_not_trusted(suffix):
+    answer = suffix.put(suffix.change(1), headers={"Origin": "http://elsewhere.example"})
+    assert answer.status_code == 403
+
+
+def test_sampled_requests_are_guarded_where_verification_is_unsound(suffix, reference):
+    if not suffix.get("capabilities")["warnings"]:
+        pytest.skip("this vLLM verifies sampled requests soundly")
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = suffix.get("telemetry")
+    sampled = {"temperature": 0.7, "seed": 1}
+    with ThreadPoolExecutor(4) as pool:
+        greedy = [pool.submit(suffix.complete, prompt) for prompt in PROMPTS]
+        alone = [pool.submit(suffix.complete, SAMPLED_PROMPT, 32, **sampled) for _ in range(3)]
+        assert [request.result() for request in greedy] == reference
+        outputs = [request.result() for request in alone]
+    assert suffix.get("telemetry")["guarded_steps"] > before["guarded_steps"]
+    suffix.put(suffix.change(0))
+    assert outputs == [suffix.complete(SAMPLED_PROMPT, 32, **sampled)] * 3
+
+
+class TestDaemon:
+    def test_it_retunes_the_running_server_and_stops_cleanly(self, suffix, tmp_path):
+        assert suffix.put(suffix.change(0)).status_code == 200
+        with daemon(suffix, tmp_path) as process:
+            ends_s = time.monotonic() + 30
+            while time.monotonic() < ends_s and rows_value(suffix) == 0:
+                suffix.complete(LISTING * 3 + "item_0", 32)
+            assert suffix.get("table")["owner"] is not None
+            assert rows_value(suffix) > 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+        records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+        assert any(record.get("from") != record.get("to") for record in records)
+
+    def test_dry_run_changes_nothing(self, suffix, tmp_path):
+        wait_for(lambda: suffix.put(suffix.change(0)).status_code == 200, 40)
+        version = suffix.get("table")["version"]
+        with daemon(suffix, tmp_path, "--dry-run") as process:
+            for _ in range(4):
+                suffix.complete(LISTING * 3 + "item_0", 32)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+        assert suffix.get("table")["version"] == version
+
+    def test_status_is_readable(self, suffix):
+        output = specctl("status", suffix.server.url)
+        assert output.returncode == 0, output.stderr
+        assert "specctl_suffix" in output.stdout
+
+
+def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "specctl"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+class daemon:
+    """``specctl autotune`` beside the server, for the length of a with block."""
+
+    def __init__(self, control, folder: Path, *more: str) -> None:
+        self._command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", "balanced"]
+        self._command += ["--target", control.server.url, "--audit-log", str(folder / "audit.jsonl")]
+        self._command += ["--metrics-port", "0", *more]
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def rows_value(control) -> int:
+    """num_speculative_tokens for one decoding request."""
+    return next(r for r in control.get("table")["rows"] if r["decode_batch_from"] == 1)[
+        "num_speculative_tokens"
+    ]
+
+
+def steps_of_others(control, tokens: int) -> int:
+    """Steps so far with another num_speculative_tokens."""
+    cells = control.get("telemetry")["cells"]
+    return sum(cell["steps"] for cell in cells if cell["num_speculative_tokens"] != tokens)
+
+
+def wait_for(condition, timeout_s: float = 20.0) -> None:
+    ends_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends_s, "timed out"
+        threading.Event().wait(0.02)
