@@ -1,0 +1,43 @@
+"""Argument checks of the suffix index: ValueError with expected and got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["check_count", "checked_ints", "checked_offsets"]
+
+Ints = npt.NDArray[np.int32]
+
+
+def checked_ints(name: str, values: Any) -> Ints:
+    """The compiled code knows one kind of array: int32, one dimension, contiguous, writable."""
+    if not isinstance(values, np.ndarray):
+        raise ValueError(f"{name}: expected a one-dimensional int32 array, got {type(values).__name__}")
+    if values.dtype != np.int32 or values.ndim != 1:
+        got = f"{values.dtype} of shape {values.shape}"
+        raise ValueError(f"{name}: expected a one-dimensional int32 array, got {got}")
+    is_plain = values.flags.c_contiguous and values.flags.writeable
+    plain: Ints = values if is_plain else values.copy()
+    return plain
+
+
+def checked_offsets(offsets: Any, rows: int, total: int) -> Ints:
+    """rows + 1 ascending values from 0 to total."""
+    offsets = checked_ints("offsets", offsets)
+    if (
+        offsets.size != rows + 1
+        or offsets[0] != 0
+        or offsets[-1] != total
+        or bool((np.diff(offsets) < 0).any())
+    ):
+        got = offsets.tolist()
+        raise ValueError(f"offsets: expected {rows + 1} ascending values from 0 to {total}, got {got}")
+    return offsets
+
+
+def check_count(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ValueError(f"{name}: expected an integer from {low} to {high}, got {value!r}")

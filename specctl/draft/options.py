@@ -1,0 +1,79 @@
+"""Options of the suffix index, and what one call of it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DraftBatch", "SuffixIndexOptions"]
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "max_match_tokens": (1, 256),
+    "min_match_tokens": (1, 64),
+    "max_spec_factor": (0.0, 64.0),
+    "max_spec_offset": (-64.0, 64.0),
+    "min_token_prob": (0.0, 1.0),
+    "index_bytes": (2**16, 2**40),
+}
+_INTEGERS = ("max_match_tokens", "min_match_tokens", "index_bytes")
+
+
+@dataclass(frozen=True)
+class SuffixIndexOptions:
+    """Defaults were chosen on replays of agent transcripts, SWE, SQL and chat (benchmarks/suffix_index.py).
+
+    A draft has at most floor(max_spec_factor * match + max_spec_offset) tokens and ends where the
+    probability that all of it is accepted falls below min_token_prob. index_bytes bounds the corpus of
+    finished outputs with every array it needs; use_global=False keeps no corpus.
+    """
+
+    max_match_tokens: int = 32
+    min_match_tokens: int = 1
+    max_spec_factor: float = 4.0
+    max_spec_offset: float = 0.0
+    min_token_prob: float = 0.3
+    index_bytes: int = 256 * 2**20
+    use_global: bool = True
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            kinds = (int, np.integer) if name in _INTEGERS else (int, float, np.integer, np.floating)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+                kind = "an integer" if name in _INTEGERS else "a number"
+                raise ValueError(f"{name}: expected {kind} from {low:g} to {high:g}, got {value!r}")
+        if not isinstance(self.use_global, bool):
+            raise ValueError(f"use_global: expected true or false, got {self.use_global!r}")
+        if self.min_match_tokens > self.max_match_tokens:
+            raise ValueError(
+                f"min_match_tokens: expected at most max_match_tokens = {self.max_match_tokens}, "
+                f"got {self.min_match_tokens}"
+            )
+
+
+@dataclass(frozen=True)
+class DraftBatch:
+    """Row i belongs to the i-th slot asked for; columns from ``lengths[i]`` on are 0."""
+
+    tokens: npt.NDArray[np.int32]  # [n, max_budget]
+    lengths: npt.NDArray[np.int32]  # [n]
+    probs: npt.NDArray[
+        np.float32
+    ]  # [n, max_budget] estimated probability that tokens[:, :j + 1] all come true
+    match_tokens: npt.NDArray[np.int32]  # [n] length of the match the draft continues, 0 = no draft
+    source: npt.NDArray[np.int8]  # [n] 0 none, 1 the request's own tokens, 2 the corpus
+
+    @classmethod
+    def empty(cls, rows: int, width: int) -> DraftBatch:
+        return cls(
+            tokens=np.zeros((rows, width), np.int32),
+            lengths=np.zeros(rows, np.int32),
+            probs=np.zeros((rows, width), np.float32),
+            match_tokens=np.zeros(rows, np.int32),
+            source=np.zeros(rows, np.int8),
+        )
+
+
+assert {field.name for field in fields(SuffixIndexOptions)} == {*_BOUNDS, "use_global"}
