@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specctl.draft.options import SuffixIndexOptions
+
 __all__ = [
     "OPTIONS_ENV",
     "SPECCTL_METHODS",
@@ -23,26 +25,39 @@ OPTIONS_ENV = "SPECCTL_VLLM_OPTIONS"
 """Carries the parsed options from the process that reads the command line to the engine's processes."""
 
 M = TypeVar("M", bound=BaseModel)
+_INDEX = SuffixIndexOptions()
 _FROZEN = ConfigDict(extra="forbid", frozen=True)
 
 
 class SuffixOptions(BaseModel):
-    """Own options of method specctl_suffix."""
+    """Own options of method specctl_suffix; the index explains them (specctl.draft.options)."""
 
     model_config = _FROZEN
 
-    max_match_tokens: int = Field(default=32, ge=1, le=256, description="longest context compared")
-    min_match_tokens: int = Field(default=2, ge=1, le=64, description="shortest match that drafts")
+    max_match_tokens: int = Field(
+        default=_INDEX.max_match_tokens, ge=1, le=256, description="longest context compared"
+    )
+    min_match_tokens: int = Field(
+        default=_INDEX.min_match_tokens, ge=1, le=64, description="shortest match that drafts"
+    )
     max_spec_factor: float = Field(
-        default=2.0, gt=0, le=64, description="drafted tokens for each token of the match"
+        default=_INDEX.max_spec_factor, ge=0, le=64, description="drafted tokens for each token of the match"
+    )
+    max_spec_offset: float = Field(
+        default=_INDEX.max_spec_offset, ge=-64, le=64, description="drafted tokens beside those"
     )
     min_token_prob: float = Field(
-        default=0.1, ge=0, le=1, description="a draft ends where its path's probability falls below"
+        default=_INDEX.min_token_prob,
+        ge=0,
+        le=1,
+        description="a draft ends where the probability that all of it is accepted falls below",
     )
     index_bytes: int = Field(
-        default=256 * 2**20, ge=2**20, le=2**40, description="bound of the global index, in bytes"
+        default=_INDEX.index_bytes, ge=2**16, le=2**40, description="bound of the global index, in bytes"
     )
-    use_global: bool = Field(default=True, description="also draft from other requests' finished outputs")
+    use_global: bool = Field(
+        default=_INDEX.use_global, description="also draft from other requests' finished outputs"
+    )
 
 
 class ControlOptions(BaseModel):
