@@ -67,7 +67,8 @@ def _decide(
             for f in forecasts
         ]
     )  # fmt: skip
-    changed = [choice for choice in choices if choice.is_change]
+    # What nobody may apply must not start a dwell time.
+    changed = [choice for choice in choices if choice.is_change and observation.may_act]
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ _Path = tuple[str | int, ...]
 def shipped_policies() -> list[Path]:
     """The policies that come with specctl: from the checkout, or as installed."""
     here = Path(__file__).resolve()
-    for folder in (here.parents[2] / "policies", here.parent / "shipped"):
+    for folder in (here.parents[2] / "policies", Path(sys.prefix) / "share/specctl/policies"):
         files = sorted(folder.glob("*.yaml"))
         if files:
             return files

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fakes.engine import COPYING, FakeEngine
+
+from specctl.cli.main import main
+
+
+def test_policy_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["policy", "validate", "balanced"]) == 0
+    assert "valid, kind goodput" in capsys.readouterr().out
+    wrong = tmp_path / "p.yaml"
+    wrong.write_text("kind: goodput\nleese_s: 3\n")
+    assert main(["policy", "validate", str(wrong)]) == 3
+    assert f"{wrong}:2: leese_s: unknown key; did you mean lease_s?" in capsys.readouterr().err
+    assert main(["policy", "validate", "nosuch"]) == 3
+
+
+def test_policy_show_and_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "show", "fixed"]) == 0
+    assert "num_speculative_tokens: 8" in capsys.readouterr().out
+    assert main(["policy", "schema"]) == 0
+    assert "discriminator" in json.loads(capsys.readouterr().out)
+    assert main(["policy", "schema", "off"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "OffPolicy"
+
+
+def test_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine(start_tokens=4) as engine:
+        engine.advance(5.0)
+        assert main(["status", engine.url]) == 0
+        out = capsys.readouterr().out
+        for words in ("specctl_suffix on vllm 0.32.0", "1 running", "4 tokens", "acceptance  0.9", "nobody"):
+            assert words in out
+        assert main(["status", engine.url, "--json"]) == 0
+        seen = json.loads(capsys.readouterr().out)
+    assert seen["buckets"][0]["tokens_per_s"] > 10
+    assert len(seen["survival_at"]) == 8
+
+
+def test_status_of_a_stock_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine(start_tokens=4, has_plugin=False) as engine:
+        engine.advance(5.0)
+        assert main(["status", engine.url]) == 0
+    assert "without the specctl plugin" in capsys.readouterr().out
+
+
+def test_status_of_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine(has_plugin=False) as engine:
+        engine.forced_status["/metrics"] = 404
+        assert main(["status", engine.url]) == 1
+        assert "not an engine" in capsys.readouterr().err
+    with FakeEngine(token="secret") as engine:
+        assert main(["status", engine.url]) == 1
+        assert "--token-file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--policy", "balanced", "--target", "ftp://x"], 1),
+        (["--policy", "nosuch", "--target", "http://127.0.0.1:1"], 3),
+        (["--policy", "balanced", "--target", "http://h:1", "--target", "http://h:1/"], 1),
+        (["--policy", "balanced", "--target", "http://h:1", "--token-file", "/nonexistent"], 4),
+        (["--policy", "balanced", "--target", "http://h:1", "--audit-log", "/nonexistent/log"], 4),
+        (["--policy", "balanced", "--target", "http://h:1", "--metrics-host", "192.0.2.1"], 4),
+    ],
+)
+def test_autotune_refuses_before_the_first_look(arguments: list[str], code: int) -> None:
+    assert main(["autotune", *arguments]) == code
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["autotune", "--policy", "balanced"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_acts_serves_its_metrics_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    port = _free_port()
+    audit = tmp_path / "audit.jsonl"
+    with FakeEngine(start_tokens=2, traffic=COPYING) as engine:
+        command = [sys.executable, "-m", "specctl.cli.main", "autotune", "--policy", "fixed"]
+        command += ["--target", engine.url, "--audit-log", str(audit), "--metrics-port", str(port)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+            deadline = time.monotonic() + 20
+            while engine.tokens_at(1) != 8 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            daemon.send_signal(number)
+            _, log = daemon.communicate(timeout=10)
+        assert daemon.returncode == 0
+        assert engine.tokens_at(1) == 8
+    assert "specctl_target_up_ratio" in page
+    assert "Traceback" not in log
+    assert log.rstrip().endswith("stopped")
+    assert json.loads(audit.read_text().splitlines()[0])["reason"] == "set_by_policy"
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

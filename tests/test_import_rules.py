@@ -1,0 +1,118 @@
+"""Which part may import which. Reads the sources; nothing is imported but the command itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = {"observe", "estimate", "policy", "controller", "actuate", "metrics"}
+SHARED = {"types", "errors", "clock", "contract", "http_client"}
+# controller/loop.py joins the stages; the command line may build anything.
+JOINERS = {"specctl/controller/loop.py"}
+ENGINES = {"torch", "vllm", "sglang", "triton"}
+PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}
+
+
+def sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of everything imported, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", sources("specctl"), ids=name)
+def test_nothing_in_specctl_imports_a_plugin_or_an_engine(path: Path) -> None:
+    tops = {module.split(".")[0] for module in imports(path)}
+    assert not tops & (PLUGINS | ENGINES)
+
+
+STAGE_FILES = [path for stage in sorted(STAGES) for path in sources(f"specctl/{stage}")]
+
+
+@pytest.mark.parametrize("path", [p for p in STAGE_FILES if name(p) not in JOINERS], ids=name)
+def test_stages_meet_only_in_shared_modules_and_base_protocols(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[1]
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] != "specctl" or parts[1] == own or parts[1] in SHARED:
+            continue
+        is_protocol = parts[1] in STAGES and parts[2:] == ["base"]
+        assert is_protocol, f"{name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", sources("specctl/contract"), ids=name)
+def test_the_contract_knows_neither_side(path: Path) -> None:
+    for module in imports(path):
+        parts = module.split(".")
+        assert parts[0] != "specctl" or parts[1] in {"contract", "errors"}, module
+
+
+PURE = ["core", "explain", "forecast", "probe", "recommend", "state"]
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_decision_core_does_no_input_or_output(module: str) -> None:
+    banned = {
+        "asyncio",
+        "time",
+        "logging",
+        "os",
+        "pathlib",
+        "httpx",
+        "prometheus_client",
+        "datetime",
+        "random",
+    }
+    seen = set(imports(ROOT / f"specctl/controller/{module}.py"))
+    assert not {part.split(".")[0] for part in seen} & banned
+    assert not {part for part in seen if part.endswith((".http_client", ".clock"))}
+
+
+@pytest.mark.parametrize("path", sources("plugins"), ids=name)
+def test_plugins_never_import_the_daemon(path: Path) -> None:
+    banned = STAGES | {"cli", "types", "http_client"}
+    for module in imports(path):
+        parts = module.split(".")
+        assert parts[0] != "specctl" or len(parts) == 1 or parts[1] not in banned, f"{name(path)}: {module}"
+
+
+def test_kernels_import_torch_and_triton_only() -> None:
+    allowed = {"torch", "triton", "specctl_kernels", "__future__"} | set(sys.stdlib_module_names)
+    for path in sources("kernels"):
+        extra = {module.split(".")[0] for module in imports(path)} - allowed
+        assert not extra, f"{name(path)}: {extra}"
+
+
+def test_the_command_starts_without_torch_engines_or_compilers() -> None:
+    code = (
+        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton sklearn httpx'; "
+        "print([m for m in heavy.split() if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_daemon_runs_without_torch_engines_or_compilers() -> None:
+    code = (
+        "import sys, specctl.cli.autotune, specctl.estimate.pooled_fit; "
+        "print([m for m in ('torch', 'vllm', 'numba', 'sglang', 'triton') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
