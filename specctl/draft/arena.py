@@ -6,31 +6,47 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from specctl.draft.chains import BASE, CAP, HEAD, ROW_WORDS, block_words, new_row, push
+from specctl.draft.chains import BASE, CAP, COMING, HEAD, ROW_WORDS, block_words, new_row, push
 
 __all__ = ["RequestArena"]
 
 _FIRST_CAP = 256
-_NEGATIVE = -2
-_DONE = -1
+_DONE, _REFUSED = -1, -2
 
 
 @njit(cache=True, nogil=True)
-def _extend_rows(arena, rows, rungs, slots, tokens, offsets):
-    """All or nothing: the slot that is too small, _NEGATIVE for a bad token, else _DONE."""
-    for i in range(tokens.size):
-        if tokens[i] < 0:
-            return np.int64(_NEGATIVE)
+def _room(rows, slots, offsets, most_tokens):
+    """_DONE where every slot has room, the slot that needs a larger block, or _REFUSED."""
+    status = np.int64(_DONE)
+    for i in range(slots.size):
+        if not 0 <= slots[i] < rows.shape[0] or rows[slots[i], CAP] == 0 or offsets[i + 1] < offsets[i]:
+            return np.int64(_REFUSED)
+        rows[slots[i], COMING] = 0
     for i in range(slots.size):
         row = rows[slots[i]]
-        if row[HEAD] + offsets[i + 1] - offsets[i] > row[CAP]:
-            return np.int64(slots[i])
+        row[COMING] += offsets[i + 1] - offsets[i]
+        if row[HEAD] + row[COMING] > most_tokens:
+            return np.int64(_REFUSED)
+        if row[HEAD] + row[COMING] > row[CAP]:
+            status = np.int64(slots[i])
+    return status
+
+
+@njit(cache=True, nogil=True)
+def _extend_rows(arena, rows, rungs, most_tokens, slots, tokens, offsets):
+    """All or nothing; _room's answer, and _REFUSED for a negative token."""
+    for i in range(tokens.size):
+        if tokens[i] < 0:
+            return np.int64(_REFUSED)
+    status = _room(rows, slots, offsets, most_tokens)
+    if status != _DONE:
+        return status
     hashes = np.empty(rungs.size, np.uint64)
     for i in range(slots.size):
         row = rows[slots[i]]
         for j in range(offsets[i], offsets[i + 1]):
             push(arena, row, rungs, hashes, np.uint32(tokens[j]))
-    return np.int64(_DONE)
+    return status
 
 
 @njit(cache=True, nogil=True)
@@ -70,18 +86,15 @@ class RequestArena:
 
     def extend(
         self, slots: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int32]
-    ) -> None:
-        """tokens[offsets[i]:offsets[i + 1]] to slots[i], which are open, distinct and have room."""
+    ) -> bool:
+        """tokens[offsets[i]:offsets[i + 1]] to slots[i]. False, and nothing changed, if any is not legal."""
         while True:
-            status = int(_extend_rows(self.words, self.rows, self._rungs, slots, tokens, offsets))
-            if status == _DONE:
-                return
-            if status == _NEGATIVE:
-                raise ValueError(
-                    f"tokens: expected ids from 0 to 2147483647, got {int(tokens[tokens < 0][0])}"
-                )
-            at = int(np.flatnonzero(slots == status)[0])
-            self._grow(status, int(offsets[at + 1] - offsets[at]))
+            status = int(
+                _extend_rows(self.words, self.rows, self._rungs, self._caps[-1], slots, tokens, offsets)
+            )
+            if status < 0:
+                return status == _DONE
+            self._grow(status, int(self.rows[status, COMING]))
 
     def _grow(self, slot: int, more_tokens: int) -> None:
         tokens = self.text(slot).copy()

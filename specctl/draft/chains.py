@@ -22,6 +22,7 @@ from numba import njit
 __all__ = [
     "BASE",
     "CAP",
+    "COMING",
     "HEAD",
     "MAX_RUNG",
     "MIN_CAP",
@@ -37,8 +38,8 @@ __all__ = [
     "stack_hashes",
 ]
 
-BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS = range(8)
-ROW_WORDS = 8
+BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING = range(9)
+ROW_WORDS = 9
 SEPARATOR = 0xFFFFFFFF
 MAX_RUNG = 16
 MIN_CAP = 4 * MAX_RUNG

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["check_count", "checked_ints", "checked_offsets"]
+__all__ = ["check_count", "checked_ints"]
 
 Ints = npt.NDArray[np.int32]
 
@@ -22,20 +22,6 @@ def checked_ints(name: str, values: Any) -> Ints:
     is_plain = values.flags.c_contiguous and values.flags.writeable
     plain: Ints = values if is_plain else values.copy()
     return plain
-
-
-def checked_offsets(offsets: Any, rows: int, total: int) -> Ints:
-    """rows + 1 ascending values from 0 to total."""
-    offsets = checked_ints("offsets", offsets)
-    if (
-        offsets.size != rows + 1
-        or offsets[0] != 0
-        or offsets[-1] != total
-        or bool((np.diff(offsets) < 0).any())
-    ):
-        got = offsets.tolist()
-        raise ValueError(f"offsets: expected {rows + 1} ascending values from 0 to {total}, got {got}")
-    return offsets
 
 
 def check_count(name: str, value: Any, low: int, high: int) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "SOURCE_REQUEST",
     "VISITS",
     "discounts_for",
+    "proposable",
     "propose_rows",
 ]
 
@@ -44,7 +45,7 @@ COUNTERS = ("proposals", "hits_request", "hits_global", "match_tokens", "drafted
 _SEPARATOR = np.uint32(SEPARATOR)
 # discount[m] = scale * m ** -power, fitted on replays (benchmarks/suffix_index.py --calibration).
 _DISCOUNT_REQUEST = (2.0, 1.0)
-_DISCOUNT_GLOBAL = (2.0, 1.0)
+_DISCOUNT_GLOBAL = (4.0, 1.0)
 
 
 @njit(cache=True, nogil=True)
@@ -153,8 +154,8 @@ def _vote(mem, row, places, size, tokens, votes):
 
 
 @njit(cache=True, nogil=True)
-def _draft(mem, row, places, size, match, budget, discount, min_prob, scratch, out, probs):
-    """One set's draft; (length, score). places is consumed."""
+def _draft(mem, row, places, size, match, budget, discount, min_prob, beat, scratch, out, probs):
+    """One set's draft; (length, score), a score of 0 once it cannot be above beat. Consumes places."""
     tokens, votes = scratch
     prob = 1.0
     score = 0.0
@@ -165,6 +166,8 @@ def _draft(mem, row, places, size, match, budget, discount, min_prob, scratch, o
         prob *= won / (voters + discount[min(match + j, discount.size - 1)])
         if prob < min_prob:
             return j, score
+        if score + prob * (budget - j) <= beat:
+            return 0, 0.0
         out[j] = np.int32(token)
         probs[j] = prob
         score += prob
@@ -195,13 +198,22 @@ def _best_of_source(mem, row, arena, own, is_own, rungs, limits, discount, budge
         room = min(budget, np.int64(factor * match + offset + 1e-6))
         voters[:size] = places[:size]
         length, score = _draft(
-            mem, row, voters, size, match, room, discount, min_prob, scratch, drafted, path
+            mem, row, voters, size, match, room, discount, min_prob, beat, scratch, drafted, path
         )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
             out[:length] = drafted[:length]
             probs[:length] = path[:length]
     return best_length, best_match, beat
+
+
+@njit(cache=True, nogil=True)
+def proposable(rows, slots, budgets):
+    """True if every slot is started and every budget is from 0."""
+    for i in range(slots.size):
+        if not 0 <= slots[i] < rows.shape[0] or rows[slots[i], CAP] == 0 or budgets[i] < 0:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from specctl.draft.arena import RequestArena
-from specctl.draft.chains import CAP, HEAD, MAX_RUNG, ROW_WORDS
-from specctl.draft.checks import check_count, checked_ints, checked_offsets
+from specctl.draft.chains import HEAD, MAX_RUNG, ROW_WORDS
+from specctl.draft.checks import check_count, checked_ints
 from specctl.draft.corpus import Corpus
 from specctl.draft.options import DraftBatch, SuffixIndexOptions
-from specctl.draft.proposal import COUNTERS, discounts_for, propose_rows
+from specctl.draft.proposal import COUNTERS, discounts_for, proposable, propose_rows
 
 __all__ = ["DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
@@ -69,17 +70,18 @@ class SuffixIndex:
 
     def extend(self, slot: int, tokens: Ints) -> None:
         """Newly emitted tokens of one request."""
-        known = self.length(slot)
-        tokens = checked_ints("tokens", tokens)
-        self._check_length(known + tokens.size)
-        self._push(slot, tokens)
+        self._check_slot(slot)
+        self._push(slot, checked_ints("tokens", tokens))
 
     def extend_batch(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
         """tokens[offsets[i]:offsets[i + 1]] are the newly emitted tokens of slots[i]."""
-        slots, tokens = self._checked_slots(slots), checked_ints("tokens", tokens)
-        offsets = checked_offsets(offsets, slots.size, tokens.size)
-        self._check_length(int((self._requests.rows[slots, HEAD] + np.diff(offsets)).max(initial=0)))
-        self._requests.extend(slots, tokens, offsets)
+        slots, tokens = checked_ints("slots", slots), checked_ints("tokens", tokens)
+        offsets = checked_ints("offsets", offsets)
+        if offsets.size != slots.size + 1 or offsets[0] != 0 or offsets[-1] != tokens.size:
+            got = offsets.tolist()
+            raise ValueError(f"offsets: expected {slots.size + 1} from 0 to {tokens.size}, got {got}")
+        if not self._requests.extend(slots, tokens, offsets):
+            self._explain_extend(slots, tokens, offsets)
 
     def finish(self, slot: int) -> None:
         """The request ended: its output, not its prompt, joins the corpus; the slot is free."""
@@ -100,10 +102,12 @@ class SuffixIndex:
 
     def propose_batch(self, slots: Ints, budgets: Ints) -> DraftBatch:
         """A draft of at most budgets[i] tokens for each of slots, in one compiled call."""
-        slots, budgets = self._checked_slots(slots), checked_ints("budgets", budgets)
-        if budgets.size != slots.size or int(budgets.min(initial=0)) < 0:
-            raise ValueError(f"budgets: expected {slots.size} values from 0, got {budgets.tolist()}")
-        batch = DraftBatch.empty(slots.size, int(budgets.max(initial=0)))
+        slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
+        if budgets.size != slots.size:
+            raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
+        if not proposable(self._requests.rows, slots, budgets):
+            self._explain_propose(slots, budgets)
+        batch = DraftBatch.empty(slots.size, int(budgets.max()) if budgets.size else 0)
         corpus = self._corpus
         if corpus is not None and corpus.waiting_tokens:
             corpus.index_waiting(_INDEXED_PER_STEP + 2 * slots.size)
@@ -164,7 +168,24 @@ class SuffixIndex:
     def _push(self, slot: int, tokens: Ints) -> None:
         self._one_slot[0] = slot
         self._one_span[1] = tokens.size
-        self._requests.extend(self._one_slot, tokens, self._one_span)
+        if not self._requests.extend(self._one_slot, tokens, self._one_span):
+            self._explain_extend(self._one_slot, tokens, self._one_span)
+
+    def _explain_extend(self, slots: Ints, tokens: Ints, offsets: Ints) -> NoReturn:
+        """The compiled check said no: find out why."""
+        if int(tokens.min(initial=0)) < 0:
+            raise ValueError(f"tokens: expected ids from 0 to 2147483647, got {int(tokens.min())}")
+        added = np.diff(offsets)
+        if int(added.min()) < 0:
+            raise ValueError(f"offsets: expected ascending values, got {offsets.tolist()}")
+        for slot in slots.tolist():
+            self._check_length(self.length(slot) + int(added[slots == slot].sum()))
+        raise AssertionError("a legal call was refused")
+
+    def _explain_propose(self, slots: Ints, budgets: Ints) -> NoReturn:
+        for slot in slots.tolist():
+            self._check_started(slot)
+        raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
 
     def _release(self, slot: int) -> None:
         self._requests.close(slot)
@@ -182,19 +203,6 @@ class SuffixIndex:
     def _check_length(self, tokens: int) -> None:
         if tokens > self._max_request_tokens:
             raise ValueError(f"expected at most {self._max_request_tokens} tokens in a request, got {tokens}")
-
-    def _checked_slots(self, slots: Ints) -> Ints:
-        slots = checked_ints("slots", slots)
-        if slots.size == 0:
-            return slots
-        self._check_slot(int(slots.min()))
-        self._check_slot(int(slots.max()))
-        free = slots[self._requests.rows[slots, CAP] == 0]
-        if free.size:
-            raise ValueError(f"slot {int(free[0])}: expected a started request, got a free slot")
-        if slots.size > 1 and len(set(slots.tolist())) != slots.size:
-            raise ValueError(f"slots: expected each once, got {slots.tolist()}")
-        return slots
 
 
 def _packed_limits(options: SuffixIndexOptions) -> npt.NDArray[np.float64]:
