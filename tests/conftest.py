@@ -1,0 +1,32 @@
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHARED = Path(os.environ.get("SPECCTL_SHARED", ROOT.parent / "shared"))
+CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+
+
+def _folder(path: Path, setting: str) -> Path:
+    if not path.is_dir():
+        pytest.skip(f"{path.name} is not there; set {setting} to the folder that holds it")
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """The reference target and its draft heads."""
+    return _folder(SHARED / "models", "SPECCTL_SHARED")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Prompts and traces of the development split."""
+    return _folder(SHARED / "data", "SPECCTL_SHARED")
+
+
+@pytest.fixture(scope="session")
+def gemma_model() -> Path:
+    """Gemma 3 270M as ``make setup`` unpacks it."""
+    return _folder(CACHE / "models" / "gemma3-270m", "SPECCTL_CACHE")
