@@ -1,9 +1,9 @@
-"""What the daemon costs: CPU of one daemon process at 1 Hz against fake engines, and the time of one decision.
+"""What the daemon costs: CPU of a process at 1 Hz against fake engines, and the time of one decision.
 
     python benchmarks/daemon_cpu.py [--seconds 20] [--targets 4]
 
-The fake engines serve the real protocol with 8 buckets of traffic in their telemetry and a /metrics page of the
-size that vLLM 0.32 serves (about 600 lines). CPU is the daemon's own, start-up left out.
+The fake engines serve the real protocol with 6 buckets of traffic in their telemetry and a /metrics page of
+the size that vLLM 0.32 serves (about 600 lines). CPU is the daemon's own, start-up left out.
 """
 
 from __future__ import annotations

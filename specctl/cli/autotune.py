@@ -16,6 +16,7 @@ from specctl.controller.audit import AuditLog
 from specctl.controller.daemon import run_daemon, stop_on_signals
 from specctl.controller.loop import TargetLoop
 from specctl.errors import TargetError
+from specctl.estimate.pooled_fit import prepare
 from specctl.http_client import HttpClient, normalise_target, read_token
 from specctl.metrics.exporter import Exporter
 from specctl.observe.vllm import VllmObserver
@@ -38,6 +39,7 @@ def autotune(options: argparse.Namespace) -> int:
     clock = SystemClock()
     audit = AuditLog(options.audit_log, clock)
     exporter = Exporter()
+    prepare()
     stop_serving = (
         exporter.serve(options.metrics_host, options.metrics_port) if options.metrics_port else None
     )

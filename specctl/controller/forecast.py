@@ -103,12 +103,14 @@ def _log_ratio_var(survival: SurvivalEstimate, one: int, other: int) -> float:
     tokens_one = 1.0 + survival.accepted_tokens(one)
     tokens_other = 1.0 + survival.accepted_tokens(other)
     total = 0.0
-    tail_one = tokens_one - 1.0
-    tail_other = tokens_other - 1.0
+    tail_one = (tokens_one - 1.0) / tokens_one
+    tail_other = (tokens_other - 1.0) / tokens_other
     for j in range(max(one, other)):
-        q = survival.conditional_at[j]
-        slope = (tail_one / tokens_one - tail_other / tokens_other) / q if q > 0 else 0.0
-        total += slope**2 * q * (1.0 - q) / (survival.trials_at[j] + 1.0)
-        tail_one -= survival.survival_at[j] if j < one else 0.0
-        tail_other -= survival.survival_at[j] if j < other else 0.0
+        q, s = survival.conditional_at[j], survival.survival_at[j]
+        if q > 0:
+            total += (tail_one - tail_other) ** 2 / q * (1.0 - q) / (survival.trials_at[j] + 1.0)
+        if j < one:
+            tail_one -= s / tokens_one
+        if j < other:
+            tail_other -= s / tokens_other
     return total

@@ -10,7 +10,7 @@ import numpy as np
 
 from specctl.estimate.moments import Moments
 
-__all__ = ["PooledFit", "fit_pooled", "usable_var_v"]
+__all__ = ["PooledFit", "fit_pooled", "prepare", "usable_var_v"]
 
 STEPS_MIN = 5.0
 # Below this spread of verified tokens, in tokens^2 over a step, a slope is noise.
@@ -69,6 +69,11 @@ def fit_pooled(cells: Iterable[Moments]) -> PooledFit:
     return _checked(known, points, coefficients, steps, spread)
 
 
+def prepare() -> None:
+    """Load what the first fit needs, so that it does not hold up a tick by a second."""
+    _non_negative(np.ones((2, 1)), np.ones(2), np.ones(2))
+
+
 def _pseudo_steps(cell: Moments) -> list[tuple[float, float, float, float]]:
     """(s, v, batch, weight): two points with the cell's mean, variance of v and covariance."""
     spread = math.sqrt(usable_var_v(cell))
@@ -89,10 +94,12 @@ def _non_negative(
     weight: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> list[float]:
     # Imported late: scikit-learn takes a second to load, and only a daemon that fits needs it.
+    from sklearn import config_context
     from sklearn.linear_model import LinearRegression
 
     model = LinearRegression(positive=True, fit_intercept=False)
-    model.fit(features, step_s, sample_weight=weight)
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        model.fit(features, step_s, sample_weight=weight)
     return [float(value) for value in model.coef_]
 
 

@@ -29,6 +29,8 @@ OFFSET_PRIOR_STEPS = 10.0
 OUTLIER_RATIO = 3.0
 OUTLIER_REPEATS = 3
 EXTRAPOLATION_MAX_RATIO = 4.0
+# The pooled fit is the dear part of a tick; it is done again once this share of its steps is new.
+REFIT_RATIO = 0.04
 # A step cannot shrink to less than this share of what was measured by verifying fewer tokens.
 INTERCEPT_MIN_RATIO = 0.1
 
@@ -37,11 +39,18 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DiscountedStepCost:
-    """``cells``: by (bucket's upper end, num_speculative_tokens); ``suspects``: stalls in a row, by cell."""
+    """``cells``: by (bucket's upper end, num_speculative_tokens); ``suspects``: stalls in a row, by cell.
+
+    ``unfitted_steps``: taken in since the last pooled fit. ``buckets`` and ``slopes_s`` follow from the cells:
+    sums by bucket, seconds for one more verified token.
+    """
 
     cells: Mapping[_Key, Moments] = field(default_factory=dict)
     suspects: Mapping[_Key, int] = field(default_factory=dict)
     pooled: PooledFit = field(default_factory=PooledFit)
+    unfitted_steps: float = 0.0
+    buckets: Mapping[int, Moments] = field(default_factory=dict)
+    slopes_s: Mapping[int, float] = field(default_factory=dict)
     half_life_s: float = HALF_LIFE_S
 
     def updated(self, observation: Observation) -> Self:
@@ -59,19 +68,36 @@ class DiscountedStepCost:
         suspects = dict(self.suspects)
         for cell in fresh:
             _take(cell, cells, suspects)
-        return replace(self, cells=cells, suspects=suspects, pooled=fit_pooled(cells.values()))
+        unfitted_steps = self.unfitted_steps + sum(cell.steps for cell in fresh)
+        is_refit_due = cells.keys() != self.cells.keys() or unfitted_steps >= REFIT_RATIO * sum(
+            moments.steps for moments in cells.values()
+        )
+        pooled = fit_pooled(cells.values()) if is_refit_due else self.pooled
+        buckets: dict[int, Moments] = {}
+        for (upper, _), moments in cells.items():
+            buckets[upper] = buckets.get(upper, Moments()).plus(moments)
+        slopes_s = {upper: _slope_s(bucket, pooled) for upper, bucket in buckets.items()}
+        return replace(
+            self,
+            cells=cells,
+            suspects=suspects,
+            pooled=pooled,
+            unfitted_steps=0.0 if is_refit_due else unfitted_steps,
+            buckets=buckets,
+            slopes_s={upper: slope for upper, slope in slopes_s.items() if slope is not None},
+        )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
-        return self._bucket(bucket_to).steps >= STEPS_MIN
+        return self.buckets.get(bucket_to, Moments()).steps >= STEPS_MIN
 
     def step_cost(
         self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
     ) -> StepCostEstimate:
-        bucket = self._bucket(bucket_to)
+        bucket = self.buckets.get(bucket_to, Moments())
         if bucket.steps < STEPS_MIN:
             return self._from_pooled(decode_batch, verified_tokens)
         cell = self.cells.get((bucket_to, num_speculative_tokens), Moments())
-        slope = self._slope(bucket_to)
+        slope = self.slopes_s.get(bucket_to)
         if slope is None:
             return self._from_cell(cell, verified_tokens)
         step_s = bucket.mean_s + slope * (verified_tokens - bucket.mean_v)
@@ -85,22 +111,6 @@ class DiscountedStepCost:
             sigma_ratio=self._sigma_s(bucket, cell, verified_tokens) / step_s,
             is_measured=cell.steps >= STEPS_MIN,
         )
-
-    def _bucket(self, bucket_to: int) -> Moments:
-        total = Moments()
-        for (upper, _), moments in self.cells.items():
-            if upper == bucket_to:
-                total = total.plus(moments)
-        return total
-
-    def _slope(self, bucket_to: int) -> float | None:
-        """Seconds for one more verified token in this bucket; None: not identified."""
-        if self.pooled.slope_s is None:
-            return None
-        bucket = self._bucket(bucket_to)
-        var_v = usable_var_v(bucket) * bucket.steps
-        cov = bucket.cov_sv * bucket.steps if var_v > 0 else 0.0
-        return max((cov + SLOPE_PRIOR * self.pooled.slope_s) / (var_v + SLOPE_PRIOR), 0.0)
 
     def _sigma_s(self, bucket: Moments, cell: Moments, verified_tokens: float) -> float:
         """Standard error of the predicted seconds: the anchor's mean, and the slope over the distance."""
@@ -130,6 +140,15 @@ class DiscountedStepCost:
         if step_s <= 0:
             return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
         return StepCostEstimate(step_s, sigma_ratio=pooled.sigma_ratio)
+
+
+def _slope_s(bucket: Moments, pooled: PooledFit) -> float | None:
+    """Seconds for one more verified token in a bucket, shrunk to the pooled one; None: not identified."""
+    if pooled.slope_s is None:
+        return None
+    var_v = usable_var_v(bucket) * bucket.steps
+    cov = bucket.cov_sv * bucket.steps if var_v > 0 else 0.0
+    return max((cov + SLOPE_PRIOR * pooled.slope_s) / (var_v + SLOPE_PRIOR), 0.0)
 
 
 def _take(cell: CellDelta, cells: dict[_Key, Moments], suspects: dict[_Key, int]) -> None:

@@ -8,6 +8,7 @@ observations", section 2). Positions above K are censored: they add nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Self
 
 from specctl.estimate.drift import Trials, has_drifted
@@ -172,4 +173,4 @@ def _at(values: tuple[float, ...], j: int) -> float:
 
 
 def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(_at(a, j) + _at(b, j) for j in range(max(len(a), len(b))))
+    return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])
