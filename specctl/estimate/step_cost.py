@@ -41,8 +41,8 @@ _Key = tuple[int, int]
 class DiscountedStepCost:
     """``cells``: by (bucket's upper end, num_speculative_tokens); ``suspects``: stalls in a row, by cell.
 
-    ``unfitted_steps``: taken in since the last pooled fit. ``buckets`` and ``slopes_s`` follow from the cells:
-    sums by bucket, seconds for one more verified token.
+    ``unfitted_steps``: taken in since the last pooled fit. ``buckets`` and ``slopes_s`` follow from the
+    cells: sums by bucket, seconds for one more verified token.
     """
 
     cells: Mapping[_Key, Moments] = field(default_factory=dict)

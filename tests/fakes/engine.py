@@ -189,7 +189,7 @@ class FakeEngine:
     def _expire(self) -> None:
         if self.state is TableState.LIVE and self.time_s >= self.lease_ends_s:
             self.state, self.rows = TableState.FALLBACK, uniform_rows(self.fallback)
-            self.version += 1
+            self.owner, self.lease_s, self.lease_ends_s = None, None, math.inf
 
     # Messages.
 
