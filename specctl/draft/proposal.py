@@ -2,9 +2,9 @@
 
 The rule, per request and per source (its own tokens; the corpus):
 
-1. Occurrences of the context are gathered rung by rung, the longest rung first, the most recent first:
-   of each rung at most VISITS, in all at most CANDIDATES. One that lacks a next token does not count. Each
-   is compared backwards to its true match, up to max_match_tokens.
+1. Occurrences of the context are sampled rung by rung, the longest rung first. The VISITS latest of a rung
+   are looked at and CANDIDATES kept in all: those that have a next token, each compared backwards to its
+   true match, up to max_match_tokens.
 2. They are ordered by match, then by recency. Every match m that occurs defines a set: the occurrences that
    match at least m tokens. Each set drafts the token that most of its occurrences continue with (ties: the
    first in the order), and those that agree go on. The token's probability, given the ones before it, is
@@ -37,8 +37,8 @@ __all__ = [
     "propose_rows",
 ]
 
-CANDIDATES = 32
-VISITS = 64
+CANDIDATES = 12
+VISITS = 24
 SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL = range(3)
 COUNTERS = ("proposals", "hits_request", "hits_global", "match_tokens", "drafted_request", "drafted_global")
 
@@ -253,8 +253,8 @@ def propose_rows(
             )  # fmt: skip
             if other:
                 length, match, source = other, other_match, SOURCE_GLOBAL
-                tokens[i, length:] = 0
-                probs[i, length:] = 0
+        tokens[i, length:] = 0
+        probs[i, length:] = 0
         lengths[i], matches[i], sources[i] = length, match, source
         counters[0] += 1
         if length:

@@ -1,0 +1,84 @@
+"""Any order of start, extend, finish and discard keeps the bounds and proposes only what was seen."""
+
+from __future__ import annotations
+
+import numpy as np
+from draft import brute_force
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
+
+SLOTS = 3
+BUDGET = 6
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "extend", "extend", "extend", "finish", "discard"]),
+        st.integers(0, SLOTS - 1),
+        st.lists(st.integers(0, 3), max_size=40),
+        st.integers(1, 12),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """What the index should hold."""
+
+    def __init__(self) -> None:
+        self.options = SuffixIndexOptions(index_bytes=2**16, min_token_prob=0.05)
+        self.index = SuffixIndex(self.options, SLOTS, 4096)
+        self.texts: dict[int, tuple[int, list[int]]] = {}
+        self.corpus: list[int | None] = []
+
+    def act(self, action: str, slot: int, tokens: list[int], repeats: int) -> None:
+        many = np.array(tokens * repeats, np.int32)
+        if action == "start" and slot not in self.texts:
+            self.index.start(slot, np.array(tokens, np.int32))
+            self.texts[slot] = (len(tokens), list(tokens))
+        elif slot not in self.texts:
+            return
+        elif action == "extend" and len(self.texts[slot][1]) + many.size <= 4096:
+            self.index.extend(slot, many)
+            self.texts[slot][1].extend(tokens * repeats)
+        elif action in ("finish", "discard"):
+            prompt, text = self.texts.pop(slot)
+            getattr(self.index, action)(slot)
+            if action == "finish" and text[prompt:]:
+                self.corpus += [*text[prompt:], None]
+
+    def check(self) -> None:
+        assert self.index.corpus_bytes <= self.options.index_bytes
+        slots = np.array(sorted(self.texts), np.int32)
+        batch = self.index.propose_batch(slots, np.full(slots.size, BUDGET, np.int32))
+        for row, slot in enumerate(slots.tolist()):
+            own = self.texts[slot][1]
+            assert self.index.length(slot) == len(own)
+            draft = batch.tokens[row, : batch.lengths[row]].tolist()
+            if draft:
+                match = int(batch.match_tokens[row])
+                seen = own[-match:] + draft
+                text = own if batch.source[row] == 1 else self.corpus
+                assert any(text[at : at + len(seen)] == seen for at in range(len(text)))
+                assert 0 < len(draft) <= BUDGET
+                falling = batch.probs[row, : len(draft)]
+                assert (np.diff(falling) <= 0).all()
+                assert falling[-1] >= self.options.min_token_prob - 1e-6
+
+
+@given(ACTIONS)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_order_of_calls(actions: list[tuple[str, int, list[int], int]]) -> None:
+    model = Model()
+    for action in actions:
+        model.act(*action)
+        model.check()
+    model.index.flush()
+    live = int(model.index.stats()["corpus_tokens"])
+    assert live == len(model.corpus) or live >= 500, "nothing is evicted before the ring is full"
+    window = model.corpus[len(model.corpus) - live :]
+    for slot, (_, own) in model.texts.items():
+        batch = model.index.propose_batch(np.array([slot], np.int32), np.array([BUDGET], np.int32))
+        tokens, _, match, source = brute_force.propose(own, window, BUDGET, model.options)
+        assert batch.tokens[0, : batch.lengths[0]].tolist() == tokens
+        assert (int(batch.match_tokens[0]), int(batch.source[0])) == (match, source)
