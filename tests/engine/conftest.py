@@ -1,11 +1,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from support.engine_control import Control
-
-from benchmarks.server import vllm_server
+from support.engine_control import Control, controlled_server
 
 CONTROL_TOKEN = "control-token-of-the-tests"
 READ_TOKEN = "read-token-of-the-tests"
@@ -20,9 +17,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def suffix(gemma_model: Path, logs: Path) -> Iterator[Control]:
     """specctl_suffix on Gemma, one server for a module; loopback is let in without a token."""
     config = {"method": "specctl_suffix", "num_speculative_tokens": 8}
-    with vllm_server(gemma_model, logs / "suffix.log", config) as server:
-        with httpx.Client(base_url=server.url, timeout=300) as client:
-            yield Control(server, client)
+    with controlled_server(gemma_model, logs / "suffix.log", config) as control:
+        yield control
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +39,8 @@ def ngram(gemma_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
         "specctl": {"token_file": str(token_file)},
     }
     headers = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
-    with vllm_server(gemma_model, logs / "ngram.log", config) as server:
-        with httpx.Client(base_url=server.url, timeout=300, headers=headers) as client:
-            yield Control(server, client)
+    with controlled_server(gemma_model, logs / "ngram.log", config, headers) as control:
+        yield control
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +52,5 @@ def eagle3(shared_models: Path, logs: Path) -> Iterator[Control]:
         "num_speculative_tokens": 4,
         "specctl": {},
     }
-    with vllm_server(shared_models / "reference-target", logs / "eagle3.log", config) as server:
-        with httpx.Client(base_url=server.url, timeout=300) as client:
-            yield Control(server, client)
+    with controlled_server(shared_models / "reference-target", logs / "eagle3.log", config) as control:
+        yield control

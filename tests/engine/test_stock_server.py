@@ -5,7 +5,7 @@ import importlib.util
 
 import httpx
 import pytest
-from support.engine_control import Control
+from support.engine_control import controlled_server
 
 from benchmarks.lossless import compare
 from benchmarks.server import vllm_server
@@ -84,9 +84,8 @@ class TestEagle3:
 )
 def test_stock_suffix_survives_every_value(shared_models, logs):
     config = {"method": "suffix", "num_speculative_tokens": 4, "specctl": {}}
-    with vllm_server(shared_models / "reference-target", logs / "arctic.log", config) as server:
-        with httpx.Client(base_url=server.url, timeout=300) as client:
-            assert_lossless(Control(server, client))
+    with controlled_server(shared_models / "reference-target", logs / "arctic.log", config) as control:
+        assert_lossless(control)
 
 
 def test_a_server_that_did_not_ask_for_specctl_is_stock(gemma_model, logs):
@@ -97,6 +96,6 @@ def test_a_server_that_did_not_ask_for_specctl_is_stock(gemma_model, logs):
 
 def test_an_unknown_option_stops_the_start_with_its_name(gemma_model, logs):
     config = {"method": "specctl_suffix", "min_token_probs": 0.1}
+    server = vllm_server(gemma_model, logs / "typo.log", config)
     with pytest.raises(RuntimeError, match="did you mean 'min_token_prob'"):
-        with vllm_server(gemma_model, logs / "typo.log", config):
-            pass
+        server.__enter__()

@@ -1,13 +1,16 @@
 """The control routes and the completions of one real server, for tests."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.server import Server
+from benchmarks.server import Server, vllm_server
 
-__all__ = ["Control"]
+__all__ = ["Control", "controlled_server"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,15 @@ class Control:
         answer = self.client.post("/v1/completions", json={**body, "return_token_ids": True, **more})
         answer.raise_for_status()
         return answer.json()["choices"][0]["token_ids"]
+
+
+@contextmanager
+def controlled_server(
+    model: Path, log: Path, config: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Iterator[Control]:
+    """A real server with this speculative config, and a client that knows its routes."""
+    with (
+        vllm_server(model, log, config) as server,
+        httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
+    ):
+        yield Control(server, client)
