@@ -95,7 +95,8 @@ class TargetLoop:
             self._exporter.ticked(self.target, took_s)
             await self._clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
         await self._observer.close()
-        logger.info("%s: stopped; the table stays until its lease ends", self.target)
+        if self._expected is not None:
+            logger.info("%s: the table stays until its lease ends", self.target)
 
     def wait_s(self) -> float:
         """The policy's interval, doubled with every failure in a row."""
@@ -238,12 +239,17 @@ class TargetLoop:
         self._expected = (answer.version, wanted)
         if decision.is_change:
             self._exporter.changed(self.target)
-            logger.info("%s: %s", self.target, decision.explanation)
+            is_felt = any(choice.is_active for choice in decision.changed)
+            logger.log(
+                logging.INFO if is_felt else logging.DEBUG, "%s: %s", self.target, decision.explanation
+            )
             record = change_record(decision, owner=self._owner, version=answer.version, dry_run=False)
             self._audit.write("change", self.target, record)
-            self._flush_outcome()
             dwell_s = self._source.policy.guard_rails.dwell_s
-            self._outcome = pending_outcome(decision, answer.version, dwell_s)
+            pending = pending_outcome(decision, answer.version, dwell_s)
+            if pending is not None:
+                self._flush_outcome()
+                self._outcome = pending
 
     async def _read_again(self) -> None:
         try:

@@ -9,7 +9,7 @@ __all__ = ["guarded"]
 
 # A bucket without traffic follows its estimates at leisure; its changes serve nobody now.
 INACTIVE_DWELL_S = 5.0
-INACTIVE_MIN_GAIN_RATIO = 0.05
+INACTIVE_MIN_GAIN_RATIO = 0.1
 
 
 def guarded(
