@@ -180,6 +180,13 @@ def _draft(mem, row, places, size, match, budget, discount, min_prob, beat, scra
 
 
 @njit(cache=True, nogil=True)
+def _copy(source, target, size):
+    """A loop: numba takes seconds to compile the assignment of a slice."""
+    for i in range(size):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
 def _best_of_source(mem, row, arena, own, is_own, rungs, limits, discount, budget, scratch, out, probs, beat):
     """Steps 1 to 3 for one source. Writes out and probs only when the score is above ``beat``."""
     least, most, factor, offset, min_prob = limits
@@ -196,14 +203,14 @@ def _best_of_source(mem, row, arena, own, is_own, rungs, limits, discount, budge
         if size < count and matches[size] == match:
             continue
         room = min(budget, np.int64(factor * match + offset + 1e-6))
-        voters[:size] = places[:size]
+        _copy(places, voters, size)
         length, score = _draft(
             mem, row, voters, size, match, room, discount, min_prob, beat, scratch, drafted, path
         )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
-            out[:length] = drafted[:length]
-            probs[:length] = path[:length]
+            _copy(drafted, out, length)
+            _copy(path, probs, length)
     return best_length, best_match, beat
 
 
@@ -241,20 +248,22 @@ def propose_rows(
         budget = np.int64(budgets[i])
         if budget == 0 or own[HEAD] == 0:
             continue
-        length, match, score = _best_of_source(
-            arena, own, arena, own, True, rungs, unpacked, discounts[0], budget, scratch,
-            tokens[i], probs[i], 0.0,
-        )  # fmt: skip
-        source = SOURCE_REQUEST if length else SOURCE_NONE
-        if corpus_row[HEAD] > 0:
-            other, other_match, _ = _best_of_source(
-                corpus, corpus_row, arena, own, False, rungs, unpacked, discounts[1], budget, scratch,
+        length, match, score, source = 0, 0, 0.0, SOURCE_NONE
+        for candidate in range(SOURCE_REQUEST, SOURCE_GLOBAL + 1):
+            is_own = candidate == SOURCE_REQUEST
+            mem = arena if is_own else corpus
+            row = own if is_own else corpus_row
+            if row[HEAD] == 0:
+                continue
+            drafted, drafted_match, drafted_score = _best_of_source(
+                mem, row, arena, own, is_own, rungs, unpacked, discounts[candidate - 1], budget, scratch,
                 tokens[i], probs[i], score,
             )  # fmt: skip
-            if other:
-                length, match, source = other, other_match, SOURCE_GLOBAL
-        tokens[i, length:] = 0
-        probs[i, length:] = 0
+            if drafted:
+                length, match, score, source = drafted, drafted_match, drafted_score, candidate
+        for j in range(length, tokens.shape[1]):
+            tokens[i, j] = 0
+            probs[i, j] = 0
         lengths[i], matches[i], sources[i] = length, match, source
         counters[0] += 1
         if length:
