@@ -33,7 +33,6 @@ __all__ = [
     "SOURCE_REQUEST",
     "VISITS",
     "discounts_for",
-    "proposable",
     "propose_rows",
 ]
 
@@ -215,12 +214,33 @@ def _best_of_source(mem, row, arena, own, is_own, rungs, limits, discount, budge
 
 
 @njit(cache=True, nogil=True)
-def proposable(rows, slots, budgets):
-    """True if every slot is started and every budget is from 0."""
+def _are_legal(rows, slots, budgets):
     for i in range(slots.size):
         if not 0 <= slots[i] < rows.shape[0] or rows[slots[i], CAP] == 0 or budgets[i] < 0:
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def _best_of_both(arena, own, corpus, corpus_row, rungs, limits, discounts, budget, scratch, out, probs):
+    """The rule for one request; (length, match, source)."""
+    length, match, score, source = 0, 0, 0.0, SOURCE_NONE
+    for candidate in range(SOURCE_REQUEST, SOURCE_GLOBAL + 1):
+        is_own = candidate == SOURCE_REQUEST
+        mem = arena if is_own else corpus
+        row = own if is_own else corpus_row
+        if row[HEAD] == 0:
+            continue
+        drafted, drafted_match, drafted_score = _best_of_source(
+            mem, row, arena, own, is_own, rungs, limits, discounts[candidate - 1], budget, scratch,
+            out, probs, score,
+        )  # fmt: skip
+        if drafted:
+            length, match, score, source = drafted, drafted_match, drafted_score, candidate
+    for j in range(length, out.size):
+        out[j] = 0
+        probs[j] = 0
+    return length, match, source
 
 
 @njit(cache=True, nogil=True)
@@ -241,6 +261,9 @@ def propose_rows(
     sources,  # int8[n] out
     counters,  # int64[len(COUNTERS)] added to
 ):
+    """A draft for every row. False, and nothing written, if a slot is free or a budget below 0."""
+    if not _are_legal(rows, slots, budgets):
+        return False
     scratch = (np.empty(CANDIDATES, np.uint32), np.empty(CANDIDATES, np.int64))
     unpacked = (limits[0], limits[1], limits[2], limits[3], limits[4])
     for i in range(slots.size):
@@ -248,28 +271,16 @@ def propose_rows(
         budget = np.int64(budgets[i])
         if budget == 0 or own[HEAD] == 0:
             continue
-        length, match, score, source = 0, 0, 0.0, SOURCE_NONE
-        for candidate in range(SOURCE_REQUEST, SOURCE_GLOBAL + 1):
-            is_own = candidate == SOURCE_REQUEST
-            mem = arena if is_own else corpus
-            row = own if is_own else corpus_row
-            if row[HEAD] == 0:
-                continue
-            drafted, drafted_match, drafted_score = _best_of_source(
-                mem, row, arena, own, is_own, rungs, unpacked, discounts[candidate - 1], budget, scratch,
-                tokens[i], probs[i], score,
-            )  # fmt: skip
-            if drafted:
-                length, match, score, source = drafted, drafted_match, drafted_score, candidate
-        for j in range(length, tokens.shape[1]):
-            tokens[i, j] = 0
-            probs[i, j] = 0
+        length, match, source = _best_of_both(
+            arena, own, corpus, corpus_row, rungs, unpacked, discounts, budget, scratch, tokens[i], probs[i]
+        )
         lengths[i], matches[i], sources[i] = length, match, source
         counters[0] += 1
         if length:
             counters[source] += 1
             counters[3] += match
             counters[3 + source] += length
+    return True
 
 
 def discounts_for(max_match_tokens: int) -> npt.NDArray[np.float64]:

@@ -19,7 +19,7 @@ from specctl.draft.chains import HEAD, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import check_count, checked_ints
 from specctl.draft.corpus import Corpus
 from specctl.draft.options import DraftBatch, SuffixIndexOptions
-from specctl.draft.proposal import COUNTERS, discounts_for, proposable, propose_rows
+from specctl.draft.proposal import COUNTERS, discounts_for, propose_rows
 
 __all__ = ["DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
@@ -105,18 +105,18 @@ class SuffixIndex:
         slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
         if budgets.size != slots.size:
             raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
-        if not proposable(self._requests.rows, slots, budgets):
-            self._explain_propose(slots, budgets)
-        batch = DraftBatch.empty(slots.size, int(budgets.max()) if budgets.size else 0)
+        batch = DraftBatch.empty(slots.size, max(0, int(budgets.max(initial=0))))
         corpus = self._corpus
         if corpus is not None and corpus.waiting_tokens:
             corpus.index_waiting(_INDEXED_PER_STEP + 2 * slots.size)
         mem, row = (corpus.mem, corpus.row) if corpus is not None else self._no_corpus
-        propose_rows(
+        is_legal = propose_rows(
             self._requests.words, self._requests.rows, mem, row, self._rungs, self._limits, self._discounts,
             slots, budgets, batch.tokens, batch.lengths, batch.probs, batch.match_tokens, batch.source,
             self._counters,
         )  # fmt: skip
+        if not is_legal:
+            self._explain_propose(slots, budgets)
         return batch
 
     def flush(self) -> None:
