@@ -1,6 +1,9 @@
 # Every target does all of its own set-up; a second run starts at once.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
 BIN := .venv/bin
+# A part of a target, with its name and its seconds.
+PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
+	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
 .PHONY: setup test test-quick lint demo bench bench-suffix clean
 
@@ -8,15 +11,15 @@ setup:
 	@$(PYTHON) tools/setup.py
 
 test: setup lint
-	@$(BIN)/python -m pytest --durations=10
+	$(PART) tests $(BIN)/python -m pytest --durations=10
 
 test-quick: setup lint
-	@$(BIN)/python -m pytest -m "not engine"
+	$(PART) tests $(BIN)/python -m pytest -m "not engine"
 
 lint: setup
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	$(PART) lint $(BIN)/ruff check .
+	$(PART) format $(BIN)/ruff format --check .
+	$(PART) types $(BIN)/mypy
 
 demo: setup
 	@$(BIN)/python -m demo

@@ -148,7 +148,7 @@ def try_pip(*arguments: str) -> bool:
 
 
 def pip_command(arguments: Sequence[str]) -> list[str]:
-    return [str(PYTHON), "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+    return [str(PYTHON), "-m", "pip", "-qq", "--disable-pip-version-check", *arguments]
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Placeholder: the SGLang plugin will stand here, with the same parts as ``specctl_vllm``. Nothing works yet."""
+"""Placeholder: the SGLang plugin will stand here, with the same parts as ``specctl_vllm``. Nothing yet."""
