@@ -28,7 +28,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks.run_cpu
 
 bench-suffix: setup
-	@$(BIN)/python -m benchmarks.suffix_index
+	@$(BIN)/python -m benchmarks.suffix_index time
 
 clean:
 	rm -rf .venv .cache build *.egg-info
