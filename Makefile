@@ -1,5 +1,6 @@
 # Every target does all of its own set-up; a second run starts at once.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+	$$name -c "" 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
 # A part of a target, with its name and its seconds.
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
