@@ -1,0 +1,107 @@
+"""Closed-loop load on a running server: so many requests at a time, tokens counted as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+
+@dataclass
+class LoadResult:
+    """Times are seconds of time.monotonic."""
+
+    started_s: float
+    ended_s: float = 0.0
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    """(when, how many tokens) for every chunk of output."""
+    requests: int = 0
+    """Requests that ran to their end."""
+    decode_s: float = 0.0
+    """Seconds between first and last chunk, summed over finished requests."""
+    decode_tokens: int = 0
+    """Tokens after the first chunk, of finished requests."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(count for _, count in self.arrivals)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / max(self.ended_s - self.started_s, 1e-9)
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Of one request, its first token (and so the prefill) left out."""
+        return self.decode_tokens / max(self.decode_s, 1e-9)
+
+
+async def stream_tokens(
+    client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int
+) -> AsyncIterator[int]:
+    """How many new tokens each chunk of a greedy completion brings."""
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    seen = 0
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            usage = json.loads(line.removeprefix("data: ")).get("usage")
+            if usage and usage["completion_tokens"] > seen:
+                yield usage["completion_tokens"] - seen
+                seen = usage["completion_tokens"]
+
+
+async def run_load(
+    client: httpx.AsyncClient,
+    model: str,
+    prompts: Sequence[str],
+    *,
+    concurrency: int,
+    max_tokens: int,
+    seconds: float | None = None,
+) -> LoadResult:
+    """Run for ``seconds``, prompts over and over, or each prompt once where seconds is None."""
+    result = LoadResult(time.monotonic())
+    queue: Iterator[str] = iter(prompts) if seconds is None else itertools.cycle(prompts)
+
+    async def worker() -> None:
+        for prompt in queue:
+            await _one(client, model, prompt, max_tokens, result)
+
+    workers = asyncio.gather(*(worker() for _ in range(concurrency)))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(workers, seconds)
+    result.ended_s = time.monotonic()
+    return result
+
+
+async def _one(
+    client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, result: LoadResult
+) -> None:
+    first_s, last_s, later_tokens = 0.0, 0.0, 0
+    async for tokens in stream_tokens(client, model, prompt, max_tokens):
+        last_s = time.monotonic()
+        result.arrivals.append((last_s, tokens))
+        if first_s:
+            later_tokens += tokens
+        else:
+            first_s = last_s
+    result.requests += 1
+    result.decode_s += last_s - first_s
+    result.decode_tokens += later_tokens

@@ -1,0 +1,107 @@
+"""``make demo``: start the server, run the arms, print the table, write the page."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.server import Server, vllm_server
+from demo.arms import Arm, run_arm
+from demo.phases import PHASES
+from demo.report import table_rows, text_table, write_page
+from demo.watch import describe
+
+ROOT = Path(__file__).parents[1]
+CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+NUM_SPECULATIVE_TOKENS = 8
+# One arm must not learn from the outputs of the arm before it.
+CONFIG = {
+    "method": "specctl_suffix",
+    "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+    "use_global": False,
+}
+ARMS = {"off": 0, "fixed": NUM_SPECULATIVE_TOKENS, "specctl": None}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=25.0, help="length of a phase (default 25)")
+    parser.add_argument("--policy", default=str(ROOT / "policies" / "balanced.yaml"))
+    parser.add_argument("--model", type=Path, default=CACHE / "models" / "gemma3-270m")
+    arguments = parser.parse_args()
+    total_s = len(ARMS) * len(PHASES) * arguments.seconds
+    say(f"about {total_s / 60 + 2:.0f} minutes; starting vllm serve (about a minute) ...")
+    started_s = time.monotonic()
+    with vllm_server(arguments.model, ROOT / "demo-server.log", CONFIG) as server:
+        print(
+            f"demo: the server is up after {time.monotonic() - started_s:.0f} s at {server.url}", flush=True
+        )
+        arms = asyncio.run(_run(server, arguments.policy, arguments.seconds))
+    _tell(arms)
+    page = ROOT / "demo-report.html"
+    write_page(page, arms, _about(arguments))
+    print(
+        f"\ndemo: {page.name} has the chart; demo-audit.jsonl and demo-autotune.log say what the daemon did and why"
+    )
+    say(f"done after {time.monotonic() - started_s:.0f} s")
+    return 0
+
+
+def say(text: str) -> None:
+    print(f"demo: {text}", flush=True)
+
+
+async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
+    (ROOT / "demo-audit.jsonl").unlink(missing_ok=True)
+    arms = []
+    with tqdm(total=len(ARMS) * len(PHASES), unit="phase", bar_format="{desc:40} {bar} {n}/{total}") as bar:
+        first = True
+
+        def advance(text: str) -> None:
+            nonlocal first
+            bar.update(0 if first else 1)
+            first = False
+            bar.set_description_str(text)
+
+        for name, fixed in ARMS.items():
+            arm = await run_arm(
+                name,
+                server,
+                fixed=fixed,
+                policy=policy,
+                seconds=seconds,
+                folder=ROOT,
+                advance=advance,
+            )
+            arms.append(arm)
+        bar.update(1)
+    return arms
+
+
+def _tell(arms: list[Arm]) -> None:
+    print()
+    print(text_table(table_rows(arms)))
+    last = arms[-1]
+    print(
+        "\nTables on the running server while specctl steered it (requests decoding: tokens drafted at most):"
+    )
+    for when_s, table in last.watch.tables:
+        print(f"  {when_s - last.started_s:6.1f} s  {describe(table)}")
+
+
+def _about(arguments: argparse.Namespace) -> str:
+    return (
+        f"A real vllm serve on this machine's CPU with {arguments.model.name} in float32 and method "
+        f"specctl_suffix. The same load ran three times, {arguments.seconds:g} s a phase: without drafts (off), with "
+        f"{NUM_SPECULATIVE_TOKENS} drafted tokens for every request (fixed), and with specctl autotune beside "
+        f"the server (policy {Path(arguments.policy).stem})."
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

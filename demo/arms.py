@@ -1,0 +1,111 @@
+"""Run the phases three times on one server: drafting off, a fixed number, and the daemon's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from benchmarks.load import LoadResult, run_load
+from benchmarks.lossless import put_table
+from benchmarks.server import Server
+from demo.phases import PHASES, Phase
+from demo.watch import Totals, Watch, read_totals
+
+__all__ = ["Arm", "PhaseResult", "run_arm"]
+
+_STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    phase: Phase
+    load: LoadResult
+    drafted_tokens: int
+    accepted_tokens: int
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of drafted tokens; None where nothing was drafted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+
+
+@dataclass
+class Arm:
+    name: str
+    results: list[PhaseResult] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)
+    started_s: float = 0.0
+
+
+async def run_arm(
+    name: str,
+    server: Server,
+    *,
+    fixed: int | None,
+    policy: str,
+    seconds: float,
+    folder: Path,
+    advance: Callable[[str], None],
+) -> Arm:
+    """``fixed`` None: the daemon chooses. Raises RuntimeError where the daemon does not stay up."""
+    arm = Arm(name)
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        await put_table(client, fixed or 0)
+        watching = asyncio.create_task(arm.watch.run(client))
+        try:
+            with _daemon(server, policy, folder) if fixed is None else contextlib.nullcontext():
+                for phase in PHASES:
+                    advance(f"{name}: {phase.name}")
+                    arm.results.append(await _run_phase(client, server, phase, seconds))
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    arm.started_s = arm.results[0].load.started_s
+    return arm
+
+
+async def _run_phase(client: httpx.AsyncClient, server: Server, phase: Phase, seconds: float) -> PhaseResult:
+    before = await read_totals(client)
+    load = await run_load(
+        client,
+        server.model,
+        phase.prompts(),
+        concurrency=phase.concurrency,
+        max_tokens=phase.max_tokens,
+        seconds=seconds,
+    )
+    after: Totals = await read_totals(client)
+    return PhaseResult(
+        phase,
+        load,
+        after.drafted_tokens - before.drafted_tokens,
+        after.accepted_tokens - before.accepted_tokens,
+    )
+
+
+@contextlib.contextmanager
+def _daemon(server: Server, policy: str, folder: Path) -> Iterator[None]:
+    """``specctl autotune`` beside the server, as a user starts it; stopped with SIGTERM."""
+    command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", policy]
+    command += ["--target", server.url, "--audit-log", str(folder / "demo-audit.jsonl")]
+    command += ["--metrics-port", "0"]
+    with (folder / "demo-autotune.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError(f"specctl autotune ended by itself; see {log.name}")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,35 @@
+"""What load the demo puts on the server, phase after phase."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PHASES", "Phase"]
+
+_PROMPTS = Path(__file__).with_name("prompts.jsonl")
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    kinds: tuple[str, ...]
+    concurrency: int
+    max_tokens: int
+
+    def prompts(self) -> list[str]:
+        """Kinds take turns."""
+        rows = [json.loads(line) for line in _PROMPTS.read_text(encoding="utf-8").splitlines()]
+        by_kind = [[row["prompt"] for row in rows if row["kind"] == kind] for kind in self.kinds]
+        longest = max(map(len, by_kind))
+        return [prompts[i % len(prompts)] for i in range(longest) for prompts in by_kind]
+
+
+# High-entropy answers are short: a model of this size soon repeats what it wrote, and is copying again.
+PHASES = (
+    Phase("copying, 1 request", ("copying",), concurrency=1, max_tokens=96),
+    Phase("high entropy, 1 request", ("high-entropy",), concurrency=1, max_tokens=24),
+    Phase("mixed, 8 requests", ("copying", "high-entropy"), concurrency=8, max_tokens=48),
+    Phase("copying, 1 request again", ("copying",), concurrency=1, max_tokens=96),
+)
