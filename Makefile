@@ -18,7 +18,7 @@ test-quick: setup lint
 	$(PART) tests $(BIN)/python -m pytest -m "not engine"
 
 lint: setup
-	$(PART) lint $(BIN)/ruff check .
+	$(PART) lint $(BIN)/ruff check --no-cache .
 	$(PART) format $(BIN)/ruff format --check .
 	$(PART) types $(BIN)/mypy
 

@@ -20,6 +20,8 @@ from specctl.observe.stock import StockCounters, parse_stock_metrics
 __all__ = ["status"]
 
 _Message = TypeVar("_Message", bound=BaseModel)
+_PATIENCE_S = 15.0
+"""An engine answers between two steps, and gives up after 10 s by itself."""
 
 
 def status(target: str, *, token_file: Path | None, as_json: bool) -> int:
@@ -31,7 +33,7 @@ def status(target: str, *, token_file: Path | None, as_json: bool) -> int:
 
 
 async def _read(target: str, token: str | None) -> dict[str, Any]:
-    async with HttpClient(target, token=token) as client:
+    async with HttpClient(target, token=token, timeout_s=_PATIENCE_S) as client:
         response = await client.get(f"{ROUTE_PREFIX}/capabilities")
         if response.status == 404:
             return {"target": target, "plugin": False, "stock": _stock(await client.get("/metrics"), target)}

@@ -35,6 +35,10 @@ class Source:
         self.policy: AnyPolicy = policy
 
 
+PATIENT_S = 30.0
+"""No test but that of a slow target may fail because the machine is busy."""
+
+
 class Rig:
     """One daemon's loop on one engine; ``run`` gives a second of traffic before every look."""
 
@@ -49,11 +53,12 @@ class Rig:
         token: str | None = None,
         clock: ManualClock | None = None,
         target: str | None = None,
+        timeout_s: float = PATIENT_S,
     ) -> None:
         self.engine, self.clock = engine, clock or ManualClock()
         self.exporter = Exporter()
         self.source = Source(parse_policy(policy, "p"))
-        self.client = HttpClient(target or engine.url, token=token, timeout_s=0.5)
+        self.client = HttpClient(target or engine.url, token=token, timeout_s=timeout_s)
         actuator: Actuator = HttpActuator(self.client)
         self.loop = TargetLoop(
             target or engine.url,
@@ -175,7 +180,7 @@ def test_an_unreachable_target_is_logged_once_and_waited_for(caplog: pytest.LogC
 
 def test_a_slow_target_keeps_its_table(caplog: pytest.LogCaptureFixture) -> None:
     async def course() -> list[Decision | None]:
-        rig = Rig(engine)
+        rig = Rig(engine, timeout_s=0.5)
         await rig.run(10)
         engine.delay_s = 1.0
         slow = await rig.run(1)

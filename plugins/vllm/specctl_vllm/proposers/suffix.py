@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.engine.shadow import ShadowFollower
 from specctl_vllm.options import SuffixOptions, options_from_env
 
