@@ -2,9 +2,9 @@
 
     python -m benchmarks.choose_copying --target http://127.0.0.1:8000 --model NAME
 
-The rule: prompts of swe, json_mode and agentic_steps of at most 1,000 tokens, in the files' order. Kept are
-those whose greedy continuation of 64 tokens repeats itself or the prompt: at least 60 % of its 5-grams occurred
-before. The text decides, not a proposer.
+The rule: prompts of swe, json_mode and agentic_steps of at most 1,000 tokens, in the order of the files. Kept
+are those whose greedy continuation of 64 tokens repeats itself or the prompt: at least 60 % of its 5-grams
+occurred before. The text decides, not a proposer.
 """
 
 from __future__ import annotations

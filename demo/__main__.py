@@ -45,9 +45,7 @@ def main() -> int:
     _tell(arms)
     page = ROOT / "demo-report.html"
     write_page(page, arms, _about(arguments))
-    print(
-        f"\ndemo: {page.name} has the chart; demo-audit.jsonl and demo-autotune.log say what the daemon did and why"
-    )
+    say(f"{page.name} has the chart; demo-audit.jsonl says what the daemon did and why")
     say(f"done after {time.monotonic() - started_s:.0f} s")
     return 0
 
@@ -97,9 +95,9 @@ def _tell(arms: list[Arm]) -> None:
 def _about(arguments: argparse.Namespace) -> str:
     return (
         f"A real vllm serve on this machine's CPU with {arguments.model.name} in float32 and method "
-        f"specctl_suffix. The same load ran three times, {arguments.seconds:g} s a phase: without drafts (off), with "
-        f"{NUM_SPECULATIVE_TOKENS} drafted tokens for every request (fixed), and with specctl autotune beside "
-        f"the server (policy {Path(arguments.policy).stem})."
+        f"specctl_suffix. The same load ran three times, {arguments.seconds:g} s a phase: without drafts "
+        f"(off), with {NUM_SPECULATIVE_TOKENS} drafted tokens for every request (fixed), and with "
+        f"specctl autotune beside the server (policy {Path(arguments.policy).stem})."
     )
 
 
