@@ -25,7 +25,8 @@ CONFIG = {
     "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
     "use_global": False,
 }
-ARMS = {"off": 0, "fixed": NUM_SPECULATIVE_TOKENS, "specctl": None}
+# The daemon goes on from the number that the server was started with.
+ARMS = {"off": 0, "fixed": NUM_SPECULATIVE_TOKENS, "specctl": NUM_SPECULATIVE_TOKENS}
 
 
 def main() -> int:
@@ -66,12 +67,12 @@ async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
             first = False
             bar.set_description_str(text)
 
-        for name, fixed in ARMS.items():
+        for name, drafted in ARMS.items():
             arm = await run_arm(
                 name,
                 server,
-                fixed=fixed,
-                policy=policy,
+                drafted=drafted,
+                policy=policy if name == "specctl" else None,
                 seconds=seconds,
                 folder=ROOT,
                 advance=advance,

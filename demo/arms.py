@@ -49,19 +49,22 @@ async def run_arm(
     name: str,
     server: Server,
     *,
-    fixed: int | None,
-    policy: str,
+    drafted: int,
+    policy: str | None,
     seconds: float,
     folder: Path,
     advance: Callable[[str], None],
 ) -> Arm:
-    """``fixed`` None: the daemon chooses. Raises RuntimeError where the daemon does not stay up."""
+    """Start with ``drafted`` tokens everywhere; with a policy the daemon goes on from there.
+
+    Raises RuntimeError where the daemon does not stay up.
+    """
     arm = Arm(name)
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
-        await put_table(client, fixed or 0)
+        await put_table(client, drafted)
         watching = asyncio.create_task(arm.watch.run(client))
         try:
-            with _daemon(server, policy, folder) if fixed is None else contextlib.nullcontext():
+            with _daemon(server, policy, folder) if policy is not None else contextlib.nullcontext():
                 for phase in PHASES:
                     advance(f"{name}: {phase.name}")
                     arm.results.append(await _run_phase(client, server, phase, seconds))

@@ -75,7 +75,6 @@ def _chart(arms: Sequence[Arm]) -> str:
     for axes in (load, setting, speed):
         _shade_phases(axes, last)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylim(bottom=0)
     _steps(load, last.watch.decoding, last.started_s, "#5f6368")
     load.set_ylabel("requests\ndecoding")
     load.set_ylim(0, 9)
@@ -89,6 +88,7 @@ def _chart(arms: Sequence[Arm]) -> str:
         times, speeds = _speed(arm)
         width = 2.2 if arm is last else 1.5
         speed.plot(times, speeds, color=COLOURS.get(arm.name), linewidth=width, label=arm.name)
+    speed.set_ylim(0, 1.15 * speed.get_ylim()[1])
     speed.set_ylabel(f"tokens/s\n(mean of {WINDOW_S:g} s)")
     speed.set_xlabel("seconds since the start of the arm")
     speed.legend(loc="upper right", frameon=False, ncols=3)
