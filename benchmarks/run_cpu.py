@@ -23,15 +23,17 @@ from typing import Any
 
 import httpx
 
+from benchmarks.autotune import CpuShare, autotune
 from benchmarks.choose_copying import listed, load_prompts
 from benchmarks.load import LoadResult, run_load
 from benchmarks.lossless import put_table
 from benchmarks.provenance import ROOT, provenance, summary
+from benchmarks.reaction import reaction, take_table
 from benchmarks.server import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 TOKENS = 8
-COPYING_OUTPUT_TOKENS = 96
+COPYING_OUTPUT_TOKENS = 64
 ENTROPY_OUTPUT_TOKENS = 24
 CONFIGS: dict[str, dict[str, Any] | None] = {
     "plain": None,
@@ -86,6 +88,10 @@ async def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> 
         figures["step at 0 drafts, specctl / plain"] = await overhead(clients, repeats)
         await put_table(clients["specctl"], TOKENS)
         figures["copying"] = await copying(clients, repeats)
+        figures["reaction"] = await reaction(
+            clients["specctl"], servers["specctl"].url, load_prompts(listed()), repeats, folder
+        )
+        await take_table(clients["specctl"], TOKENS)
         figures["high entropy"] = await high_entropy(clients, servers["specctl"], repeats, folder)
     finally:
         for client in clients.values():
@@ -127,16 +133,11 @@ async def high_entropy(
     prompts = [row["prompt"] for row in rows if row["kind"] == "high-entropy"]
     groups = [prompts[i::repeats] for i in range(repeats)]
     pair = {name: clients[name] for name in ("plain", "specctl")}
-    command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", "balanced"]
-    command += ["--target", server.url, "--metrics-port", "0"]
-    with (folder / "autotune.log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            speeds = await _rounds(pair, groups, ENTROPY_OUTPUT_TOKENS, "high entropy")
-        finally:
-            daemon.terminate()
-            daemon.wait()
-    return {"prompts": len(prompts), **_compared(speeds)}
+    with autotune(server.url, folder) as daemon:
+        share = CpuShare(daemon.pid)
+        speeds = await _rounds(pair, groups, ENTROPY_OUTPUT_TOKENS, "high entropy")
+        figures = {"daemon, share of a core": round(share(), 4)}
+    return {"prompts": len(prompts), **figures, **_compared(speeds)}
 
 
 async def _rounds(

@@ -18,6 +18,7 @@ from demo.watch import describe
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+LOGS = ROOT / "demo-logs"
 NUM_SPECULATIVE_TOKENS = 8
 # One arm must not learn from the outputs of the arm before it.
 CONFIG = {
@@ -37,8 +38,9 @@ def main() -> int:
     arguments = parser.parse_args()
     total_s = len(ARMS) * len(PHASES) * arguments.seconds
     say(f"about {total_s / 60 + 2:.0f} minutes; starting vllm serve (about a minute) ...")
+    LOGS.mkdir(exist_ok=True)
     started_s = time.monotonic()
-    with vllm_server(arguments.model, ROOT / "demo-server.log", CONFIG) as server:
+    with vllm_server(arguments.model, LOGS / "server.log", CONFIG) as server:
         print(
             f"demo: the server is up after {time.monotonic() - started_s:.0f} s at {server.url}", flush=True
         )
@@ -46,7 +48,7 @@ def main() -> int:
     _tell(arms)
     page = ROOT / "demo-report.html"
     write_page(page, arms, _about(arguments))
-    say(f"{page.name} has the chart; demo-audit.jsonl says what the daemon did and why")
+    say(f"{page.name} has the chart; demo-logs/audit.jsonl says what the daemon did and why")
     say(f"done after {time.monotonic() - started_s:.0f} s")
     return 0
 
@@ -56,7 +58,7 @@ def say(text: str) -> None:
 
 
 async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
-    (ROOT / "demo-audit.jsonl").unlink(missing_ok=True)
+    (LOGS / "audit.jsonl").unlink(missing_ok=True)
     arms = []
     with tqdm(total=len(ARMS) * len(PHASES), unit="phase", bar_format="{desc:40} {bar} {n}/{total}") as bar:
         first = True
@@ -74,7 +76,7 @@ async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
                 drafted=drafted,
                 policy=policy if name == "specctl" else None,
                 seconds=seconds,
-                folder=ROOT,
+                folder=LOGS,
                 advance=advance,
             )
             arms.append(arm)

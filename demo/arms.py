@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
+from benchmarks.autotune import autotune
 from benchmarks.load import LoadResult, run_load
 from benchmarks.lossless import put_table
 from benchmarks.server import Server
@@ -20,8 +18,6 @@ from demo.phases import PHASES, Phase
 from demo.watch import Totals, Watch, read_totals
 
 __all__ = ["Arm", "PhaseResult", "run_arm"]
-
-_STOP_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,14 @@ async def run_arm(
         await put_table(client, drafted)
         watching = asyncio.create_task(arm.watch.run(client))
         try:
-            with _daemon(server, policy, folder) if policy is not None else contextlib.nullcontext():
+            with (
+                autotune(server.url, folder, policy=policy) if policy else contextlib.nullcontext() as daemon
+            ):
                 for phase in PHASES:
                     advance(f"{name}: {phase.name}")
                     arm.results.append(await _run_phase(client, server, phase, seconds))
+                if daemon is not None and daemon.poll() is not None:
+                    raise RuntimeError(f"specctl autotune ended by itself; see {folder}")
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -92,23 +92,3 @@ async def _run_phase(client: httpx.AsyncClient, server: Server, phase: Phase, se
         after.drafted_tokens - before.drafted_tokens,
         after.accepted_tokens - before.accepted_tokens,
     )
-
-
-@contextlib.contextmanager
-def _daemon(server: Server, policy: str, folder: Path) -> Iterator[None]:
-    """``specctl autotune`` beside the server, as a user starts it; stopped with SIGTERM."""
-    command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", policy]
-    command += ["--target", server.url, "--audit-log", str(folder / "demo-audit.jsonl")]
-    command += ["--metrics-port", "0"]
-    with (folder / "demo-autotune.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            yield
-            if process.poll() is not None:
-                raise RuntimeError(f"specctl autotune ended by itself; see {log.name}")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()

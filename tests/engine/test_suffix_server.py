@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.autotune import autotune
 from benchmarks.lossless import compare
 
 pytestmark = pytest.mark.engine
@@ -173,7 +174,7 @@ def test_sampled_requests_are_guarded_where_verification_is_unsound(suffix, refe
 class TestDaemon:
     def test_it_retunes_the_running_server_and_stops_cleanly(self, suffix, tmp_path):
         assert suffix.put(suffix.change(0)).status_code == 200
-        with daemon(suffix, tmp_path) as process:
+        with autotune(suffix.server.url, tmp_path) as process:
             ends_s = time.monotonic() + 30
             while time.monotonic() < ends_s and rows_value(suffix) == 0:
                 suffix.complete(LISTING * 3 + "item_0", 32)
@@ -187,7 +188,7 @@ class TestDaemon:
     def test_dry_run_changes_nothing(self, suffix, tmp_path):
         wait_for(lambda: suffix.put(suffix.change(0)).status_code == 200, 40)
         version = suffix.get("table")["version"]
-        with daemon(suffix, tmp_path, "--dry-run") as process:
+        with autotune(suffix.server.url, tmp_path, more=["--dry-run"]) as process:
             for _ in range(4):
                 suffix.complete(LISTING * 3 + "item_0", 32)
             process.send_signal(signal.SIGTERM)
@@ -203,23 +204,6 @@ class TestDaemon:
 def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "specctl"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-class daemon:
-    """``specctl autotune`` beside the server, for the length of a with block."""
-
-    def __init__(self, control, folder: Path, *more: str) -> None:
-        self._command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", "balanced"]
-        self._command += ["--target", control.server.url, "--audit-log", str(folder / "audit.jsonl")]
-        self._command += ["--metrics-port", "0", *more]
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-        return self._process
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def rows_value(control) -> int:

@@ -1,0 +1,50 @@
+"""``specctl autotune`` beside a server, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_STOP_TIMEOUT_S = 15.0
+
+
+@contextmanager
+def autotune(
+    url: str, folder: Path, *, policy: str = "balanced", more: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Stopped with SIGTERM. Writes audit.jsonl and autotune.log into the folder."""
+    command = [str(Path(sys.executable).parent / "specctl"), "autotune", "--policy", policy]
+    command += ["--target", url, "--audit-log", str(folder / "audit.jsonl"), "--metrics-port", "0", *more]
+    with (folder / "autotune.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class CpuShare:
+    """Share of one core that a process used since this object was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._since = self._cpu_s(), time.monotonic()
+
+    def __call__(self) -> float:
+        cpu_s, started_s = self._since
+        return (self._cpu_s() - cpu_s) / (time.monotonic() - started_s)
+
+    def _cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
