@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 30.0
 
 
