@@ -14,11 +14,13 @@ import itertools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from benchmarks.provenance import provenance
 
 KINDS = ("json_mode", "humaneval", "gsm8k", "sql", "mt_bench")
 PROMPT_MAX_CHARS = 1200
@@ -146,7 +148,12 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 8])
-    results = asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--output", type=Path, help="also write the results and where they come from")
+    arguments = parser.parse_args()
+    results = asyncio.run(run(arguments))
+    if arguments.output is not None:
+        report = {"provenance": provenance(), "results": [asdict(result) for result in results]}
+        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if any(result.differing for result in results) else 0
 
 
