@@ -111,7 +111,38 @@ async def overhead(clients: Mapping[str, httpx.AsyncClient], repeats: int) -> di
             speeds[name] = result.decode_tokens_per_s
         ratios.append(speeds["plain"] / speeds["specctl"])
         print(f"bench: step at 0 drafts: {ratios[-1]:.3f} x", flush=True)
-    return {"ratio": summary(ratios)}
+    return {"ratio": summary(ratios), "own share": await own_share(clients["specctl"])}
+
+
+async def own_share(client: httpx.AsyncClient) -> dict[str, float]:
+    """The plugin's own seconds in steps of one request without drafts, as a share of those steps' seconds."""
+    before = await _telemetry(client)
+    await run_load(client, "model", ["The harbour in the morning was"], concurrency=1, max_tokens=96)
+    after = await _telemetry(client)
+    cells = [_off_cell(telemetry) for telemetry in (before, after)]
+    steps, step_s, draft_s = (cells[1][key] - cells[0][key] for key in ("steps", "step_s", "draft_s"))
+    steering_s = after["steering_s"] - before["steering_s"]
+    print(f"bench: own share at 0 drafts: {(steering_s + draft_s) / step_s:.2%}", flush=True)
+    return {
+        "steps": steps,
+        "scheduler_us_per_step": round(1e6 * steering_s / steps, 1),
+        "index_us_per_step": round(1e6 * draft_s / steps, 1),
+        "share_of_step": round((steering_s + draft_s) / step_s, 5),
+    }
+
+
+async def _telemetry(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.get("/specctl/v1/telemetry")
+    answer.raise_for_status()
+    telemetry: dict[str, Any] = answer.json()
+    return telemetry
+
+
+def _off_cell(telemetry: Mapping[str, Any]) -> dict[str, float]:
+    wanted = {"decode_batch_to": 1, "num_speculative_tokens": 0, "has_prefill": False}
+    return next(
+        cell for cell in telemetry["cells"] if all(cell[key] == value for key, value in wanted.items())
+    )
 
 
 async def copying(clients: Mapping[str, httpx.AsyncClient], repeats: int) -> dict[str, Any]:

@@ -85,4 +85,7 @@ class Telemetry(BaseModel):
     cells: tuple[TelemetryCell, ...]
     shadow: ShadowAcceptance | None = None
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
+    steering_s: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="spent in the plugin's own part of the scheduler"
+    )
     proposer: dict[str, float] = Field(default_factory=dict, description="the proposer's own counters")

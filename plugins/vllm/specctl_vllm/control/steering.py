@@ -57,8 +57,10 @@ def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
     def guarded(self: Steering, *args: Any) -> None:
         if not self.is_active:
             return
+        started_s = time.perf_counter()
         try:
             method(self, *args)
+            self.steering_s += time.perf_counter() - started_s
         except Exception:
             logger.exception("specctl stops steering this engine; it goes on with its configured drafts")
             self.is_active = False
@@ -93,6 +95,7 @@ class Steering:
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
         self._guarded_steps = 0
+        self.steering_s = 0.0
         for warning in self.capabilities.warnings:
             logger.warning("specctl: %s", warning)
 
@@ -189,6 +192,7 @@ class Steering:
             cells=self._counters.cells(),
             shadow=self._shadow,
             guarded_steps=self._guarded_steps,
+            steering_s=self.steering_s,
             proposer=self._proposer,
         )
 
