@@ -33,7 +33,7 @@ class SuffixIndexOptions:
     min_match_tokens: int = 1
     max_spec_factor: float = 4.0
     max_spec_offset: float = 0.0
-    min_token_prob: float = 0.25
+    min_token_prob: float = 0.1
     index_bytes: int = 256 * 2**20
     use_global: bool = True
 
