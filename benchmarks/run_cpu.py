@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=CACHE / "models" / "gemma3-270m")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "cpu.json")
     arguments = parser.parse_args()
+    source = provenance()
     names = [name for name in CONFIGS if name != "stock" or not arguments.skip_stock_suffix]
     if "stock" in names:
         install_arctic()
@@ -61,7 +62,7 @@ def main() -> int:
             servers[name] = stack.enter_context(vllm_server(arguments.model, log, CONFIGS[name]))
         figures = asyncio.run(measure(servers, arguments.repeats, Path(logs)))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    report = {"provenance": provenance(), "model": arguments.model.name, "figures": figures}
+    report = {"provenance": source, "model": arguments.model.name, "figures": figures}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(f"bench: wrote {arguments.output.name}")
     return 0
