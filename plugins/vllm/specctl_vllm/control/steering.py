@@ -116,6 +116,7 @@ class Steering:
                     context_tokens += request.num_computed_tokens
         self._decoding = decoding
         allowed = self._allowed(decoding, context_tokens)
+        self._guarded_steps += self._is_guarded()
         if allowed < self._proposed and not self._is_async:
             for request in self._scheduler.running:
                 if len(request.spec_token_ids) > allowed:
@@ -219,13 +220,13 @@ class Steering:
         )
 
     def _allowed(self, decoding: int, context_tokens: int) -> int:
-        if self._sampling_problem is not None and self._has_sampled_request():
-            self._guarded_steps += 1
+        if self._is_guarded():
             return 0
         return self.table.lookup(decoding, context_tokens / max(decoding, 1))
 
-    def _has_sampled_request(self) -> bool:
-        return any(
+    def _is_guarded(self) -> bool:
+        """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
+        return self._sampling_problem is not None and any(
             request.sampling_params is not None
             and request.sampling_params.temperature >= _GREEDY_TEMPERATURE_MAX
             for request in self._requests.values()
