@@ -2,6 +2,8 @@
 
 import asyncio
 import importlib.util
+import json
+import shutil
 
 import httpx
 import pytest
@@ -76,6 +78,65 @@ class TestEagle3:
             if cell["decode_batch_to"] == 1 and not cell["has_prefill"]
         }
         assert draft_s[1] < draft_s[4]
+
+
+TINY_MTP = {
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 16384,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "num_nextn_predict_layers": 1,
+    "moe_num_experts": 4,
+    "moe_layer_start_index": 50,
+    "moe_layer_end_index": 51,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+"""No expert layer is in range, so the model is dense; vLLM fills its weights at random."""
+
+
+@pytest.fixture(scope="module")
+def tiny_mtp(shared_models, logs):
+    folder = logs / "tiny-mtp"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY_MTP))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(shared_models / "reference-target" / name, folder / name)
+    return folder
+
+
+def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs):
+    config = {"method": "mtp", "num_speculative_tokens": 3, "specctl": {}}
+    arguments = ["--load-format", "dummy"]
+    with controlled_server(tiny_mtp, logs / "mtp.log", config, arguments=arguments) as control:
+        assert_lossless(control)
+        assert control.get("capabilities")["num_speculative_tokens_legal"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(
+            {"method": "eagle3", "model": "reference-peagle", "parallel_drafting": True}, id="p-eagle"
+        ),
+        pytest.param({"method": "draft_model", "model": "reference-target"}, id="draft_model"),
+    ],
+    ids=["p-eagle", "draft_model"],
+)
+def test_other_drafters_are_lossless_while_the_table_changes(shared_models, logs, config):
+    config = {**config, "model": str(shared_models / config["model"]), "num_speculative_tokens": 3}
+    log = logs / f"{config['method']}.log"
+    with controlled_server(shared_models / "reference-target", log, {**config, "specctl": {}}) as control:
+        assert_lossless(control)
 
 
 @pytest.mark.skipif(

@@ -1,6 +1,6 @@
 """The control routes and the completions of one real server, for tests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +47,15 @@ class Control:
 
 @contextmanager
 def controlled_server(
-    model: Path, log: Path, config: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    model: Path,
+    log: Path,
+    config: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[Control]:
     """A real server with this speculative config, and a client that knows its routes."""
     with (
-        vllm_server(model, log, config) as server,
+        vllm_server(model, log, config, arguments) as server,
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield Control(server, client)
