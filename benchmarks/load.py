@@ -7,8 +7,9 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -43,9 +44,9 @@ class LoadResult:
 
 
 async def stream_tokens(
-    client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int
+    client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, **more: Any
 ) -> AsyncIterator[int]:
-    """How many new tokens each chunk of a greedy completion brings."""
+    """How many new tokens each chunk of a greedy completion brings; ``more`` joins the request's body."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -54,6 +55,7 @@ async def stream_tokens(
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        **more,
     }
     seen = 0
     async with client.stream("POST", "/v1/completions", json=body) as answer:
@@ -70,19 +72,27 @@ async def stream_tokens(
 async def run_load(
     client: httpx.AsyncClient,
     model: str,
-    prompts: Sequence[str],
+    prompts: Iterable[str],
     *,
     concurrency: int,
     max_tokens: int,
     seconds: float | None = None,
+    result: LoadResult | None = None,
+    **more: Any,
 ) -> LoadResult:
-    """Run for ``seconds``, prompts over and over, or each prompt once where seconds is None."""
-    result = LoadResult(time.monotonic())
-    queue: Iterator[str] = iter(prompts) if seconds is None else itertools.cycle(prompts)
+    """Run for ``seconds``, or each prompt once where seconds is None.
+
+    A sequence of prompts comes over and over while ``seconds`` last; an iterator is taken as it is.
+    ``result`` may be watched while it grows.
+    """
+    result = result or LoadResult(time.monotonic())
+    queue = (
+        itertools.cycle(prompts) if seconds is not None and isinstance(prompts, Sequence) else iter(prompts)
+    )
 
     async def worker() -> None:
         for prompt in queue:
-            await _one(client, model, prompt, max_tokens, result)
+            await _one(client, model, prompt, max_tokens, result, more)
 
     workers = asyncio.gather(*(worker() for _ in range(concurrency)))
     with contextlib.suppress(TimeoutError):
@@ -92,10 +102,15 @@ async def run_load(
 
 
 async def _one(
-    client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, result: LoadResult
+    client: httpx.AsyncClient,
+    model: str,
+    prompt: str,
+    max_tokens: int,
+    result: LoadResult,
+    more: Mapping[str, Any],
 ) -> None:
     first_s, last_s, later_tokens = 0.0, 0.0, 0
-    async for tokens in stream_tokens(client, model, prompt, max_tokens):
+    async for tokens in stream_tokens(client, model, prompt, max_tokens, **more):
         last_s = time.monotonic()
         result.arrivals.append((last_s, tokens))
         if first_s:

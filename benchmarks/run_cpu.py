@@ -28,7 +28,6 @@ from benchmarks.choose_copying import listed, load_prompts
 from benchmarks.load import LoadResult, run_load
 from benchmarks.lossless import put_table
 from benchmarks.provenance import ROOT, provenance, summary
-from benchmarks.reaction import reaction, take_table
 from benchmarks.server import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
@@ -89,10 +88,6 @@ async def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> 
         figures["step at 0 drafts, specctl / plain"] = await overhead(clients, repeats)
         await put_table(clients["specctl"], TOKENS)
         figures["copying"] = await copying(clients, repeats)
-        figures["reaction"] = await reaction(
-            clients["specctl"], servers["specctl"].url, load_prompts(listed()), repeats, folder
-        )
-        await take_table(clients["specctl"], TOKENS)
         figures["high entropy"] = await high_entropy(clients, servers["specctl"], repeats, folder)
     finally:
         for client in clients.values():
@@ -161,8 +156,7 @@ async def high_entropy(
     clients: Mapping[str, httpx.AsyncClient], server: Server, repeats: int, folder: Path
 ) -> dict[str, Any]:
     """specctl autotune steers the specctl server; no prompt comes twice."""
-    rows = map(json.loads, (ROOT / "demo" / "prompts.jsonl").read_text(encoding="utf-8").splitlines())
-    prompts = [row["prompt"] for row in rows if row["kind"] == "high-entropy"]
+    prompts = entropy_prompts()
     groups = [prompts[i::repeats] for i in range(repeats)]
     pair = {name: clients[name] for name in ("plain", "specctl")}
     with autotune(server.url, folder) as daemon:
@@ -170,6 +164,11 @@ async def high_entropy(
         speeds = await _rounds(pair, groups, ENTROPY_OUTPUT_TOKENS, "high entropy")
         figures = {"daemon, share of a core": round(share(), 4)}
     return {"prompts": len(prompts), **figures, **_compared(speeds)}
+
+
+def entropy_prompts() -> list[str]:
+    rows = map(json.loads, (ROOT / "demo" / "prompts.jsonl").read_text(encoding="utf-8").splitlines())
+    return [row["prompt"] for row in rows if row["kind"] == "high-entropy"]
 
 
 async def _rounds(

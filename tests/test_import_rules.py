@@ -102,7 +102,7 @@ def test_kernels_import_torch_and_triton_only() -> None:
 
 def test_the_command_starts_without_torch_engines_or_compilers() -> None:
     code = (
-        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton sklearn httpx'; "
+        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy httpx'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
 from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_bucket
-from specctl.controller.probe import end_probe, hastened, is_over, start_probe
+from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
@@ -129,12 +129,10 @@ def _explore(
         schedule = replace(hastened(schedule, policy.exploration), bucket_to=busy.decode_batch_to)
     running = schedule.running
     if running is not None:
+        running = followed(running, observation)
+        schedule = replace(schedule, running=running)
         choice = next((c for c in choices if c.decode_batch_to == running.bucket_to), None)
-        if (
-            choice is None
-            or choice.is_change
-            or is_over(schedule, policy.exploration, time_s, _steps_of(running, observation))
-        ):
+        if choice is None or choice.is_change or is_over(running, policy.exploration, time_s):
             has_paid = choice is not None and choice.is_change
             schedule = end_probe(schedule, policy.exploration, time_s, has_paid=has_paid)
     else:
@@ -146,15 +144,6 @@ def _explore(
     if probe is None:
         return choices, state
     return [_as_probe(c, probe) if c.decode_batch_to == probe.bucket_to else c for c in choices], state
-
-
-def _steps_of(probe: Probe, observation: Observation) -> int:
-    return sum(
-        cell.steps
-        for cell in observation.cells or ()
-        if (cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill)
-        == (probe.bucket_to, probe.num_speculative_tokens, False)
-    )
 
 
 def _busiest(observation: Observation, forecasts: list[BucketForecast]) -> BucketForecast | None:

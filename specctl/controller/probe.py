@@ -1,7 +1,7 @@
 """Bounded probes: a short excursion of the busy bucket to a setting whose cost or acceptance is unknown.
 
 Share of time at most ``share_max_ratio``; the wait doubles while probes change nothing, and starts again when
-the acceptance drifts.
+the acceptance drifts. A probe that met no draft at all is not counted: it is repeated soon.
 """
 
 from __future__ import annotations
@@ -10,21 +10,36 @@ from dataclasses import replace
 
 from specctl.controller.state import Probe, ProbeSchedule
 from specctl.policy.base import Exploration
-from specctl.types import BucketForecast, SurvivalEstimate
+from specctl.types import BucketForecast, Observation, SurvivalEstimate
 
-__all__ = ["end_probe", "hastened", "is_over", "shortest_interval_s", "start_probe"]
+__all__ = ["end_probe", "followed", "hastened", "is_over", "shortest_interval_s", "start_probe"]
 
 # A probe on a server that stands still ends after this many times its length.
 OVERTIME = 3.0
+# Wait after a probe without a single draft, in lengths of a probe.
+EMPTY_WAIT = 4.0
 
 
-def is_over(schedule: ProbeSchedule, exploration: Exploration, time_s: float, steps: int) -> bool:
-    """Whether the running probe has had its seconds, and any step at all (or overtime)."""
-    probe = schedule.running
-    if probe is None:
-        return False
+def followed(probe: Probe, observation: Observation) -> Probe:
+    """The probe with the steps that its bucket took at its value since the last look."""
+    wanted = (probe.bucket_to, probe.num_speculative_tokens, False)
+    cells = [
+        cell
+        for cell in observation.cells or ()
+        if (cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill) == wanted
+    ]
+    steps = probe.steps + sum(cell.steps for cell in cells)
+    return replace(
+        probe, steps=steps, drafted_tokens=probe.drafted_tokens + sum(sum(c.drafted_at) for c in cells)
+    )
+
+
+def is_over(probe: Probe, exploration: Exploration, time_s: float) -> bool:
+    """Whether the probe has had its seconds, and any step at all (or overtime)."""
     elapsed_s = time_s - probe.started_s
-    return elapsed_s >= OVERTIME * exploration.probe_s or (elapsed_s >= exploration.probe_s and steps > 0)
+    return elapsed_s >= OVERTIME * exploration.probe_s or (
+        elapsed_s >= exploration.probe_s and probe.steps > 0
+    )
 
 
 def shortest_interval_s(exploration: Exploration) -> float:
@@ -36,6 +51,8 @@ def shortest_interval_s(exploration: Exploration) -> float:
 def end_probe(
     schedule: ProbeSchedule, exploration: Exploration, time_s: float, *, has_paid: bool
 ) -> ProbeSchedule:
+    if schedule.running is not None and schedule.running.is_empty and not has_paid:
+        return replace(schedule, running=None, next_s=time_s + EMPTY_WAIT * exploration.probe_s)
     shortest_s = shortest_interval_s(exploration)
     doubled_s = min(max(2.0 * schedule.interval_s, shortest_s), max(exploration.interval_max_s, shortest_s))
     interval_s = shortest_s if has_paid else doubled_s

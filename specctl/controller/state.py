@@ -12,12 +12,22 @@ __all__ = ["ControllerState", "Probe", "ProbeSchedule"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An excursion that runs now in one bucket. ``resume``: the value it came from."""
+    """An excursion that runs now in one bucket. ``resume``: the value it came from.
+
+    ``steps`` and ``drafted_tokens``: what its bucket did at its value so far.
+    """
 
     bucket_to: int
     num_speculative_tokens: int
     resume_num_speculative_tokens: int
     started_s: float
+    steps: int = 0
+    drafted_tokens: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """It asked for drafts and the proposer had none: it told nothing and cost nothing."""
+        return self.num_speculative_tokens > 0 and self.drafted_tokens == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,12 @@ def _non_negative(
     step_s: np.ndarray[tuple[int], np.dtype[np.float64]],
     weight: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> list[float]:
-    # Imported late: scikit-learn takes a second to load, and only a daemon that fits needs it.
-    from sklearn import config_context
-    from sklearn.linear_model import LinearRegression
+    # Imported late: only a daemon that fits needs SciPy.
+    from scipy.optimize import nnls
 
-    model = LinearRegression(positive=True, fit_intercept=False)
-    with config_context(assume_finite=True, skip_parameter_validation=True):
-        model.fit(features, step_s, sample_weight=weight)
-    return [float(value) for value in model.coef_]
+    root = np.sqrt(weight)
+    coefficients, _ = nnls(features * root[:, None], step_s * root)
+    return [float(value) for value in coefficients]
 
 
 def _checked(
