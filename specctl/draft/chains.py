@@ -1,16 +1,19 @@
 """Token text with chains of equal n-grams, in one flat uint32 array: the storage under the suffix index.
 
 A text is a ring of ``CAP`` tokens. For each rung (an n-gram length) a linear-probing hash table maps an
-n-gram to its latest occurrence, and ``back`` links an occurrence to the one before it. Words of a block,
-from ``row[BASE]`` on, with R rungs:
+n-gram to its latest occurrence. ``back`` links an occurrence to the one before it with the same n-gram, of
+the longest rung that has one: a chain visits occurrences of a long n-gram first and of shorter ones after.
+Words of a block, from ``row[BASE]`` on, with R rungs:
 
     text    [CAP]      token ids; SEPARATOR between the documents of a corpus
-    back    [CAP, R]   distance to the previous occurrence of the same n-gram, 0 = none
-    bucket  [R, NB]    0 = free, else tag << POS_BITS | ring index + 1
+    back    [CAP]      distance to the previous occurrence, 0 = none
+    bucket  [NB1]      of the first rung, then [R - 1, NB]: 0 = free, else tag << POS_BITS | ring index + 1
 
-A bucket's n-gram is compared with the text itself, so hash collisions cost time and never exactness.
-Positions count from the first token ever pushed; [TAIL, HEAD) is live. An n-gram of up to MAX_RUNG tokens
-that ends at TAIL is still readable, because a ring keeps MAX_RUNG tokens below TAIL unwritten.
+A bucket's n-gram is compared with the text itself, so hash collisions cost time and never exactness. Single
+tokens have at most SINGLES buckets; when four fifths of them are taken, further ids are found by longer
+n-grams only. Positions count from the first token ever pushed; [TAIL, HEAD) is live, and [HEAD, KNOWN) is
+stored and not indexed yet. An n-gram of up to MAX_RUNG tokens that ends at TAIL is still readable, because a
+ring keeps MAX_RUNG tokens below TAIL unwritten.
 """
 
 from __future__ import annotations
@@ -24,25 +27,30 @@ __all__ = [
     "CAP",
     "COMING",
     "HEAD",
+    "KNOWN",
     "MAX_RUNG",
     "MIN_CAP",
     "ROW_WORDS",
     "SEPARATOR",
     "TAIL",
     "block_words",
+    "bucket_start",
     "find",
     "index_of",
+    "index_stored",
     "new_row",
     "push",
     "same_gram",
     "stack_hashes",
+    "store",
 ]
 
-BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING = range(9)
-ROW_WORDS = 9
+BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING, KNOWN, NB1, TAKEN = range(12)
+ROW_WORDS = 12
 SEPARATOR = 0xFFFFFFFF
 MAX_RUNG = 16
 MIN_CAP = 4 * MAX_RUNG
+SINGLES = 2**19
 
 _SEPARATOR = np.uint32(SEPARATOR)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
@@ -58,15 +66,24 @@ def buckets_for(cap: int) -> int:
     return cap + cap // 2
 
 
-def block_words(cap: int, rungs: int) -> int:
+def first_buckets_for(cap: int, rungs: npt.NDArray[np.int64]) -> int:
+    return min(buckets_for(cap), SINGLES) if rungs[0] == 1 else buckets_for(cap)
+
+
+def block_words(cap: int, rungs: npt.NDArray[np.int64]) -> int:
     """Words of a block that holds ``cap`` tokens."""
-    return cap * (1 + rungs) + rungs * buckets_for(cap)
+    return 2 * cap + first_buckets_for(cap, rungs) + (rungs.size - 1) * buckets_for(cap)
 
 
-def new_row(base: int, cap: int, *, is_ring: bool) -> npt.NDArray[np.int64]:
-    """Head of an empty text. The block's words must be zero. A ring evicts its oldest token when full."""
+def bucket_start(cap: int) -> int:
+    """Offset of the buckets in a block; they must be zero before the first push."""
+    return 2 * cap
+
+
+def new_row(base: int, cap: int, rungs: npt.NDArray[np.int64], *, is_ring: bool) -> npt.NDArray[np.int64]:
+    """Head of an empty text. A ring evicts its oldest token when full."""
     row = np.zeros(ROW_WORDS, np.int64)
-    row[BASE], row[CAP], row[NB] = base, cap, buckets_for(cap)
+    row[BASE], row[CAP], row[NB], row[NB1] = base, cap, buckets_for(cap), first_buckets_for(cap, rungs)
     row[LIMIT] = cap - MAX_RUNG if is_ring else cap
     row[POS_BITS] = int(cap).bit_length()
     return row
@@ -126,8 +143,17 @@ def _gram_hash(mem, row, idx, length):
 
 
 @njit(cache=True, nogil=True)
-def _home(row, h):
-    return np.int64(((h >> _HALF) * np.uint64(row[NB])) >> _HALF)
+def _table(row, rung):
+    """Where a rung's buckets start, and how many there are."""
+    start = row[BASE] + 2 * row[CAP]
+    if rung == 0:
+        return start, row[NB1]
+    return start + row[NB1] + (rung - 1) * row[NB], row[NB]
+
+
+@njit(cache=True, nogil=True)
+def _home(nb, h):
+    return np.int64(((h >> _HALF) * np.uint64(nb)) >> _HALF)
 
 
 @njit(cache=True, nogil=True)
@@ -156,12 +182,11 @@ def same_gram(mem, row, idx, mem_b, row_b, idx_b, length):
 @njit(cache=True, nogil=True)
 def find(mem, row, rungs, rung, h, mem_b, row_b, idx_b):
     """(bucket, ring index of the latest occurrence or -1) of the n-gram that ends at idx_b of text b."""
-    nb = row[NB]
-    start = row[BASE] + row[CAP] * (1 + rungs.size) + rung * nb
+    start, nb = _table(row, rung)
     bits = np.uint64(row[POS_BITS])
     mask = (_ONE << bits) - _ONE
     tag = _tag(row, h)
-    bucket = _home(row, h)
+    bucket = _home(nb, h)
     while True:
         word = np.uint64(mem[start + bucket])
         if word == np.uint64(0):
@@ -178,8 +203,7 @@ def find(mem, row, rungs, rung, h, mem_b, row_b, idx_b):
 @njit(cache=True, nogil=True)
 def _delete(mem, row, rungs, rung, bucket):
     """Free a bucket and move later ones of its cluster up, so that no probe meets a gap."""
-    nb = row[NB]
-    start = row[BASE] + row[CAP] * (1 + rungs.size) + rung * nb
+    start, nb = _table(row, rung)
     mask = (_ONE << np.uint64(row[POS_BITS])) - _ONE
     hole = bucket
     at = bucket
@@ -190,7 +214,7 @@ def _delete(mem, row, rungs, rung, bucket):
         word = np.uint64(mem[start + at])
         if word == np.uint64(0):
             break
-        home = _home(row, _gram_hash(mem, row, np.int64(word & mask) - 1, rungs[rung]))
+        home = _home(nb, _gram_hash(mem, row, np.int64(word & mask) - 1, rungs[rung]))
         from_home = at - home if at >= home else at - home + nb
         from_hole = at - hole if at >= hole else at - hole + nb
         if from_home >= from_hole:
@@ -207,28 +231,56 @@ def _evict_oldest(mem, row, rungs, hashes):
         bucket, latest = find(mem, row, rungs, rung, hashes[rung], mem, row, idx)
         if latest == idx:
             _delete(mem, row, rungs, rung, bucket)
+            if rung == 0:
+                row[TAKEN] -= 1
     row[TAIL] = pos + 1
 
 
 @njit(cache=True, nogil=True)
+def store(mem, row, tokens):  # tokens uint32[n] or int32[n] that fit
+    """Append tokens without indexing them. Not for a ring."""
+    start = row[BASE] + row[KNOWN]
+    for i in range(tokens.size):
+        mem[start + i] = np.uint32(tokens[i])
+    row[KNOWN] += tokens.size
+
+
+@njit(cache=True, nogil=True)
+def index_stored(mem, row, rungs, hashes, most):
+    """Index at most ``most`` stored tokens, the oldest first; returns how many."""
+    count = min(most, row[KNOWN] - row[HEAD])
+    for _ in range(count):
+        _index_head(mem, row, rungs, hashes)
+    return count
+
+
+@njit(cache=True, nogil=True)
 def push(mem, row, rungs, hashes, token):  # token uint32, hashes uint64[R] scratch
-    """Append one token; a full ring evicts its oldest."""
+    """Append one token and index it; a full ring evicts its oldest. Everything stored must be indexed."""
     if row[HEAD] - row[TAIL] >= row[LIMIT]:
         _evict_oldest(mem, row, rungs, hashes)
     pos = row[HEAD]
     if pos - row[ORIGIN] >= row[CAP]:
         row[ORIGIN] += row[CAP]
-    base, cap, nb = row[BASE], row[CAP], row[NB]
+    mem[row[BASE] + pos - row[ORIGIN]] = token
+    row[KNOWN] = pos + 1
+    _index_head(mem, row, rungs, hashes)
+
+
+@njit(cache=True, nogil=True)
+def _index_head(mem, row, rungs, hashes):
+    pos = row[HEAD]
+    base, cap = row[BASE], row[CAP]
     idx = pos - row[ORIGIN]
-    mem[base + idx] = token
-    back = base + cap + idx * rungs.size
-    known = stack_hashes(mem, row, pos, rungs, hashes)
-    for rung in range(rungs.size):
-        mem[back + rung] = np.uint32(0)
-        if rung < known:
-            bucket, latest = find(mem, row, rungs, rung, hashes[rung], mem, row, idx)
-            if latest >= 0:
-                mem[back + rung] = np.uint32(idx - latest if idx > latest else idx - latest + cap)
-            word = _tag(row, hashes[rung]) | np.uint64(idx + 1)
-            mem[base + cap * (1 + rungs.size) + rung * nb + bucket] = np.uint32(word)
+    link = np.int64(0)
+    for rung in range(stack_hashes(mem, row, pos, rungs, hashes)):
+        bucket, latest = find(mem, row, rungs, rung, hashes[rung], mem, row, idx)
+        if latest >= 0:
+            link = idx - latest if idx > latest else idx - latest + cap
+        elif rung == 0:
+            if 5 * row[TAKEN] >= 4 * row[NB1]:
+                continue
+            row[TAKEN] += 1
+        mem[_table(row, rung)[0] + bucket] = np.uint32(_tag(row, hashes[rung]) | np.uint64(idx + 1))
+    mem[base + cap + idx] = np.uint32(link)
     row[HEAD] = pos + 1

@@ -1,4 +1,8 @@
-"""The bounded corpus of finished outputs. A finished output waits here until steps have indexed it."""
+"""The bounded corpora of finished outputs, one ring for each namespace, all in one array.
+
+A finished output waits here until slices have indexed it. A full ring gives up its oldest outputs; one that
+drafts came from since it was written is written once more instead (second chance, as in the CLOCK algorithm).
+"""
 
 from __future__ import annotations
 
@@ -10,95 +14,220 @@ from numba import njit
 
 from specctl.draft.chains import (
     HEAD,
-    MAX_RUNG,
+    LIMIT,
     MIN_CAP,
     ROW_WORDS,
     SEPARATOR,
     TAIL,
     block_words,
+    index_of,
     new_row,
     push,
 )
+from specctl.draft.proposal import BLOCK_TOKENS
 
-__all__ = ["Corpus"]
+__all__ = ["LiveCorpora"]
 
-_WAITING_SHARE = 16
-"""One sixteenth of the bytes is for outputs that wait."""
+Ints = npt.NDArray[np.int32]
+_WAITING_SHARE = 32
+"""One thirty-second of the bytes is for outputs that wait."""
+_RESCUE_HITS = 2
+_RESCUE_SHARE = 0.5
+"""Rescued tokens for each new one, at most."""
 
 
 @njit(cache=True, nogil=True)
-def _append(mem, row, rungs, tokens, ends):  # tokens int32[n]
+def _append(mem, row, hits, rungs, tokens, ends):  # tokens int32[n]
     hashes = np.empty(rungs.size, np.uint64)
-    for i in range(tokens.size):
-        push(mem, row, rungs, hashes, np.uint32(tokens[i]))
-    if ends:
-        push(mem, row, rungs, hashes, np.uint32(SEPARATOR))
+    for i in range(tokens.size + (1 if ends else 0)):
+        push(mem, row, rungs, hashes, np.uint32(tokens[i] if i < tokens.size else SEPARATOR))
+        idx = index_of(row, row[HEAD] - 1)
+        if idx % BLOCK_TOKENS == 0:
+            hits[idx // BLOCK_TOKENS] = 0
 
 
-class Corpus:
-    """A ring of finished outputs, the oldest tokens evicted first, never above ``max_bytes``."""
+@njit(cache=True, nogil=True)
+def _document(mem, row, hits, pos, out):
+    """The document at pos: its tokens into out; (tokens, hits of its blocks). -1 where out is too small."""
+    total = 0
+    count = 0
+    while pos < row[HEAD]:
+        idx = index_of(row, pos)
+        token = mem[row[0] + idx]
+        if count == 0 or idx % BLOCK_TOKENS == 0:
+            total += hits[idx // BLOCK_TOKENS]
+        if token == SEPARATOR:
+            return count, total
+        if count == out.size:
+            return -1, 0
+        out[count] = token
+        count += 1
+        pos += 1
+    return -1, 0
 
-    def __init__(self, max_bytes: int, rungs: npt.NDArray[np.int64]) -> None:
-        self._rungs = rungs
-        self._waiting: deque[npt.NDArray[np.int32]] = deque()
+
+def _largest_cap(words: int, rungs: npt.NDArray[np.int64]) -> int:
+    """The largest ring whose block and hits take at most so many words."""
+    low, high = 0, 2**30
+    while low < high:
+        cap = (low + high + 1) // 2
+        fits = block_words(cap, rungs) + cap // BLOCK_TOKENS // 4 + 2 <= words
+        low, high = (cap, high) if fits else (low, cap - 1)
+    return low
+
+
+class LiveCorpora:
+    """Rings of equal size, never above ``max_bytes`` together."""
+
+    def __init__(self, max_bytes: int, rungs: npt.NDArray[np.int64], max_namespaces: int = 1) -> None:
+        self.rungs = rungs
+        words = max_bytes // 4 - 2 * ROW_WORDS * max_namespaces
+        self._most_waiting_tokens = words // _WAITING_SHARE
+        cap = self._fitting_cap((words - self._most_waiting_tokens) // max_namespaces, max_bytes)
+        self._block_words = block_words(cap, rungs)
+        # Memory is touched when a namespace appears, not before.
+        self.mem = np.zeros(max_namespaces * self._block_words, np.uint32)
+        self.rows = np.zeros((max_namespaces, ROW_WORDS), np.int64)
+        self.hits = np.zeros((max_namespaces, cap // BLOCK_TOKENS + 1), np.uint8)
+        self._cap = cap
+        self._names: dict[str, int] = {}
+        self._users = [0] * max_namespaces
+        self._waiting: deque[tuple[int, Ints]] = deque()
         self._waiting_tokens = 0
         self._indexed_of_first = 0
-        words = (max_bytes - 8 * ROW_WORDS) // 4
-        self._most_waiting_tokens = words // _WAITING_SHARE
-        cap = self._fitting_cap(words - self._most_waiting_tokens)
-        self.mem = np.zeros(block_words(cap, rungs.size), np.uint32)
-        # Touched now: a fresh page faults on its first write, which would otherwise be inside a step.
-        self.mem.fill(0)
-        self.row = new_row(0, cap, is_ring=True)
-        self._window_tokens = cap - MAX_RUNG
+        self._scanned = [0] * max_namespaces
+        self._credit = [0.0] * max_namespaces
+        self._scratch = np.empty(min(cap, 4096), np.int32)
+        self.rescued_tokens = 0
+        self._forgotten_tokens = 0
 
-    def _fitting_cap(self, words: int) -> int:
-        cap = int(words / (1 + 2.5 * self._rungs.size))
+    def _fitting_cap(self, words: int, max_bytes: int) -> int:
+        cap = _largest_cap(words, self.rungs)
         if cap < MIN_CAP:
-            least = 4 * _WAITING_SHARE * block_words(MIN_CAP + 1, self._rungs.size) // (_WAITING_SHARE - 1)
-            raise ValueError(f"index_bytes: expected at least {least + 8 * ROW_WORDS}, got {4 * words}")
-        return min(cap, 2**32 // 4)
+            raise ValueError(f"index_bytes: expected more for each namespace, got {max_bytes} in all")
+        return cap
+
+    def enter(self, name: str) -> int:
+        """A request of this namespace starts: its corpus, or -1 while all corpora serve other namespaces.
+
+        A new namespace takes the corpus of the one that has been without a request for longest.
+        """
+        space = self._names.pop(name, None)
+        if space is None:
+            space = self._take()
+        if space < 0:
+            return -1
+        self._names[name] = space
+        self._users[space] += 1
+        return space
+
+    def leave(self, space: int) -> None:
+        if space >= 0:
+            self._users[space] -= 1
+
+    def _take(self) -> int:
+        free = len(self._names)
+        if free < self.rows.shape[0]:
+            space = free
+        else:
+            idle = next((name for name, space in self._names.items() if self._users[space] == 0), None)
+            if idle is None:
+                return -1
+            space = self._names.pop(idle)
+            self._drop_waiting(space)
+            self._forgotten_tokens += int(self.rows[space, HEAD])
+        block = self.mem[space * self._block_words : (space + 1) * self._block_words]
+        block.fill(0)
+        self.hits[space] = 0
+        self.rows[space] = new_row(space * self._block_words, self._cap, self.rungs, is_ring=True)
+        self._scanned[space], self._credit[space] = 0, 0.0
+        return space
+
+    def _drop_waiting(self, space: int) -> None:
+        if self._waiting and self._waiting[0][0] == space:
+            self._indexed_of_first = 0
+        self._waiting = deque(item for item in self._waiting if item[0] != space)
+        self._waiting_tokens = sum(output.size for _, output in self._waiting)
 
     @property
     def bytes_used(self) -> int:
-        return self.mem.nbytes + self.row.nbytes + 4 * self._waiting_tokens
+        """What is reserved; 4 bytes for each waiting token on top."""
+        return self.mem.nbytes + self.rows.nbytes + self.hits.nbytes + 4 * self._waiting_tokens
 
     @property
     def indexed_tokens(self) -> int:
-        return int(self.row[HEAD] - self.row[TAIL])
+        return int((self.rows[:, HEAD] - self.rows[:, TAIL]).sum())
 
     @property
     def evicted_tokens(self) -> int:
-        return int(self.row[TAIL])
+        return int(self.rows[:, TAIL].sum()) + self._forgotten_tokens
 
     @property
     def waiting_tokens(self) -> int:
         return self._waiting_tokens
 
-    def add(self, output: npt.NDArray[np.int32]) -> None:
-        """Queue a copy of a finished output. What does not fit the queue is indexed at once."""
-        output = output[-(self._window_tokens - 1) :]
+    def documents(self, name: str) -> list[Ints]:
+        """Every indexed output of a namespace, the oldest first. The first may lack its beginning."""
+        space = self._names.get(name)
+        if space is None:
+            return []
+        row = self.rows[space]
+        positions = np.arange(int(row[TAIL]), int(row[HEAD]))
+        text = self.mem[int(row[0]) + positions % self._cap] if positions.size else np.empty(0, np.uint32)
+        parts = np.split(text, np.flatnonzero(text == SEPARATOR))
+        found = [part[part != SEPARATOR].view(np.int32) for part in parts]
+        return [part for part in found if part.size]
+
+    def add(self, space: int, output: Ints) -> None:
+        """Queue a finished output. What does not fit the queue is indexed at once."""
+        output = output[-(int(self.rows[space, LIMIT]) - 1) :]
         if output.size == 0:
             return
         while self._waiting and self._waiting_tokens + output.size > self._most_waiting_tokens:
-            self.index_waiting(self._waiting[0].size)
+            self.index_waiting(self._waiting[0][1].size)
+        self._credit[space] += _RESCUE_SHARE * output.size
         if output.size > self._most_waiting_tokens:
-            _append(self.mem, self.row, self._rungs, output, True)
+            self._append(space, output, ends=True)
             return
-        self._waiting.append(output.copy())
+        self._waiting.append((space, output))
         self._waiting_tokens += output.size
 
-    def index_waiting(self, most_tokens: int) -> None:
-        """Index up to ``most_tokens`` of the waiting outputs, the oldest first."""
-        while most_tokens > 0 and self._waiting:
-            first = self._waiting[0]
+    def index_waiting(self, most_tokens: int) -> int:
+        """Index up to ``most_tokens`` of the waiting outputs, the oldest first; how many were done."""
+        done = 0
+        while done < most_tokens and self._waiting:
+            space, first = self._waiting[0]
             start = self._indexed_of_first
-            part = first[start : start + most_tokens]
+            part = first[start : start + most_tokens - done]
             ends = start + part.size == first.size
-            _append(self.mem, self.row, self._rungs, part, ends)
-            most_tokens -= part.size
+            self._append(space, part, ends=ends)
+            done += part.size
             self._indexed_of_first += part.size
             if ends:
                 self._waiting.popleft()
                 self._waiting_tokens -= first.size
                 self._indexed_of_first = 0
+        return done
+
+    def _append(self, space: int, tokens: Ints, *, ends: bool) -> None:
+        row = self.rows[space]
+        room = int(row[LIMIT] - (row[HEAD] - row[TAIL]))
+        if tokens.size + 1 > room:
+            self._rescue(space, int(row[TAIL]) + tokens.size + 1 - room)
+        _append(self.mem, row, self.hits[space], self.rungs, tokens, ends)
+
+    def _rescue(self, space: int, end: int) -> None:
+        """Before the outputs below position ``end`` go: those that drafts came from queue up again."""
+        row, at = self.rows[space], max(self._scanned[space], int(self.rows[space, TAIL]))
+        while at < end:
+            size, hits = _document(self.mem, row, self.hits[space], at, self._scratch)
+            if size < 0:
+                break
+            fits = self._waiting_tokens + size <= self._most_waiting_tokens and size <= self._credit[space]
+            if hits >= _RESCUE_HITS and size > 0 and fits:
+                self._waiting.append((space, self._scratch[:size].copy()))
+                self._waiting_tokens += size
+                self._credit[space] -= size
+                self.rescued_tokens += size
+            at += size + 1
+        self._scanned[space] = at

@@ -16,17 +16,20 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "max_spec_offset": (-64.0, 64.0),
     "min_token_prob": (0.0, 1.0),
     "index_bytes": (2**16, 2**40),
+    "max_namespaces": (1, 4096),
+    "threads": (1, 64),
 }
-_INTEGERS = ("max_match_tokens", "min_match_tokens", "index_bytes")
+_INTEGERS = ("max_match_tokens", "min_match_tokens", "index_bytes", "max_namespaces", "threads")
 
 
 @dataclass(frozen=True)
 class SuffixIndexOptions:
     """Defaults were chosen on replays of agent transcripts, SWE, SQL and chat (benchmarks/suffix_index.py).
 
-    A draft has at most floor(max_spec_factor * match + max_spec_offset) tokens and ends where the
-    probability that all of it is accepted falls below min_token_prob. index_bytes bounds the corpus of
-    finished outputs with every array it needs; use_global=False keeps no corpus.
+        A draft has at most floor(max_spec_factor * match + max_spec_offset) tokens and ends where the
+        probability that all of it is accepted falls below min_token_prob. index_bytes bounds the corpus of
+        finished outputs with every array it needs, in equal parts for max_namespaces; use_global=False keeps
+    no corpus. threads work on a large batch, the caller's included.
     """
 
     max_match_tokens: int = 32
@@ -36,6 +39,8 @@ class SuffixIndexOptions:
     min_token_prob: float = 0.1
     index_bytes: int = 256 * 2**20
     use_global: bool = True
+    max_namespaces: int = 1
+    threads: int = 2
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -63,7 +68,7 @@ class DraftBatch:
         np.float32
     ]  # [n, max_budget] estimated probability that tokens[:, :j + 1] all come true
     match_tokens: npt.NDArray[np.int32]  # [n] length of the match the draft continues, 0 = no draft
-    source: npt.NDArray[np.int8]  # [n] 0 none, 1 the request's own tokens, 2 the corpus
+    source: npt.NDArray[np.int8]  # [n] 0 none, 1 own tokens, 2 live corpus, 3 frozen corpus
 
     @classmethod
     def empty(cls, rows: int, width: int) -> DraftBatch:

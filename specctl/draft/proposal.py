@@ -1,17 +1,20 @@
 """From a context to a draft, over the chains of a text: gather occurrences, vote token by token.
 
-The rule, per request and per source (its own tokens; the corpus):
+The rule, per request and per source (its own tokens; the live corpus of its namespace; a frozen corpus):
 
-1. Occurrences of the context are sampled rung by rung, the longest rung first. The VISITS latest of a rung
-   are looked at and CANDIDATES kept in all: those that have a next token, each compared backwards to its
-   true match, up to max_match_tokens.
+1. Occurrences of the context are sampled rung by rung, the longest rung first: from the n-gram's latest
+   occurrence along its chain (see ``chains``), at most VISITS of a rung, until one matches less than the
+   rung. CANDIDATES are kept in all: those that have a next token, each compared backwards to its true match,
+   up to max_match_tokens. After a rung that brings them to ENOUGH no shorter one is looked at. In its own
+   tokens the context itself is the last occurrence, and one walk along its chain is all.
 2. They are ordered by match, then by recency. Every match m that occurs defines a set: the occurrences that
    match at least m tokens. Each set drafts the token that most of its occurrences continue with (ties: the
    first in the order), and those that agree go on. The token's probability, given the ones before it, is
-   votes / (voters + discount[m + j]) at depth j; a draft ends where the product falls below
-   min_token_prob, or at min(budget, floor(max_spec_factor * m + max_spec_offset)).
+   votes / (voters + discount[m + j]) at depth j; a draft ends where the product, the expected gain of one
+   more token, falls below the least that the caller asks for, or at
+   min(budget, floor(max_spec_factor * m + max_spec_offset)).
 3. The set with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
-   match, then to the request's own tokens.
+   match, then to the earlier source.
 
 Suffix decoding's score (Oliaro et al., arXiv 2411.04975, section 3) with an escape term in the probability,
 as in prediction by partial matching: one occurrence of a short context is weak evidence.
@@ -23,11 +26,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from specctl.draft.chains import BASE, CAP, HEAD, SEPARATOR, TAIL, find, index_of, stack_hashes
+from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of, stack_hashes
 
 __all__ = [
+    "BLOCK_TOKENS",
     "CANDIDATES",
     "COUNTERS",
+    "ENOUGH",
+    "SOURCE_FROZEN",
     "SOURCE_GLOBAL",
     "SOURCE_NONE",
     "SOURCE_REQUEST",
@@ -38,8 +44,17 @@ __all__ = [
 
 CANDIDATES = 12
 VISITS = 24
-SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL = range(3)
-COUNTERS = ("proposals", "hits_request", "hits_global", "match_tokens", "drafted_request", "drafted_global")
+ENOUGH = 12
+BLOCK_TOKENS = 64
+"""Hits of a corpus are counted by blocks of this many tokens."""
+SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN = range(4)
+_SOURCES = ("request", "global", "frozen")
+COUNTERS = (
+    "proposals",
+    "match_tokens",
+    *(f"hits_{s}" for s in _SOURCES),
+    *(f"drafted_{s}" for s in _SOURCES),
+)
 
 _SEPARATOR = np.uint32(SEPARATOR)
 # discount[m] = scale * m ** -power, fitted on replays (benchmarks/suffix_index.py --calibration).
@@ -50,10 +65,10 @@ _DISCOUNT_GLOBAL = (4.0, 1.0)
 @njit(cache=True, nogil=True)
 def _match_tokens(mem, row, pos, arena, own, most):
     """How many tokens that end at pos equal the request's last ones, at most ``most``."""
-    most = min(most, pos - row[TAIL] + 1, own[HEAD])
+    most = min(most, pos - row[TAIL] + 1, own[KNOWN])
     at = index_of(row, pos)
     base = row[BASE]
-    end = own[BASE] + own[HEAD] - 1
+    end = own[BASE] + own[KNOWN] - 1
     for j in range(most):
         if mem[base + at] != arena[end - j]:
             return j
@@ -66,49 +81,61 @@ def _match_tokens(mem, row, pos, arena, own, most):
 @njit(cache=True, nogil=True)
 def _next_token(mem, row, pos):
     """The token at pos, SEPARATOR where the text or the document has ended."""
-    if pos >= row[HEAD]:
+    if pos >= row[KNOWN]:
         return _SEPARATOR
     return mem[row[BASE] + index_of(row, pos)]
 
 
 @njit(cache=True, nogil=True)
-def _older(mem, row, pos, rung, num_rungs):
-    """The previous occurrence of the n-gram that ends at pos, -1 where there is none alive."""
-    distance = np.int64(mem[row[BASE] + row[CAP] + index_of(row, pos) * num_rungs + rung])
+def _older(mem, row, pos):
+    """The occurrence that ``pos`` links to, -1 where there is none alive."""
+    distance = np.int64(mem[row[BASE] + row[CAP] + index_of(row, pos)])
     if distance == 0 or pos - distance < row[TAIL]:
         return np.int64(-1)
     return pos - distance
 
 
 @njit(cache=True, nogil=True)
-def _gather(mem, row, arena, own, is_own, rungs, least, most, places, matches):
+def _latest(mem, row, rungs, rung, h, arena, own, last):
+    """The latest occurrence of the context's n-gram, -1 where there is none."""
+    idx = find(mem, row, rungs, rung, h, arena, own, last)[1]
+    if idx < 0:
+        return np.int64(-1)
+    newest = row[HEAD] - 1
+    behind = index_of(row, newest) - idx
+    return newest - (behind if behind >= 0 else behind + row[CAP])
+
+
+@njit(cache=True, nogil=True)
+def _gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
     """Step 1. Fills places (position of the next token) and matches; returns how many."""
-    last = own[HEAD] - 1
+    least, most = limits[0], limits[1]
+    visits, enough = limits[4], limits[5]
+    last = own[KNOWN] - 1
+    # The context itself is the last thing indexed: its link is where its own text goes on.
+    is_linked = is_own and own[HEAD] == own[KNOWN]
     hashes = np.empty(rungs.size, np.uint64)
-    usable = stack_hashes(arena, own, last, rungs, hashes)
+    usable = 1 if is_linked else stack_hashes(arena, own, last, rungs, hashes)
     count = 0
     seen_from = most + 1
     for rung in range(usable - 1, -1, -1):
-        if is_own:
-            pos = _older(mem, row, last, rung, rungs.size)
+        if is_linked:
+            pos = _older(mem, row, last)
         else:
-            idx = find(mem, row, rungs, rung, hashes[rung], arena, own, last)[1]
-            pos = np.int64(-1)
-            if idx >= 0:
-                newest = row[HEAD] - 1
-                behind = index_of(row, newest) - idx
-                pos = newest - (behind if behind >= 0 else behind + row[CAP])
-        for _ in range(VISITS):
+            pos = _latest(mem, row, rungs, rung, hashes[rung], arena, own, last)
+        for _ in range(visits):
             if pos < 0 or count == CANDIDATES:
                 break
-            if _next_token(mem, row, pos + 1) != _SEPARATOR:
-                match = _match_tokens(mem, row, pos, arena, own, most)
-                if max(rungs[rung], least) <= match < seen_from:
-                    places[count] = pos + 1
-                    matches[count] = match
-                    count += 1
-            pos = _older(mem, row, pos, rung, rungs.size)
-        if count == CANDIDATES:
+            match = _match_tokens(mem, row, pos, arena, own, most)
+            if match < rungs[rung]:
+                break
+            is_new = least <= match < seen_from
+            if is_new and _next_token(mem, row, pos + 1) != _SEPARATOR:
+                places[count] = pos + 1
+                matches[count] = match
+                count += 1
+            pos = _older(mem, row, pos)
+        if count >= enough:
             break
         seen_from = rungs[rung]
     return count
@@ -186,31 +213,33 @@ def _copy(source, target, size):
 
 
 @njit(cache=True, nogil=True)
-def _best_of_source(mem, row, arena, own, is_own, rungs, limits, discount, budget, scratch, out, probs, beat):
-    """Steps 1 to 3 for one source. Writes out and probs only when the score is above ``beat``."""
-    least, most, factor, offset, min_prob = limits
-    places = np.empty(CANDIDATES, np.int64)
-    matches = np.empty(CANDIDATES, np.int64)
-    count = _gather(mem, row, arena, own, is_own, rungs, np.int64(least), np.int64(most), places, matches)
+def _best_of_source(
+    mem, row, rungs, arena, own, is_own, limits, discount, budget, min_prob, scratch, out, probs, beat
+):
+    """Steps 1 to 3 for one source: (length, match, score, position of the first occurrence).
+
+    Writes out and probs only when the score is above ``beat``.
+    """
+    places, matches, voters, drafted, path, tokens, votes = scratch
+    count = _gather(mem, row, rungs, arena, own, is_own, limits, places, matches)
     _order(places, matches, count)
-    voters = np.empty(CANDIDATES, np.int64)
-    drafted = np.empty(budget, np.int32)
-    path = np.empty(budget, np.float32)
     best_length, best_match = 0, 0
     for size in range(1, count + 1):
         match = matches[size - 1]
         if size < count and matches[size] == match:
             continue
-        room = min(budget, np.int64(factor * match + offset + 1e-6))
+        room = min(budget, np.int64(limits[2] * match + limits[3] + 1e-6))
+        if room <= beat:
+            continue
         _copy(places, voters, size)
         length, score = _draft(
-            mem, row, voters, size, match, room, discount, min_prob, beat, scratch, drafted, path
+            mem, row, voters, size, match, room, discount, min_prob, beat, (tokens, votes), drafted, path
         )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
             _copy(drafted, out, length)
             _copy(path, probs, length)
-    return best_length, best_match, beat
+    return best_length, best_match, beat, places[0] if count else np.int64(0)
 
 
 @njit(cache=True, nogil=True)
@@ -222,21 +251,47 @@ def _are_legal(rows, slots, budgets):
 
 
 @njit(cache=True, nogil=True)
-def _best_of_both(arena, own, corpus, corpus_row, rungs, limits, discounts, budget, scratch, out, probs):
+def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_prob, scratch, out, probs):
     """The rule for one request; (length, match, source)."""
-    length, match, score, source = 0, 0, 0.0, SOURCE_NONE
-    for candidate in range(SOURCE_REQUEST, SOURCE_GLOBAL + 1):
-        is_own = candidate == SOURCE_REQUEST
-        mem = arena if is_own else corpus
-        row = own if is_own else corpus_row
-        if row[HEAD] == 0:
-            continue
-        drafted, drafted_match, drafted_score = _best_of_source(
-            mem, row, arena, own, is_own, rungs, limits, discounts[candidate - 1], budget, scratch,
+    arena, rows, own_rungs = requests
+    mem, corpus_rows, hits, rungs, spaces = live
+    frozen_mem, frozen_row, frozen_space = frozen
+    own = rows[slot]
+    discount = discounts[0]
+    length, match, score, _ = _best_of_source(
+        arena, own, own_rungs, arena, own, True, limits, discount, budget, min_prob, scratch, out, probs, 0.0
+    )
+    source = SOURCE_REQUEST if length else SOURCE_NONE
+    space = spaces[slot]
+    if space >= 0 and corpus_rows[space, HEAD] > 0:
+        row = corpus_rows[space]
+        drafted, drafted_match, score, place = _best_of_source(
+            mem,
+            row,
+            rungs,
+            arena,
+            own,
+            False,
+            limits,
+            discounts[1],
+            budget,
+            min_prob,
+            scratch,
+            out,
+            probs,
+            score,
+        )
+        if drafted:
+            length, match, source = drafted, drafted_match, SOURCE_GLOBAL
+            at = index_of(row, place) // BLOCK_TOKENS
+            hits[space, at] = min(hits[space, at] + 1, 255)
+    if space >= 0 and space == frozen_space and frozen_row[HEAD] > 0:
+        drafted, drafted_match, score, _ = _best_of_source(
+            frozen_mem, frozen_row, rungs, arena, own, False, limits, discounts[1], budget, min_prob, scratch,
             out, probs, score,
         )  # fmt: skip
         if drafted:
-            length, match, score, source = drafted, drafted_match, drafted_score, candidate
+            length, match, source = drafted, drafted_match, SOURCE_FROZEN
     for j in range(length, out.size):
         out[j] = 0
         probs[j] = 0
@@ -245,41 +300,44 @@ def _best_of_both(arena, own, corpus, corpus_row, rungs, limits, discounts, budg
 
 @njit(cache=True, nogil=True)
 def propose_rows(
-    arena,  # uint32[...] texts of the requests
-    rows,  # int64[max_requests, ROW_WORDS]
-    corpus,  # uint32[...]
-    corpus_row,  # int64[ROW_WORDS]
-    rungs,  # int64[R] ascending
-    limits,  # float64[5]: least and most match, spec factor, spec offset, least probability
-    discounts,  # float64[2, D]: own tokens, corpus
+    requests,  # uint32[...] texts of the requests, int64[max_requests, ROW_WORDS], int64[R] their rungs
+    live,  # uint32[...] corpora, int64[N, ROW_WORDS], uint8[N, blocks] hits, int64[R], int32[slots] namespace
+    frozen,  # uint32[...] corpus from a file, int64[ROW_WORDS], its namespace or -1
+    limits,  # (least match, most match, spec factor, spec offset, visits, enough)
+    discounts,  # float64[2, D]: own tokens, corpora
     slots,  # int32[n]
     budgets,  # int32[n]
-    tokens,  # int32[n, max_budget] out
-    lengths,  # int32[n] out
-    probs,  # float32[n, max_budget] out
-    matches,  # int32[n] out
-    sources,  # int8[n] out
+    min_probs,  # float64[n]
+    first,  # rows first to last - 1 are done
+    last,
+    drafts,  # DraftBatch's arrays: tokens, lengths, probs, match_tokens, source; written
     counters,  # int64[len(COUNTERS)] added to
 ):
     """A draft for every row. False, and nothing written, if a slot is free or a budget below 0."""
+    rows = requests[1]
+    tokens, lengths, probs, matches, sources = drafts
     if not _are_legal(rows, slots, budgets):
         return False
-    scratch = (np.empty(CANDIDATES, np.uint32), np.empty(CANDIDATES, np.int64))
-    unpacked = (limits[0], limits[1], limits[2], limits[3], limits[4])
-    for i in range(slots.size):
-        own = rows[slots[i]]
+    width = tokens.shape[1]
+    scratch = (
+        np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64),
+        np.empty(width, np.int32), np.empty(width, np.float32),
+        np.empty(CANDIDATES, np.uint32), np.empty(CANDIDATES, np.int64),
+    )  # fmt: skip
+    for i in range(first, last):
         budget = np.int64(budgets[i])
-        if budget == 0 or own[HEAD] == 0:
+        if budget == 0 or rows[slots[i], KNOWN] == 0:
             continue
-        length, match, source = _best_of_both(
-            arena, own, corpus, corpus_row, rungs, unpacked, discounts, budget, scratch, tokens[i], probs[i]
-        )
+        length, match, source = _best_of_all(
+            requests, live, frozen, slots[i], limits, discounts, budget, min_probs[i], scratch,
+            tokens[i], probs[i],
+        )  # fmt: skip
         lengths[i], matches[i], sources[i] = length, match, source
         counters[0] += 1
         if length:
-            counters[source] += 1
-            counters[3] += match
-            counters[3 + source] += length
+            counters[1] += match
+            counters[1 + source] += 1
+            counters[4 + source] += length
     return True
 
 

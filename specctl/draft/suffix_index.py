@@ -1,7 +1,8 @@
 """Suffix index: drafts from a request's own tokens and from finished outputs.
 
 After SuffixDecoding (Oliaro et al., arXiv 2411.04975). The rule of a draft stands in ``proposal``, the
-storage in ``chains``. No engine, no torch; not thread-safe, but compiled calls release the GIL.
+storage in ``chains``, the threads in ``workers``. No engine, no torch. Calls come from one thread at a time;
+long prompts and finished outputs are indexed in slices between two calls of ``propose_batch``.
 """
 
 from __future__ import annotations
@@ -9,24 +10,29 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from specctl.draft.arena import RequestArena
-from specctl.draft.chains import HEAD, MAX_RUNG, ROW_WORDS
+from specctl.draft.arena import RequestArena, extend_rows
+from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import check_count, checked_ints
-from specctl.draft.corpus import Corpus
+from specctl.draft.corpus import LiveCorpora
 from specctl.draft.options import DraftBatch, SuffixIndexOptions
-from specctl.draft.proposal import COUNTERS, discounts_for, propose_rows
+from specctl.draft.proposal import COUNTERS, ENOUGH, VISITS, discounts_for, propose_rows
+from specctl.draft.workers import Workers
 
 __all__ = ["DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
 logger = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int32]
-_INDEXED_PER_STEP = 64
-_RUNGS = (2, 4, 8, MAX_RUNG)
+Floats = npt.NDArray[np.float64]
+_SLICE_TOKENS = 512
+"""Indexed between two steps, and two more for each request of the step."""
+RUNGS = (1, 2, 6)
+SHARED = ""
+"""The namespace of requests that name none."""
 
 
 class SuffixIndex:
@@ -41,21 +47,35 @@ class SuffixIndex:
         self.options = options
         self._max_requests = max_requests
         self._max_request_tokens = max_request_tokens
-        shortest = min(options.min_match_tokens, MAX_RUNG)
-        ladder = {shortest, *(rung for rung in _RUNGS if shortest < rung <= options.max_match_tokens)}
-        self._rungs = np.array(sorted(ladder), np.int64)
-        self._requests = RequestArena(max_requests, max_request_tokens, self._rungs)
-        self._corpus = Corpus(options.index_bytes, self._rungs) if options.use_global else None
-        self._no_corpus = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64)
+        rungs = rungs_for(options)
+        self._requests = RequestArena(max_requests, max_request_tokens, rungs)
+        self._corpora = (
+            LiveCorpora(options.index_bytes, rungs, options.max_namespaces) if options.use_global else None
+        )
+        self._no_live = (
+            np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64), np.zeros((1, 1), np.uint8), rungs,
+        )  # fmt: skip
+        self._frozen = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64), np.int64(-1)
         self._prompt_tokens: list[int | None] = [None] * max_requests
-        self._limits = _packed_limits(options)
+        self._spaces = np.full(max_requests, -1, np.int32)
+        self._limits = (
+            np.int64(options.min_match_tokens), np.int64(options.max_match_tokens),
+            float(options.max_spec_factor), float(options.max_spec_offset),
+            np.int64(VISITS), np.int64(ENOUGH),
+        )  # fmt: skip
         self._discounts = discounts_for(options.max_match_tokens)
-        self._counters = np.zeros(len(COUNTERS), np.int64)
+        self._workers = Workers(options.threads)
+        self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
+        self._update_s = 0.0
         self._one_slot = np.zeros(1, np.int32)
         self._one_span = np.zeros(2, np.int32)
 
-    def start(self, slot: int, prompt: Ints) -> None:
-        """A request starts in a free slot. The prompt may be empty."""
+    def start(self, slot: int, prompt: Ints, namespace: str = SHARED) -> None:
+        """A request starts in a free slot. The prompt may be empty; a long one is indexed in slices.
+
+        Finished outputs of its namespace, and of no other, may be proposed to it, and its own joins them.
+        """
+        self._settle()
         self._check_slot(slot)
         if self._prompt_tokens[slot] is not None:
             raise ValueError(f"slot {slot}: expected a free slot, got one in use")
@@ -66,11 +86,15 @@ class SuffixIndex:
         # Room for an answer of usual length, because growing indexes the text anew.
         self._requests.open(slot, min(prompt.size + 256 + prompt.size // 4, self._max_request_tokens))
         self._prompt_tokens[slot] = prompt.size
+        if self._corpora is not None:
+            self._spaces[slot] = self._corpora.enter(namespace)
         self._push(slot, prompt)
+        self._requests.note_pending(slot)
 
     def extend(self, slot: int, tokens: Ints) -> None:
         """Newly emitted tokens of one request."""
         self._check_slot(slot)
+        self._settle()
         self._push(slot, checked_ints("tokens", tokens))
 
     def extend_batch(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
@@ -80,54 +104,107 @@ class SuffixIndex:
         if offsets.size != slots.size + 1 or offsets[0] != 0 or offsets[-1] != tokens.size:
             got = offsets.tolist()
             raise ValueError(f"offsets: expected {slots.size + 1} from 0 to {tokens.size}, got {got}")
-        if not self._requests.extend(slots, tokens, offsets):
+        self._settle()
+        started_s = time.perf_counter()
+        if not self._requests.make_room(slots, tokens, offsets):
             self._explain_extend(slots, tokens, offsets)
+        requests = self._requests.kernel_arrays
+        if np.unique(slots).size == slots.size:
+            self._workers.split(
+                slots.size, lambda _, i, j: extend_rows(requests, slots, tokens, offsets, i, j)
+            )
+        else:
+            extend_rows(requests, slots, tokens, offsets, 0, slots.size)
+        self._update_s += time.perf_counter() - started_s
 
     def finish(self, slot: int) -> None:
         """The request ended: its output, not its prompt, joins the corpus; the slot is free."""
         self._check_started(slot)
-        if self._corpus is not None:
-            self._corpus.add(self._requests.text(slot)[self._prompt_tokens[slot] :].view(np.int32))
+        self._settle()
+        space = int(self._spaces[slot])
+        if self._corpora is not None and space >= 0:
+            self._corpora.add(space, self._requests.text(slot, self._prompt_tokens[slot] or 0).view(np.int32))
         self._release(slot)
 
     def discard(self, slot: int) -> None:
         """The request was aborted: nothing joins the corpus; the slot is free."""
         self._check_started(slot)
+        self._settle()
         self._release(slot)
 
     def length(self, slot: int) -> int:
         """Tokens known of a request, prompt and output."""
         self._check_started(slot)
-        return int(self._requests.rows[slot, HEAD])
+        return int(self._requests.rows[slot, KNOWN])
 
-    def propose_batch(self, slots: Ints, budgets: Ints) -> DraftBatch:
-        """A draft of at most budgets[i] tokens for each of slots, in one compiled call."""
+    def propose_batch(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftBatch:
+        """A draft of at most budgets[i] tokens for each of slots, in one call over all threads.
+
+        min_probs[i], float64, is what one more drafted token costs request i, as a share of a step: its draft
+        ends where the expected gain of one more, the probability that all of it comes true, falls below.
+        Without it options.min_token_prob counts.
+        """
         slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
         if budgets.size != slots.size:
             raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
+        least = self._checked_probs(min_probs, slots.size)
+        self._settle()
         batch = DraftBatch.empty(slots.size, max(0, int(budgets.max(initial=0))))
-        corpus = self._corpus
-        if corpus is not None and corpus.waiting_tokens:
-            corpus.index_waiting(_INDEXED_PER_STEP + 2 * slots.size)
-        mem, row = (corpus.mem, corpus.row) if corpus is not None else self._no_corpus
-        is_legal = propose_rows(
-            self._requests.words, self._requests.rows, mem, row, self._rungs, self._limits, self._discounts,
-            slots, budgets, batch.tokens, batch.lengths, batch.probs, batch.match_tokens, batch.source,
-            self._counters,
-        )  # fmt: skip
-        if not is_legal:
+        requests, live = self._requests.kernel_arrays, (*self._live_arrays, self._spaces)
+        drafts = batch.tokens, batch.lengths, batch.probs, batch.match_tokens, batch.source
+
+        def propose(thread: int, first: int, last: int) -> bool:
+            return bool(
+                propose_rows(
+                    requests, live, self._frozen, self._limits, self._discounts, slots, budgets, least, first,
+                    last, drafts, self._counters[thread],
+                )
+            )  # fmt: skip
+
+        if not all(self._workers.split(slots.size, propose)):
             self._explain_propose(slots, budgets)
+        self._work_ahead(slots.size)
         return batch
 
     def flush(self) -> None:
-        """Index every finished output that waits, at once. Steps do it bit by bit."""
-        if self._corpus is not None:
-            self._corpus.index_waiting(self._corpus.waiting_tokens)
+        """Index everything that waits, at once. Steps do it bit by bit."""
+        self._settle()
+        self._requests.index_pending(2**31)
+        if self._corpora is not None:
+            while self._corpora.waiting_tokens:
+                self._corpora.index_waiting(self._corpora.waiting_tokens)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.close()
+
+    @property
+    def _live_arrays(self) -> tuple[Any, ...]:
+        if self._corpora is None:
+            return self._no_live
+        return self._corpora.mem, self._corpora.rows, self._corpora.hits, self._corpora.rungs
+
+    def _settle(self) -> None:
+        """Wait for the slices that run beside the engine's step."""
+        self._workers.wait()
+
+    def _work_ahead(self, requests: int) -> None:
+        corpora, arena = self._corpora, self._requests
+        if not arena.has_pending and (corpora is None or not corpora.waiting_tokens):
+            return
+        most = _SLICE_TOKENS + 2 * requests
+
+        def slices() -> None:
+            done = arena.index_pending(most)
+            if corpora is not None:
+                corpora.index_waiting(max(most - done, most // 4))
+
+        self._workers.beside(slices)
 
     @property
     def corpus_bytes(self) -> int:
         """Never above options.index_bytes."""
-        return self._corpus.bytes_used if self._corpus is not None else 0
+        return self._corpora.bytes_used if self._corpora is not None else 0
 
     @property
     def bytes_used(self) -> int:
@@ -136,17 +213,21 @@ class SuffixIndex:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and the sizes now."""
-        counts = {name: float(value) for name, value in zip(COUNTERS, self._counters, strict=True)}
-        hits = counts["hits_request"] + counts["hits_global"]
-        corpus = self._corpus
+        self._settle()
+        sums = self._counters.sum(axis=0)
+        counts = {name: float(value) for name, value in zip(COUNTERS, sums, strict=True)}
+        hits = sum(value for name, value in counts.items() if name.startswith("hits_"))
+        corpora = self._corpora
         return {
             **counts,
             "mean_match_tokens": counts["match_tokens"] / hits if hits else 0.0,
-            "corpus_tokens": float(corpus.indexed_tokens) if corpus is not None else 0.0,
-            "corpus_waiting_tokens": float(corpus.waiting_tokens) if corpus is not None else 0.0,
-            "corpus_evicted_tokens": float(corpus.evicted_tokens) if corpus is not None else 0.0,
+            "corpus_tokens": float(corpora.indexed_tokens) if corpora is not None else 0.0,
+            "corpus_waiting_tokens": float(corpora.waiting_tokens) if corpora is not None else 0.0,
+            "corpus_evicted_tokens": float(corpora.evicted_tokens) if corpora is not None else 0.0,
+            "corpus_rescued_tokens": float(corpora.rescued_tokens) if corpora is not None else 0.0,
             "corpus_bytes": float(self.corpus_bytes),
             "request_bytes": float(self._requests.bytes_used),
+            "update_s": self._update_s,
         }
 
     def warm_up(self) -> float:
@@ -168,8 +249,9 @@ class SuffixIndex:
     def _push(self, slot: int, tokens: Ints) -> None:
         self._one_slot[0] = slot
         self._one_span[1] = tokens.size
-        if not self._requests.extend(self._one_slot, tokens, self._one_span):
+        if not self._requests.make_room(self._one_slot, tokens, self._one_span):
             self._explain_extend(self._one_slot, tokens, self._one_span)
+        extend_rows(self._requests.kernel_arrays, self._one_slot, tokens, self._one_span, 0, 1)
 
     def _explain_extend(self, slots: Ints, tokens: Ints, offsets: Ints) -> NoReturn:
         """The compiled check said no: find out why."""
@@ -187,8 +269,19 @@ class SuffixIndex:
             self._check_started(slot)
         raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
 
+    def _checked_probs(self, min_probs: Floats | None, rows: int) -> Floats:
+        if min_probs is None:
+            return np.full(rows, self.options.min_token_prob, np.float64)
+        values = np.ascontiguousarray(min_probs, np.float64)
+        if values.shape != (rows,) or not bool(((values >= 0) & (values <= 1)).all()):
+            raise ValueError(f"min_probs: expected {rows} values from 0 to 1, got {values.tolist()}")
+        return values
+
     def _release(self, slot: int) -> None:
         self._requests.close(slot)
+        if self._corpora is not None:
+            self._corpora.leave(int(self._spaces[slot]))
+        self._spaces[slot] = -1
         self._prompt_tokens[slot] = None
 
     def _check_slot(self, slot: int) -> None:
@@ -205,15 +298,8 @@ class SuffixIndex:
             raise ValueError(f"expected at most {self._max_request_tokens} tokens in a request, got {tokens}")
 
 
-def _packed_limits(options: SuffixIndexOptions) -> npt.NDArray[np.float64]:
-    """In the order that propose_rows reads them."""
-    return np.array(
-        [
-            options.min_match_tokens,
-            options.max_match_tokens,
-            options.max_spec_factor,
-            options.max_spec_offset,
-            options.min_token_prob,
-        ],
-        np.float64,
-    )
+def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:
+    """n-gram lengths under which tokens are found, ascending."""
+    shortest = min(options.min_match_tokens, MAX_RUNG)
+    ladder = {shortest, *(rung for rung in RUNGS if shortest < rung <= options.max_match_tokens)}
+    return np.array(sorted(ladder), np.int64)

@@ -6,42 +6,66 @@ import math
 from collections.abc import Sequence
 
 from specctl.draft.options import SuffixIndexOptions
-from specctl.draft.proposal import CANDIDATES, VISITS, discounts_for
+from specctl.draft.proposal import CANDIDATES, ENOUGH, VISITS, discounts_for
+from specctl.draft.suffix_index import rungs_for
 
 Text = Sequence[int | None]
 """Tokens; None stands between documents."""
 
 
-def ladder(options: SuffixIndexOptions) -> list[int]:
-    shortest = min(options.min_match_tokens, 16)
-    return [shortest, *(r for r in (2, 4, 8, 16) if shortest < r <= options.max_match_tokens)]
+def chains(
+    text: Text, rungs: Sequence[int], limit: int
+) -> tuple[list[int], list[dict[tuple[int, ...], int]]]:
+    """(link of every position, latest occurrence of every n-gram by rung); -1 for none.
+
+    ``limit``: how many tokens before a position were still alive when it was indexed.
+    """
+    links: list[int] = []
+    latest: list[dict[tuple[int, ...], int]] = [{} for _ in rungs]
+    for pos in range(len(text)):
+        link = -1
+        for known, rung in zip(latest, rungs, strict=True):
+            gram = tuple(text[max(pos - rung + 1, 0) : pos + 1])
+            if len(gram) < rung or None in gram:
+                break
+            before = known.get(gram, -1)  # type: ignore[arg-type]
+            if before >= 0 and before > pos - limit:
+                link = before
+            known[gram] = pos  # type: ignore[index]
+        links.append(link)
+    return links, latest
 
 
 def gather(
-    text: Text, context: Sequence[int], options: SuffixIndexOptions, is_own: bool
+    text: Text, context: Sequence[int], options: SuffixIndexOptions, is_own: bool, alive: int | None
 ) -> list[tuple[int, int]]:
-    """(match, position of the next token) of the sampled occurrences, in the order that votes."""
+    """(match, position of the next token) of the sampled occurrences, in the order that votes.
+
+    Only the last ``alive`` tokens of the text are still there; None: all of them.
+    """
     found: list[tuple[int, int]] = []
+    rungs = rungs_for(options).tolist()
+    alive = len(text) if alive is None else alive
+    tail = len(text) - alive
+    links, latest = chains(text, rungs, alive)
     longest_seen = options.max_match_tokens + 1
-    for rung in reversed(ladder(options)):
-        if rung > len(context):
-            continue
-        gram = list(context[-rung:])
-        newest = len(text) - 2 if is_own else len(text) - 1
-        ends = [end for end in range(newest, rung - 2, -1) if list(text[end - rung + 1 : end + 1]) == gram]
-        for end in ends[:VISITS]:
-            if len(found) == CANDIDATES:
+    for rung, known in reversed(list(zip(rungs, latest, strict=True))[: 1 if is_own else None]):
+        pos = links[-1] if is_own and links else known.get(tuple(context[-rung:]), -1)
+        for _ in range(VISITS):
+            if pos < tail or len(found) == CANDIDATES:
                 break
-            if end + 1 >= len(text) or text[end + 1] is None:
-                continue
             match = 0
-            while (
-                match < min(options.max_match_tokens, end + 1, len(context))
-                and text[end - match] == context[-1 - match]
-            ):
+            most = min(options.max_match_tokens, pos - tail + 1, len(context))
+            while match < most and text[pos - match] == context[-1 - match]:
                 match += 1
-            if max(rung, options.min_match_tokens) <= match < longest_seen:
-                found.append((match, end + 1))
+            if match < rung:
+                break
+            is_new = options.min_match_tokens <= match < longest_seen
+            if is_new and pos + 1 < len(text) and text[pos + 1] is not None:
+                found.append((match, pos + 1))
+            pos = links[pos]
+        if len(found) >= ENOUGH:
+            break
         longest_seen = rung
     return sorted(found, reverse=True)
 
@@ -76,13 +100,13 @@ def draft_of(
 
 
 def propose(
-    own: Sequence[int], corpus: Text, budget: int, options: SuffixIndexOptions
+    own: Sequence[int], corpus: Text, budget: int, options: SuffixIndexOptions, alive: int | None = None
 ) -> tuple[list[int], list[float], int, int]:
     """(tokens, probs, match, source)"""
     best: tuple[list[int], list[float], int, int] = ([], [], 0, 0)
     for source, text in ((1, own), (2, corpus)):
         discount = discounts_for(options.max_match_tokens)[source - 1].tolist()
-        found = gather(text, own, options, source == 1)
+        found = gather(text, own, options, source == 1, None if source == 1 else alive)
         for match in sorted({match for match, _ in found}, reverse=True):
             places = [place for other, place in found if other >= match]
             tokens, probs = draft_of(text, places, match, budget, options, discount)
