@@ -6,19 +6,21 @@ SpecctlError
 │   ├── VersionConflict  the table changed since the writer read it
 │   └── LeaseHeld        another owner's lease on the table is still running
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
+├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 └── TargetError          a target cannot be reached, answers late, or is no engine
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from specctl.contract.table import Refusal
 
 __all__ = [
     "ContractError",
+    "CorpusFileError",
     "LeaseHeld",
     "PolicyError",
     "SpecctlError",
@@ -64,6 +66,20 @@ class LeaseHeld(ContractError):
 
 class PolicyError(SpecctlError):
     """A policy file is wrong."""
+
+
+class CorpusFileError(SpecctlError):
+    """A corpus file, or what one is built from, cannot be used. The message names the path, never a text.
+
+    reason: io (missing, not readable, disk full), foreign (another kind of file), version, damaged (torn or
+    changed), mismatch (a sound file of another namespace, tokenizer or ladder), input (what to build from).
+    """
+
+    def __init__(
+        self, words: str, reason: Literal["io", "foreign", "version", "damaged", "mismatch", "input"]
+    ) -> None:
+        self.reason = reason
+        super().__init__(words)
 
 
 class TargetError(SpecctlError):

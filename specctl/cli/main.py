@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_autotune(commands)
     _add_policy(commands)
     _add_status(commands)
+    _add_corpus(commands)
     return parser
 
 
@@ -111,6 +112,36 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.set_defaults(run=_status)
 
 
+def _add_corpus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("corpus", help="make and look at files of finished outputs")
+    actions = command.add_subparsers(required=True, metavar="ACTION")
+    words = "index logged outputs: JSON lines with a text, or with token ids; the oldest file first"
+    build = actions.add_parser("build", help="index logged outputs", description=words)
+    build.add_argument("inputs", nargs="+", type=Path, metavar="INPUT.jsonl")
+    build.add_argument("--tokenizer", required=True, type=Path, metavar="FOLDER", help="of the served model")
+    build.add_argument("--field", default="output", help="of a line; a.b for b inside a; default: output")
+    build.add_argument("--namespace", default="", help="whose requests may get drafts from it; default: none")
+    words = "check a corpus file and say what it holds, without a text"
+    inspect = actions.add_parser("inspect", help=words, description=words)
+    inspect.add_argument("file", type=Path, metavar="FILE")
+    words = "one corpus of several, the oldest first; equal outputs are kept once"
+    merge = actions.add_parser("merge", help=words, description=words)
+    merge.add_argument("inputs", nargs="+", type=Path, metavar="FILE")
+    for action in (build, merge):
+        action.add_argument("--output", required=True, type=Path, metavar="FILE")
+        action.add_argument("--max-bytes", type=_bytes, metavar="N", help="leave out what is oldest")
+    build.set_defaults(run=_corpus_build)
+    inspect.set_defaults(run=_corpus_inspect)
+    merge.set_defaults(run=_corpus_merge)
+
+
+def _bytes(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count}: expected 1 or more")
+    return count
+
+
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
@@ -149,6 +180,31 @@ def _status(options: argparse.Namespace) -> int:
     from specctl.cli.status import status
 
     return status(options.target, token_file=options.token_file, as_json=options.json)
+
+
+def _corpus_build(options: argparse.Namespace) -> int:
+    from specctl.cli.corpus import build
+
+    return build(
+        options.inputs,
+        options.output,
+        tokenizer=options.tokenizer,
+        field=options.field,
+        namespace=options.namespace,
+        max_bytes=options.max_bytes,
+    )
+
+
+def _corpus_inspect(options: argparse.Namespace) -> int:
+    from specctl.cli.corpus import inspect
+
+    return inspect(options.file)
+
+
+def _corpus_merge(options: argparse.Namespace) -> int:
+    from specctl.cli.corpus import merge_files
+
+    return merge_files(options.inputs, options.output, max_bytes=options.max_bytes)
 
 
 if __name__ == "__main__":

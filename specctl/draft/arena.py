@@ -29,7 +29,7 @@ from specctl.draft.chains import (
 __all__ = ["RequestArena", "extend_rows"]
 
 _FIRST_CAP = 256
-_DONE, _REFUSED = -1, -2
+_DONE, _REFUSED, _TWICE = -1, -2, -3
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _AT_ONCE_TOKENS = 1024
 """A text with no more than these tokens to index is indexed when they come."""
@@ -37,7 +37,8 @@ _AT_ONCE_TOKENS = 1024
 
 @njit(cache=True, nogil=True)
 def _room(rows, slots, tokens, offsets, most_tokens):
-    """_DONE where every slot has room, the slot that needs a larger block, or _REFUSED."""
+    """_DONE where every slot has room, _TWICE where one also comes twice, the slot that needs a larger block,
+    or _REFUSED."""
     for i in range(tokens.size):
         if tokens[i] < 0:
             return np.int64(_REFUSED)
@@ -48,6 +49,8 @@ def _room(rows, slots, tokens, offsets, most_tokens):
     status = np.int64(_DONE)
     for i in range(slots.size):
         row = rows[slots[i]]
+        if row[COMING] > 0 and status == _DONE:
+            status = np.int64(_TWICE)
         row[COMING] += offsets[i + 1] - offsets[i]
         if row[KNOWN] + row[COMING] > most_tokens:
             return np.int64(_REFUSED)
@@ -57,9 +60,8 @@ def _room(rows, slots, tokens, offsets, most_tokens):
 
 
 @njit(cache=True, nogil=True)
-def extend_rows(requests, slots, tokens, offsets, first, last):
+def extend_rows(arena, rows, rungs, slots, tokens, offsets, first, last):
     """Rows first to last - 1; room and legality have been checked."""
-    arena, rows, rungs = requests
     hashes = np.empty(rungs.size, np.uint64)
     for i in range(first, last):
         row = rows[slots[i]]
@@ -93,7 +95,7 @@ class RequestArena:
 
     @property
     def kernel_arrays(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The ``requests`` argument of the compiled functions. Not to be kept: growing moves the words."""
+        """First arguments of the compiled functions. Not to be kept: growing moves the words."""
         return self.words, self.rows, self.rungs
 
     @property
@@ -118,12 +120,15 @@ class RequestArena:
 
     def make_room(
         self, slots: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int32]
-    ) -> bool:
-        """Grow blocks until tokens[offsets[i]:offsets[i + 1]] fit each slot. False if any is not legal."""
+    ) -> bool | None:
+        """Grow blocks until tokens[offsets[i]:offsets[i + 1]] fit each slot.
+
+        None if any is not legal; else whether no slot comes twice, so that threads may share the rows.
+        """
         while True:
             status = int(_room(self.rows, slots, tokens, offsets, self._caps[-1]))
             if status < 0:
-                return status == _DONE
+                return None if status == _REFUSED else status == _DONE
             self._grow(status, int(self.rows[status, COMING]))
 
     def note_pending(self, slot: int) -> None:
@@ -147,7 +152,7 @@ class RequestArena:
         self.close(slot)
         self.open(slot, tokens.size + more_tokens)
         everything = np.array([0, tokens.size], np.int32)
-        extend_rows(self.kernel_arrays, np.array([slot], np.int32), tokens.view(np.int32), everything, 0, 1)
+        extend_rows(*self.kernel_arrays, np.array([slot], np.int32), tokens.view(np.int32), everything, 0, 1)
         self.note_pending(slot)
 
     def _take(self, tokens: int) -> tuple[int, int]:

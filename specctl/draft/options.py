@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DraftBatch", "SuffixIndexOptions"]
+__all__ = ["SHARED", "DraftBatch", "SuffixIndexOptions"]
 
+SHARED = ""
+"""The namespace of requests that name none."""
 _BOUNDS: dict[str, tuple[float, float]] = {
     "max_match_tokens": (1, 256),
     "min_match_tokens": (1, 64),
@@ -58,27 +60,32 @@ class SuffixIndexOptions:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DraftBatch:
     """Row i belongs to the i-th slot asked for; columns from ``lengths[i]`` on are 0."""
 
     tokens: npt.NDArray[np.int32]  # [n, max_budget]
-    lengths: npt.NDArray[np.int32]  # [n]
-    probs: npt.NDArray[
-        np.float32
-    ]  # [n, max_budget] estimated probability that tokens[:, :j + 1] all come true
-    match_tokens: npt.NDArray[np.int32]  # [n] length of the match the draft continues, 0 = no draft
-    source: npt.NDArray[np.int8]  # [n] 0 none, 1 own tokens, 2 live corpus, 3 frozen corpus
+    probs: npt.NDArray[np.float32]
+    """[n, max_budget] estimated probability that tokens[:, :j + 1] all come true"""
+    heads: npt.NDArray[np.int32]  # [3, n] lengths, match_tokens, source
 
-    @classmethod
-    def empty(cls, rows: int, width: int) -> DraftBatch:
-        return cls(
-            tokens=np.zeros((rows, width), np.int32),
-            lengths=np.zeros(rows, np.int32),
-            probs=np.zeros((rows, width), np.float32),
-            match_tokens=np.zeros(rows, np.int32),
-            source=np.zeros(rows, np.int8),
-        )
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """[n] drafted tokens"""
+        row: npt.NDArray[np.int32] = self.heads[0]
+        return row
+
+    @property
+    def match_tokens(self) -> npt.NDArray[np.int32]:
+        """[n] length of the match the draft continues, 0 = no draft"""
+        row: npt.NDArray[np.int32] = self.heads[1]
+        return row
+
+    @property
+    def source(self) -> npt.NDArray[np.int32]:
+        """[n] 0 none, 1 own tokens, 2 live corpus, 3 frozen corpus"""
+        row: npt.NDArray[np.int32] = self.heads[2]
+        return row
 
 
 assert {field.name for field in fields(SuffixIndexOptions)} == {*_BOUNDS, "use_global"}

@@ -42,9 +42,9 @@ __all__ = [
     "propose_rows",
 ]
 
-CANDIDATES = 12
-VISITS = 24
-ENOUGH = 12
+CANDIDATES = 8
+VISITS = 12
+ENOUGH = 4
 BLOCK_TOKENS = 64
 """Hits of a corpus are counted by blocks of this many tokens."""
 SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN = range(4)
@@ -300,24 +300,40 @@ def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_pr
 
 @njit(cache=True, nogil=True)
 def propose_rows(
-    requests,  # uint32[...] texts of the requests, int64[max_requests, ROW_WORDS], int64[R] their rungs
-    live,  # uint32[...] corpora, int64[N, ROW_WORDS], uint8[N, blocks] hits, int64[R], int32[slots] namespace
-    frozen,  # uint32[...] corpus from a file, int64[ROW_WORDS], its namespace or -1
-    limits,  # (least match, most match, spec factor, spec offset, visits, enough)
+    arena,  # uint32[...] texts of the requests
+    rows,  # int64[max_requests, ROW_WORDS]
+    corpora,  # uint32[...]
+    corpus_rows,  # int64[namespaces, ROW_WORDS]
+    hits,  # uint8[namespaces, blocks] added to
+    spaces,  # int32[max_requests] namespace of a slot, -1: no corpus
+    frozen_mem,  # uint32[...] corpus from a file
+    frozen_row,  # int64[ROW_WORDS]
+    rungs,  # int64[R] ascending, of every text
+    settings,  # float64[7]: least and most match, spec factor and offset, visits, enough, frozen's namespace
     discounts,  # float64[2, D]: own tokens, corpora
     slots,  # int32[n]
     budgets,  # int32[n]
     min_probs,  # float64[n]
     first,  # rows first to last - 1 are done
     last,
-    drafts,  # DraftBatch's arrays: tokens, lengths, probs, match_tokens, source; written
+    tokens,  # int32[n, max_budget] out
+    probs,  # float32[n, max_budget] out
+    heads,  # int32[3, n] out: lengths, match tokens, source
     counters,  # int64[len(COUNTERS)] added to
 ):
-    """A draft for every row. False, and nothing written, if a slot is free or a budget below 0."""
-    rows = requests[1]
-    tokens, lengths, probs, matches, sources = drafts
+    """A draft for every row. False, and nothing written, if a slot is free or a budget below 0.
+
+    Flat arguments: numba takes microseconds to look at a tuple of arrays.
+    """
     if not _are_legal(rows, slots, budgets):
         return False
+    requests = arena, rows, rungs
+    live = corpora, corpus_rows, hits, rungs, spaces
+    frozen = frozen_mem, frozen_row, np.int64(settings[6])
+    limits = (
+        np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
+        np.int64(settings[5]),
+    )  # fmt: skip
     width = tokens.shape[1]
     scratch = (
         np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64),
@@ -326,13 +342,17 @@ def propose_rows(
     )  # fmt: skip
     for i in range(first, last):
         budget = np.int64(budgets[i])
+        heads[0, i], heads[1, i], heads[2, i] = 0, 0, 0
         if budget == 0 or rows[slots[i], KNOWN] == 0:
+            for j in range(width):
+                tokens[i, j] = 0
+                probs[i, j] = 0
             continue
         length, match, source = _best_of_all(
-            requests, live, frozen, slots[i], limits, discounts, budget, min_probs[i], scratch,
-            tokens[i], probs[i],
+            requests, live, frozen, slots[i], limits, discounts, budget, min_probs[i], scratch, tokens[i],
+            probs[i],
         )  # fmt: skip
-        lengths[i], matches[i], sources[i] = length, match, source
+        heads[0, i], heads[1, i], heads[2, i] = length, match, source
         counters[0] += 1
         if length:
             counters[1] += match

@@ -19,11 +19,11 @@ from specctl.draft.arena import RequestArena, extend_rows
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import check_count, checked_ints
 from specctl.draft.corpus import LiveCorpora
-from specctl.draft.options import DraftBatch, SuffixIndexOptions
+from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
 from specctl.draft.proposal import COUNTERS, ENOUGH, VISITS, discounts_for, propose_rows
 from specctl.draft.workers import Workers
 
-__all__ = ["DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
+__all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
 logger = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int32]
@@ -31,8 +31,6 @@ Floats = npt.NDArray[np.float64]
 _SLICE_TOKENS = 512
 """Indexed between two steps, and two more for each request of the step."""
 RUNGS = (1, 2, 6)
-SHARED = ""
-"""The namespace of requests that name none."""
 
 
 class SuffixIndex:
@@ -52,20 +50,22 @@ class SuffixIndex:
         self._corpora = (
             LiveCorpora(options.index_bytes, rungs, options.max_namespaces) if options.use_global else None
         )
-        self._no_live = (
-            np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64), np.zeros((1, 1), np.uint8), rungs,
-        )  # fmt: skip
-        self._frozen = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64), np.int64(-1)
+        self._no_live = np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64), np.zeros((1, 1), np.uint8)
+        self._frozen = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64)
         self._prompt_tokens: list[int | None] = [None] * max_requests
         self._spaces = np.full(max_requests, -1, np.int32)
-        self._limits = (
-            np.int64(options.min_match_tokens), np.int64(options.max_match_tokens),
-            float(options.max_spec_factor), float(options.max_spec_offset),
-            np.int64(VISITS), np.int64(ENOUGH),
+        self._settings = np.array(
+            [
+                options.min_match_tokens, options.max_match_tokens, options.max_spec_factor,
+                options.max_spec_offset, VISITS, ENOUGH, -1,
+            ],
+            np.float64,
         )  # fmt: skip
         self._discounts = discounts_for(options.max_match_tokens)
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
+        self._bound: tuple[Any, ...] | None = None
+        self._usual_probs = np.empty(0, np.float64)
         self._update_s = 0.0
         self._one_slot = np.zeros(1, np.int32)
         self._one_span = np.zeros(2, np.int32)
@@ -106,15 +106,16 @@ class SuffixIndex:
             raise ValueError(f"offsets: expected {slots.size + 1} from 0 to {tokens.size}, got {got}")
         self._settle()
         started_s = time.perf_counter()
-        if not self._requests.make_room(slots, tokens, offsets):
+        may_split = self._requests.make_room(slots, tokens, offsets)
+        if may_split is None:
             self._explain_extend(slots, tokens, offsets)
-        requests = self._requests.kernel_arrays
-        if np.unique(slots).size == slots.size:
+        arrays = self._requests.kernel_arrays
+        if may_split:
             self._workers.split(
-                slots.size, lambda _, i, j: extend_rows(requests, slots, tokens, offsets, i, j)
+                slots.size, lambda _, i, j: extend_rows(*arrays, slots, tokens, offsets, i, j)
             )
         else:
-            extend_rows(requests, slots, tokens, offsets, 0, slots.size)
+            extend_rows(*arrays, slots, tokens, offsets, 0, slots.size)
         self._update_s += time.perf_counter() - started_s
 
     def finish(self, slot: int) -> None:
@@ -137,6 +138,11 @@ class SuffixIndex:
         self._check_started(slot)
         return int(self._requests.rows[slot, KNOWN])
 
+    def lengths(self, slots: Ints) -> npt.NDArray[np.int64]:
+        """int64[n]: tokens known of each request; 0 for a free slot."""
+        known: npt.NDArray[np.int64] = self._requests.rows[slots, KNOWN]
+        return known
+
     def propose_batch(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftBatch:
         """A draft of at most budgets[i] tokens for each of slots, in one call over all threads.
 
@@ -147,23 +153,24 @@ class SuffixIndex:
         slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
         if budgets.size != slots.size:
             raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
-        least = self._checked_probs(min_probs, slots.size)
+        rows = slots.size
+        least = self._checked_probs(min_probs, rows)
         self._settle()
-        batch = DraftBatch.empty(slots.size, max(0, int(budgets.max(initial=0))))
-        requests, live = self._requests.kernel_arrays, (*self._live_arrays, self._spaces)
-        drafts = batch.tokens, batch.lengths, batch.probs, batch.match_tokens, batch.source
+        width = max(int(budgets[0]) if rows == 1 else int(budgets.max(initial=0)), 0)
+        batch = DraftBatch(
+            np.empty((rows, width), np.int32),
+            np.empty((rows, width), np.float32),
+            np.empty((3, rows), np.int32),
+        )
+        calls = (*self._arrays(), slots, budgets, least)
+        drafts = batch.tokens, batch.probs, batch.heads
 
-        def propose(thread: int, first: int, last: int) -> bool:
-            return bool(
-                propose_rows(
-                    requests, live, self._frozen, self._limits, self._discounts, slots, budgets, least, first,
-                    last, drafts, self._counters[thread],
-                )
-            )  # fmt: skip
+        def propose(thread: int, first: int, last: int) -> Any:
+            return propose_rows(*calls, first, last, *drafts, self._counters[thread])
 
-        if not all(self._workers.split(slots.size, propose)):
+        if not all(self._workers.split(rows, propose)):
             self._explain_propose(slots, budgets)
-        self._work_ahead(slots.size)
+        self._work_ahead(rows)
         return batch
 
     def flush(self) -> None:
@@ -178,11 +185,16 @@ class SuffixIndex:
         """End the threads."""
         self._workers.close()
 
-    @property
-    def _live_arrays(self) -> tuple[Any, ...]:
-        if self._corpora is None:
-            return self._no_live
-        return self._corpora.mem, self._corpora.rows, self._corpora.hits, self._corpora.rungs
+    def _arrays(self) -> tuple[Any, ...]:
+        """The first arguments of propose_rows; gathered anew when the requests' words have moved."""
+        if self._bound is None or self._bound[0] is not self._requests.words:
+            corpora = self._corpora
+            live = self._no_live if corpora is None else (corpora.mem, corpora.rows, corpora.hits)
+            self._bound = (
+                self._requests.words, self._requests.rows, *live, self._spaces, *self._frozen,
+                self._requests.rungs, self._settings, self._discounts,
+            )  # fmt: skip
+        return self._bound
 
     def _settle(self) -> None:
         """Wait for the slices that run beside the engine's step."""
@@ -249,9 +261,9 @@ class SuffixIndex:
     def _push(self, slot: int, tokens: Ints) -> None:
         self._one_slot[0] = slot
         self._one_span[1] = tokens.size
-        if not self._requests.make_room(self._one_slot, tokens, self._one_span):
+        if self._requests.make_room(self._one_slot, tokens, self._one_span) is None:
             self._explain_extend(self._one_slot, tokens, self._one_span)
-        extend_rows(self._requests.kernel_arrays, self._one_slot, tokens, self._one_span, 0, 1)
+        extend_rows(*self._requests.kernel_arrays, self._one_slot, tokens, self._one_span, 0, 1)
 
     def _explain_extend(self, slots: Ints, tokens: Ints, offsets: Ints) -> NoReturn:
         """The compiled check said no: find out why."""
@@ -271,7 +283,9 @@ class SuffixIndex:
 
     def _checked_probs(self, min_probs: Floats | None, rows: int) -> Floats:
         if min_probs is None:
-            return np.full(rows, self.options.min_token_prob, np.float64)
+            if self._usual_probs.size < rows:
+                self._usual_probs = np.full(2 * rows, self.options.min_token_prob, np.float64)
+            return self._usual_probs[:rows]
         values = np.ascontiguousarray(min_probs, np.float64)
         if values.shape != (rows,) or not bool(((values >= 0) & (values <= 1)).all()):
             raise ValueError(f"min_probs: expected {rows} values from 0 to 1, got {values.tolist()}")

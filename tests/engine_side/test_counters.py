@@ -1,7 +1,6 @@
 import pytest
 
 from specctl.contract.buckets import DecodeBatchBuckets
-from specctl.engine.shadow import ShadowFollower
 from specctl.engine.step_counters import StepCounters, StepRecord, at_least
 
 
@@ -35,40 +34,3 @@ def test_steps_are_added_by_bucket_setting_and_prefill():
     assert plain.verified_tokens_squared == 72
     assert plain.step_s_by_verified_tokens == pytest.approx(4.5)
     assert (mixed.has_prefill, mixed.prefill_tokens, mixed.steps) == (True, 7, 1)
-
-
-class TestShadow:
-    def test_a_mismatch_ends_the_draft_and_frees_the_request(self):
-        shadow = ShadowFollower(4)
-        shadow.follow("r", [1, 2, 3])
-        shadow.emit("r", [1])
-        shadow.emit("r", [2])
-        assert not shadow.wants("r")
-        shadow.emit("r", [9, 9])
-        assert shadow.wants("r")
-        counts = shadow.counts()
-        assert (counts.drafts, counts.drafted_at, counts.accepted_at) == (1, (1, 1, 1, 0), (1, 1, 0, 0))
-
-    def test_a_draft_that_came_true_ends_with_the_bonus_token(self):
-        shadow = ShadowFollower(2)
-        shadow.follow("r", [1, 2])
-        shadow.emit("r", [1, 2])
-        assert shadow.counts().drafts == 0
-        shadow.emit("r", [3])
-        assert shadow.counts().accepted_at == (1, 1)
-
-    def test_empty_drafts_count_as_nothing_accepted(self):
-        shadow = ShadowFollower(2)
-        shadow.follow("r", [])
-        shadow.emit("r", [7])
-        counts = shadow.counts()
-        assert (counts.drafts, counts.drafted_at, counts.accepted_at) == (1, (0, 0), (0, 0))
-
-    def test_one_draft_at_a_time_and_ended_requests_are_dropped(self):
-        shadow = ShadowFollower(2)
-        shadow.follow("r", [1, 2])
-        shadow.follow("r", [5, 5])
-        shadow.emit("r", [1])
-        shadow.forget("r")
-        shadow.emit("r", [2])
-        assert shadow.counts().drafts == 0

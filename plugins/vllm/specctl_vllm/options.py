@@ -58,6 +58,15 @@ class SuffixOptions(BaseModel):
     use_global: bool = Field(
         default=_INDEX.use_global, description="also draft from other requests' finished outputs"
     )
+    max_namespaces: int = Field(
+        default=_INDEX.max_namespaces,
+        ge=1,
+        le=4096,
+        description="adapters and cache salts with outputs of their own; equal parts of index_bytes",
+    )
+    threads: int = Field(
+        default=_INDEX.threads, ge=1, le=64, description="threads that work on a large batch"
+    )
 
 
 class ControlOptions(BaseModel):

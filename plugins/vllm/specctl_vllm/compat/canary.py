@@ -47,6 +47,7 @@ RELIED_ON: tuple[Seam, ...] = (
     Seam("vllm.v1.core.sched.output", "SchedulerOutput.num_spec_tokens_to_schedule"),
     Seam("vllm.v1.core.sched.output", "SchedulerOutput.scheduled_spec_decode_tokens"),
     Seam("vllm.v1.core.sched.output", "SchedulerOutput.finished_req_ids"),
+    Seam("vllm.v1.core.sched.output", "SchedulerOutput.scheduled_new_reqs"),
     Seam("vllm.v1.request", "Request.num_output_tokens", ("self",)),
     Seam("vllm.v1.outputs", "DraftTokenIds.draft_token_ids"),
     Seam("vllm.v1.worker.worker_base", "WorkerBase.__init__", ("self", "vllm_config")),

@@ -43,8 +43,10 @@ def _timed_forward(original: Any) -> Any:
     @functools.wraps(original)
     def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         proposer = _proposer_of_ours(self)
-        if proposer is not None and scheduler_output.finished_req_ids:
-            proposer.finish(scheduler_output.finished_req_ids)
+        if proposer is not None:
+            if scheduler_output.finished_req_ids:
+                proposer.finish(scheduler_output.finished_req_ids)
+            proposer.note_namespaces(getattr(scheduler_output, "specctl_namespaces", {}))
         started_s = time.perf_counter()
         output = original(self, scheduler_output, *args, **kwargs)
         self.specctl_times = (0.0, time.perf_counter() - started_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl.draft.options import SHARED
+from specctl_vllm.control.namespaces import namespace_of
 from specctl_vllm.control.steering import Steering
 
 __all__ = ["SteeredMixin", "steered"]
@@ -29,6 +31,8 @@ class SteeredMixin:
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         self.specctl.after_schedule(scheduler_output)
+        # The worker is not told the cache salt, which keeps tenants apart.
+        scheduler_output.specctl_namespaces = _namespaces(self, scheduler_output)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -40,6 +44,16 @@ class SteeredMixin:
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
         self.specctl.drafts_arrived(getattr(draft_token_ids, "specctl", None))
+
+
+def _namespaces(scheduler: Any, scheduler_output: Any) -> dict[str, str]:
+    found = {}
+    for new in scheduler_output.scheduled_new_reqs:
+        request = scheduler.requests[new.req_id]
+        namespace = namespace_of(request.lora_request, request.cache_salt)
+        if namespace != SHARED:
+            found[new.req_id] = namespace
+    return found
 
 
 @functools.cache

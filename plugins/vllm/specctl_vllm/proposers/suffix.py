@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specctl.contract.telemetry import ShadowAcceptance
-from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
-from specctl.engine.shadow import ShadowFollower
+from specctl.draft.shadow import ShadowFollower
+from specctl.draft.suffix_index import SHARED, SuffixIndex, SuffixIndexOptions
 from specctl_vllm.options import SuffixOptions, options_from_env
 
 __all__ = ["SuffixProposer"]
@@ -32,12 +33,14 @@ class SuffixProposer:
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._full: int = vllm_config.speculative_config.num_speculative_tokens
         # A request that is preempted keeps its slot until it is finished, so there are more than run at once.
-        self._free_slots = list(range(2 * vllm_config.scheduler_config.max_num_seqs))
-        self._index = SuffixIndex(
-            SuffixIndexOptions(**suffix.model_dump()), len(self._free_slots), self._max_model_len
-        )
+        slots = 2 * vllm_config.scheduler_config.max_num_seqs
+        self._free_slots = list(range(slots))
+        self._index = SuffixIndex(SuffixIndexOptions(**suffix.model_dump()), slots, self._max_model_len)
         self._slots: dict[str, int] = {}
-        self._shadow = ShadowFollower(self._full)
+        self._namespaces: dict[str, str] = {}
+        self._shadow = ShadowFollower(slots, self._full)
+        self._rows_of: list[str] = []
+        self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
@@ -55,40 +58,38 @@ class SuffixProposer:
 
         The index is fed and followed in the shadow also while num_speculative_tokens is 0.
         """
-        rows: list[int] = []
-        slots: list[int] = []
-        budgets: list[int] = []
-        for row, sampled in enumerate(sampled_token_ids):
-            if not sampled:
-                continue
-            request_id = input_batch.req_ids[row]
-            num_tokens = int(input_batch.num_tokens_no_spec[row])
-            slot = self._feed(request_id, input_batch, row, num_tokens)
-            room = self._max_model_len - num_tokens - 1
-            if slot is None or room <= 0:
-                continue
-            rows.append(row)
-            slots.append(slot)
-            budgets.append(min(self._full, room))
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        if not rows:
+        row_slots = self._slots_of(input_batch, len(drafts))
+        has_sampled = np.fromiter(map(bool, sampled_token_ids), np.bool_, len(drafts))
+        num_tokens = input_batch.num_tokens_no_spec[: len(drafts)]
+        room = self._max_model_len - num_tokens - 1
+        known = has_sampled & (row_slots >= 0)
+        self._feed(input_batch, np.flatnonzero(known), row_slots)
+        rows = np.flatnonzero(known & (room > 0))
+        if rows.size == 0:
             return drafts
-        batch = self._index.propose_batch(np.asarray(slots, np.int32), np.asarray(budgets, np.int32))
-        lengths, tokens = batch.lengths.tolist(), batch.tokens.tolist()
-        for i, row in enumerate(rows):
-            full = tokens[i][: lengths[i]]
-            self._shadow.follow(input_batch.req_ids[row], full)
-            drafts[row] = full[:num_speculative_tokens]
+        slots = row_slots[rows]
+        batch = self._index.propose_batch(slots, np.minimum(room[rows], self._full).astype(np.int32))
+        self._shadow.follow(slots, batch.tokens, batch.lengths)
+        lengths = np.minimum(batch.lengths, num_speculative_tokens)
+        for row, length, tokens in zip(rows.tolist(), lengths.tolist(), batch.tokens.tolist(), strict=True):
+            drafts[row] = tokens[:length]
         return drafts
+
+    def note_namespaces(self, namespaces: Mapping[str, str]) -> None:
+        """Namespaces of new requests by their id; others are in the shared one."""
+        self._namespaces.update(namespaces)
 
     def finish(self, request_ids: Iterable[str]) -> None:
         """Requests that ended: their outputs join the global index."""
         for request_id in request_ids:
             slot = self._slots.pop(request_id, None)
+            self._namespaces.pop(request_id, None)
             if slot is not None:
                 self._index.finish(slot)
+                self._shadow.forget(slot)
                 self._free_slots.append(slot)
-            self._shadow.forget(request_id)
+                self._rows_of = []
 
     def shadow_counts(self) -> ShadowAcceptance:
         return self._shadow.counts()
@@ -101,18 +102,34 @@ class SuffixProposer:
         self._reported_s = now_s
         return self._index.stats()
 
-    def _feed(self, request_id: str, input_batch: Any, row: int, num_tokens: int) -> int | None:
-        """Bring the request's tokens in the index up to date; None where no slot is free."""
-        tokens = input_batch.token_ids_cpu[row]
+    def _slots_of(self, input_batch: Any, rows: int) -> npt.NDArray[np.int32]:
+        """int32[rows]: the slot of every row, -1 where none is free. New requests start."""
+        request_ids = input_batch.req_ids[:rows]
+        if request_ids != self._rows_of:
+            slots = [self._slot_of(request_id, input_batch, i) for i, request_id in enumerate(request_ids)]
+            self._row_slots = np.array(slots, np.int32)
+            self._rows_of = list(request_ids) if -1 not in slots else []
+        return self._row_slots
+
+    def _slot_of(self, request_id: str, input_batch: Any, row: int) -> int:
         slot = self._slots.get(request_id)
-        if slot is None:
-            if not self._free_slots:
-                return None
-            slot = self._slots[request_id] = self._free_slots.pop()
-            self._index.start(slot, tokens[: int(input_batch.num_prompt_tokens[row])])
-        known = self._index.length(slot)
-        if known < num_tokens:
-            emitted = tokens[known:num_tokens]
-            self._shadow.emit(request_id, emitted.tolist())
-            self._index.extend(slot, emitted)
+        if slot is not None:
+            return slot
+        if not self._free_slots:
+            return -1
+        slot = self._slots[request_id] = self._free_slots.pop()
+        prompt = input_batch.token_ids_cpu[row, : int(input_batch.num_prompt_tokens[row])]
+        self._index.start(slot, prompt, self._namespaces.get(request_id, SHARED))
         return slot
+
+    def _feed(self, input_batch: Any, rows: npt.NDArray[np.intp], row_slots: npt.NDArray[np.int32]) -> None:
+        """Bring the tokens of these rows' requests in the index up to date."""
+        slots = row_slots[rows]
+        known = self._index.lengths(slots)
+        new = np.maximum(input_batch.num_tokens_no_spec[rows] - known, 0)
+        offsets = np.zeros(rows.size + 1, np.int32)
+        np.cumsum(new, out=offsets[1:])
+        at = np.arange(offsets[-1]) + np.repeat(known - offsets[:-1], new)
+        tokens = input_batch.token_ids_cpu[np.repeat(rows, new), at].astype(np.int32, copy=False)
+        self._shadow.emit(slots, tokens, offsets)
+        self._index.extend_batch(slots, tokens, offsets)
