@@ -24,6 +24,7 @@ from specctl.draft.chains import (
     new_row,
     push,
 )
+from specctl.draft.options import SHARED
 from specctl.draft.proposal import BLOCK_TOKENS
 
 __all__ = ["LiveCorpora"]
@@ -110,11 +111,12 @@ class LiveCorpora:
     def enter(self, name: str) -> int:
         """A request of this namespace starts: its corpus, or -1 while all corpora serve other namespaces.
 
-        A new namespace takes the corpus of the one that has been without a request for longest.
+        The first corpus is the shared namespace's. Of the others, a new namespace takes the one whose
+        requests ended first; without others it has none.
         """
         space = self._names.pop(name, None)
         if space is None:
-            space = self._take()
+            space = self._take(name)
         if space < 0:
             return -1
         self._names[name] = space
@@ -125,12 +127,14 @@ class LiveCorpora:
         if space >= 0:
             self._users[space] -= 1
 
-    def _take(self) -> int:
-        free = len(self._names)
-        if free < self.rows.shape[0]:
-            space = free
+    def _take(self, name: str) -> int:
+        others = {other: space for other, space in self._names.items() if other != SHARED}
+        if name == SHARED:
+            space = 0
+        elif len(others) + 1 < self.rows.shape[0]:
+            space = len(others) + 1
         else:
-            idle = next((name for name, space in self._names.items() if self._users[space] == 0), None)
+            idle = next((other for other, space in others.items() if self._users[space] == 0), None)
             if idle is None:
                 return -1
             space = self._names.pop(idle)
@@ -166,17 +170,26 @@ class LiveCorpora:
     def waiting_tokens(self) -> int:
         return self._waiting_tokens
 
-    def documents(self, name: str) -> list[Ints]:
-        """Every indexed output of a namespace, the oldest first. The first may lack its beginning."""
+    def text_since(self, position: int, name: str) -> tuple[npt.NDArray[np.uint32], int]:
+        """(copy of the indexed outputs from a position on, up to the last SEPARATOR; the position after)."""
         space = self._names.get(name)
         if space is None:
-            return []
+            return np.empty(0, np.uint32), 0
         row = self.rows[space]
-        positions = np.arange(int(row[TAIL]), int(row[HEAD]))
-        text = self.mem[int(row[0]) + positions % self._cap] if positions.size else np.empty(0, np.uint32)
-        parts = np.split(text, np.flatnonzero(text == SEPARATOR))
-        found = [part[part != SEPARATOR].view(np.int32) for part in parts]
-        return [part for part in found if part.size]
+        head = int(row[HEAD])
+        # A position from before the namespace got its ring is none of its own.
+        start = max(position if position <= head else 0, int(row[TAIL]))
+        first = int(row[0])
+        at, end = start % self._cap, head % self._cap
+        ring = self.mem[first : first + self._cap]
+        text = (
+            ring[at:end].copy()
+            if at <= end and head - start < self._cap
+            else np.append(ring[at:], ring[:end])
+        )
+        ends = np.flatnonzero(text == SEPARATOR)
+        size = int(ends[-1]) + 1 if ends.size else 0
+        return text[:size], start + size
 
     def add(self, space: int, output: Ints) -> None:
         """Queue a finished output. What does not fit the queue is indexed at once."""

@@ -255,7 +255,7 @@ def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_pr
     """The rule for one request; (length, match, source)."""
     arena, rows, own_rungs = requests
     mem, corpus_rows, hits, rungs, spaces = live
-    frozen_mem, frozen_row, frozen_space = frozen
+    frozen_mem, frozen_row, reads_frozen = frozen
     own = rows[slot]
     discount = discounts[0]
     length, match, score, _ = _best_of_source(
@@ -285,7 +285,7 @@ def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_pr
             length, match, source = drafted, drafted_match, SOURCE_GLOBAL
             at = index_of(row, place) // BLOCK_TOKENS
             hits[space, at] = min(hits[space, at] + 1, 255)
-    if space >= 0 and space == frozen_space and frozen_row[HEAD] > 0:
+    if reads_frozen[slot] and frozen_row[HEAD] > 0:
         drafted, drafted_match, score, _ = _best_of_source(
             frozen_mem, frozen_row, rungs, arena, own, False, limits, discounts[1], budget, min_prob, scratch,
             out, probs, score,
@@ -306,10 +306,11 @@ def propose_rows(
     corpus_rows,  # int64[namespaces, ROW_WORDS]
     hits,  # uint8[namespaces, blocks] added to
     spaces,  # int32[max_requests] namespace of a slot, -1: no corpus
-    frozen_mem,  # uint32[...] corpus from a file
+    frozen_mem,  # uint32[...] corpus from a file, not writable
     frozen_row,  # int64[ROW_WORDS]
+    reads_frozen,  # bool[max_requests] whether a slot is of its namespace
     rungs,  # int64[R] ascending, of every text
-    settings,  # float64[7]: least and most match, spec factor and offset, visits, enough, frozen's namespace
+    settings,  # float64[6]: least and most match, spec factor and offset, visits, enough
     discounts,  # float64[2, D]: own tokens, corpora
     slots,  # int32[n]
     budgets,  # int32[n]
@@ -329,7 +330,7 @@ def propose_rows(
         return False
     requests = arena, rows, rungs
     live = corpora, corpus_rows, hits, rungs, spaces
-    frozen = frozen_mem, frozen_row, np.int64(settings[6])
+    frozen = frozen_mem, frozen_row, reads_frozen
     limits = (
         np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
         np.int64(settings[5]),

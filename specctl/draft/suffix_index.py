@@ -19,6 +19,7 @@ from specctl.draft.arena import RequestArena, extend_rows
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import check_count, checked_ints
 from specctl.draft.corpus import LiveCorpora
+from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
 from specctl.draft.proposal import COUNTERS, ENOUGH, VISITS, discounts_for, propose_rows
 from specctl.draft.workers import Workers
@@ -45,19 +46,24 @@ class SuffixIndex:
         self.options = options
         self._max_requests = max_requests
         self._max_request_tokens = max_request_tokens
-        rungs = rungs_for(options)
+        self.rungs = rungs = rungs_for(options)
         self._requests = RequestArena(max_requests, max_request_tokens, rungs)
         self._corpora = (
             LiveCorpora(options.index_bytes, rungs, options.max_namespaces) if options.use_global else None
         )
         self._no_live = np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64), np.zeros((1, 1), np.uint8)
-        self._frozen = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64)
+        nothing = np.zeros(1, np.uint32)
+        nothing.flags.writeable = False
+        self._frozen = nothing, np.zeros(ROW_WORDS, np.int64), np.zeros(max_requests, np.bool_)
+        self._frozen_bytes = 0
+        self._frozen_namespace: str | None = None
+        self._namespaces: list[str | None] = [None] * max_requests
         self._prompt_tokens: list[int | None] = [None] * max_requests
         self._spaces = np.full(max_requests, -1, np.int32)
         self._settings = np.array(
             [
                 options.min_match_tokens, options.max_match_tokens, options.max_spec_factor,
-                options.max_spec_offset, VISITS, ENOUGH, -1,
+                options.max_spec_offset, VISITS, ENOUGH,
             ],
             np.float64,
         )  # fmt: skip
@@ -88,6 +94,8 @@ class SuffixIndex:
         self._prompt_tokens[slot] = prompt.size
         if self._corpora is not None:
             self._spaces[slot] = self._corpora.enter(namespace)
+        self._namespaces[slot] = namespace
+        self._frozen[2][slot] = namespace == self._frozen_namespace
         self._push(slot, prompt)
         self._requests.note_pending(slot)
 
@@ -173,6 +181,30 @@ class SuffixIndex:
         self._work_ahead(rows)
         return batch
 
+    def attach(self, corpus: FrozenCorpus, namespace: str = SHARED) -> None:
+        """Draft from this corpus too, for requests of its namespace; it takes the place of the one before.
+
+        Its bytes are no part of index_bytes: a mapped file is shared by the processes that map it.
+        """
+        self._settle()
+        if corpus.rungs.tolist() != self.rungs.tolist():
+            raise ValueError(f"corpus: expected rungs {self.rungs.tolist()}, got {corpus.rungs.tolist()}")
+        reads = np.array([name == namespace and name is not None for name in self._namespaces], np.bool_)
+        self._frozen = corpus.mem, corpus.row, reads
+        self._frozen_namespace, self._frozen_bytes = namespace, corpus.bytes_used
+        self._bound = None
+
+    def outputs_since(self, position: int, namespace: str = SHARED) -> tuple[npt.NDArray[np.uint32], int]:
+        """(indexed outputs from a position of the corpus on, SEPARATOR after each; the position after them).
+
+        Position 0 is the first; what has been evicted is left out. The last output may still be incomplete:
+        it then comes again.
+        """
+        self._settle()
+        if self._corpora is None:
+            return np.empty(0, np.uint32), position
+        return self._corpora.text_since(position, namespace)
+
     def flush(self) -> None:
         """Index everything that waits, at once. Steps do it bit by bit."""
         self._settle()
@@ -238,6 +270,7 @@ class SuffixIndex:
             "corpus_evicted_tokens": float(corpora.evicted_tokens) if corpora is not None else 0.0,
             "corpus_rescued_tokens": float(corpora.rescued_tokens) if corpora is not None else 0.0,
             "corpus_bytes": float(self.corpus_bytes),
+            "frozen_bytes": float(self._frozen_bytes),
             "request_bytes": float(self._requests.bytes_used),
             "update_s": self._update_s,
         }
@@ -296,6 +329,8 @@ class SuffixIndex:
         if self._corpora is not None:
             self._corpora.leave(int(self._spaces[slot]))
         self._spaces[slot] = -1
+        self._namespaces[slot] = None
+        self._frozen[2][slot] = False
         self._prompt_tokens[slot] = None
 
     def _check_slot(self, slot: int) -> None:

@@ -67,6 +67,16 @@ class SuffixOptions(BaseModel):
     threads: int = Field(
         default=_INDEX.threads, ge=1, le=64, description="threads that work on a large batch"
     )
+    corpus_file: Path | None = Field(
+        default=None,
+        description="keeps the shared outputs over restarts; engine processes on a host may share it",
+    )
+    corpus_save_every_s: float = Field(
+        default=300.0, ge=10, le=86_400, description="seconds between two savings of corpus_file"
+    )
+
+    def index_options(self) -> SuffixIndexOptions:
+        return SuffixIndexOptions(**self.model_dump(exclude={"corpus_file", "corpus_save_every_s"}))
 
 
 class ControlOptions(BaseModel):

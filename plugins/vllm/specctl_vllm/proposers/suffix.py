@@ -5,6 +5,7 @@ SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Runs on
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl.draft.corpus_file import fingerprint_of
+from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
-from specctl.draft.suffix_index import SHARED, SuffixIndex, SuffixIndexOptions
+from specctl.draft.suffix_index import SHARED, SuffixIndex
+from specctl_vllm.compat.tokenizer import tokenizer_folder
 from specctl_vllm.options import SuffixOptions, options_from_env
 
 __all__ = ["SuffixProposer"]
@@ -35,17 +39,21 @@ class SuffixProposer:
         # A request that is preempted keeps its slot until it is finished, so there are more than run at once.
         slots = 2 * vllm_config.scheduler_config.max_num_seqs
         self._free_slots = list(range(slots))
-        self._index = SuffixIndex(SuffixIndexOptions(**suffix.model_dump()), slots, self._max_model_len)
+        self._index = SuffixIndex(suffix.index_options(), slots, self._max_model_len)
         self._slots: dict[str, int] = {}
         self._namespaces: dict[str, str] = {}
         self._shadow = ShadowFollower(slots, self._full)
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
+        self._keeper = _keeper(vllm_config, suffix, self._index)
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """There is no model; the index compiles here, before the first request."""
         logger.info("specctl_suffix: the index is ready after %.1f s", self._index.warm_up())
+        if self._keeper is not None:
+            self._keeper.open()
+            atexit.register(self._keeper.close)
 
     def propose(self, *_args: Any, **_kwargs: Any) -> list[list[int]]:
         """vLLM's own call. Not reached: the runner patch calls propose_step."""
@@ -58,6 +66,8 @@ class SuffixProposer:
 
         The index is fed and followed in the shadow also while num_speculative_tokens is 0.
         """
+        if self._keeper is not None:
+            self._keeper.poll()
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         row_slots = self._slots_of(input_batch, len(drafts))
         has_sampled = np.fromiter(map(bool, sampled_token_ids), np.bool_, len(drafts))
@@ -133,3 +143,16 @@ class SuffixProposer:
         tokens = input_batch.token_ids_cpu[np.repeat(rows, new), at].astype(np.int32, copy=False)
         self._shadow.emit(slots, tokens, offsets)
         self._index.extend_batch(slots, tokens, offsets)
+
+
+def _keeper(vllm_config: Any, options: SuffixOptions, index: SuffixIndex) -> CorpusKeeper | None:
+    """Of rank 0, whose drafts count; None without corpus_file."""
+    if options.corpus_file is None or vllm_config.parallel_config.rank != 0:
+        return None
+    folder = tokenizer_folder(vllm_config.model_config)
+    if folder is None:
+        logger.error("specctl_suffix: no tokenizer files found, so that %s is not used", options.corpus_file)
+        return None
+    return CorpusKeeper(
+        index, options.corpus_file, fingerprint_of(folder), options.index_bytes, options.corpus_save_every_s
+    )

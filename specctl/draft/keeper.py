@@ -1,0 +1,127 @@
+"""Keeps the shared corpus in a file: loads it at start, adds what was learnt, saves now and then.
+
+Several engine processes may keep one file: each adds its own outputs to the newest version under a lock and
+then drafts from the result, so that they learn from each other. Only the shared namespace is kept; outputs
+of adapters and salted requests stay in the memory of their process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from specctl.draft.chains import SEPARATOR
+from specctl.draft.corpus_file import load, save, set_aside
+from specctl.draft.frozen_corpus import FrozenCorpus, build_block, merge
+from specctl.draft.options import SHARED
+from specctl.draft.suffix_index import SuffixIndex
+from specctl.errors import CorpusFileError
+
+__all__ = ["CorpusKeeper"]
+
+logger = logging.getLogger(__name__)
+_SET_ASIDE = {"foreign", "version", "damaged"}
+
+
+class CorpusKeeper:
+    """``poll`` is called between steps and only copies; files are read and written on a thread of its own."""
+
+    def __init__(
+        self, index: SuffixIndex, path: Path, fingerprint: str, max_bytes: int, save_every_s: float
+    ) -> None:
+        self._index, self._path, self._fingerprint = index, path, fingerprint
+        self._max_bytes, self._save_every_s = max_bytes, save_every_s
+        self._position = 0
+        self._next_s = time.monotonic() + save_every_s
+        self._thread: threading.Thread | None = None
+        self._fresh: FrozenCorpus | None = None
+        self.is_open = True
+        self.failures = 0
+
+    def open(self) -> None:
+        """Draft from the file, if it is there and fits. A torn or foreign file is set aside."""
+        corpus = self._read()
+        if corpus is not None:
+            self._index.attach(corpus)
+            logger.info("%s: %d tokens of %d outputs", self._path, corpus.tokens, corpus.documents)
+
+    def poll(self) -> None:
+        """Start a save when it is due, and take up what the last one wrote."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            self._index.attach(fresh)
+        if self.is_open and time.monotonic() >= self._next_s and not self._is_saving:
+            self._next_s = time.monotonic() + self._save_every_s
+            text, self._position = self._index.outputs_since(self._position)
+            if text.size:
+                self._thread = threading.Thread(target=self._save, args=(text,), name="specctl-corpus")
+                self._thread.start()
+
+    def close(self) -> None:
+        """Save what is new, and wait for it."""
+        if self._thread is not None:
+            self._thread.join()
+        if self.is_open:
+            self._index.flush()
+            text, self._position = self._index.outputs_since(self._position)
+            if text.size:
+                self._save(text)
+        self.is_open = False
+
+    @property
+    def _is_saving(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _read(self) -> FrozenCorpus | None:
+        if not self._path.exists():
+            return None
+        try:
+            return load(self._path, SHARED, self._fingerprint, rungs=self._index.rungs)
+        except CorpusFileError as error:
+            self.failures += 1
+            if error.reason in _SET_ASIDE:
+                logger.warning("%s; set aside as %s, starting empty", error, set_aside(self._path).name)
+            else:
+                # Somebody's healthy file: it is neither used nor overwritten.
+                self.is_open = False
+                logger.error("%s; nothing is kept", error)
+            return None
+
+    def _save(self, text: npt.NDArray[np.uint32]) -> None:
+        try:
+            with _locked(self._path):
+                before = self._read()
+                if not self.is_open:
+                    return
+                learnt = build_block(_documents(text), self._index.rungs)
+                parts = [learnt] if before is None else [before, learnt]
+                save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
+                self._fresh = self._read()
+        except (CorpusFileError, OSError) as error:
+            self.failures += 1
+            logger.warning("the corpus was not saved: %s", error)
+
+
+def _documents(text: npt.NDArray[np.uint32]) -> Iterator[npt.NDArray[np.int32]]:
+    start = 0
+    for end in np.flatnonzero(text == SEPARATOR).tolist():
+        if end > start:
+            yield text[start:end].view(np.int32)
+        start = end + 1
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One writer at a time, over all processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
