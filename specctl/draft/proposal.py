@@ -39,6 +39,9 @@ __all__ = [
     "SOURCE_REQUEST",
     "VISITS",
     "discounts_for",
+    "gather",
+    "next_token",
+    "order",
     "propose_rows",
 ]
 
@@ -79,7 +82,7 @@ def _match_tokens(mem, row, pos, arena, own, most):
 
 
 @njit(cache=True, nogil=True)
-def _next_token(mem, row, pos):
+def next_token(mem, row, pos):
     """The token at pos, SEPARATOR where the text or the document has ended."""
     if pos >= row[KNOWN]:
         return _SEPARATOR
@@ -107,7 +110,7 @@ def _latest(mem, row, rungs, rung, h, arena, own, last):
 
 
 @njit(cache=True, nogil=True)
-def _gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
+def gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
     """Step 1. Fills places (position of the next token) and matches; returns how many."""
     least, most = limits[0], limits[1]
     visits, enough = limits[4], limits[5]
@@ -130,7 +133,7 @@ def _gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
             if match < rungs[rung]:
                 break
             is_new = least <= match < seen_from
-            if is_new and _next_token(mem, row, pos + 1) != _SEPARATOR:
+            if is_new and next_token(mem, row, pos + 1) != _SEPARATOR:
                 places[count] = pos + 1
                 matches[count] = match
                 count += 1
@@ -142,7 +145,7 @@ def _gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
 
 
 @njit(cache=True, nogil=True)
-def _order(places, matches, count):
+def order(places, matches, count):
     """Step 2's order, by insertion: longest match first, then the most recent."""
     for i in range(1, count):
         place, match = places[i], matches[i]
@@ -159,7 +162,7 @@ def _vote(mem, row, places, size, tokens, votes):
     alive = 0
     distinct = 0
     for i in range(size):
-        token = _next_token(mem, row, places[i])
+        token = next_token(mem, row, places[i])
         if token == _SEPARATOR:
             continue
         places[alive] = places[i]
@@ -199,7 +202,7 @@ def _draft(mem, row, places, size, match, budget, discount, min_prob, beat, scra
         score += prob
         size = 0
         for i in range(voters):
-            if _next_token(mem, row, places[i]) == token:
+            if next_token(mem, row, places[i]) == token:
                 places[size] = places[i] + 1
                 size += 1
     return budget, score
@@ -221,8 +224,8 @@ def _best_of_source(
     Writes out and probs only when the score is above ``beat``.
     """
     places, matches, voters, drafted, path, tokens, votes = scratch
-    count = _gather(mem, row, rungs, arena, own, is_own, limits, places, matches)
-    _order(places, matches, count)
+    count = gather(mem, row, rungs, arena, own, is_own, limits, places, matches)
+    order(places, matches, count)
     best_length, best_match = 0, 0
     for size in range(1, count + 1):
         match = matches[size - 1]

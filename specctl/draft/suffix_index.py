@@ -22,6 +22,7 @@ from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
 from specctl.draft.proposal import COUNTERS, ENOUGH, VISITS, discounts_for, propose_rows
+from specctl.draft.tree import DraftTree, grow_rows
 from specctl.draft.workers import Workers
 
 __all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
@@ -180,6 +181,21 @@ class SuffixIndex:
             self._explain_propose(slots, budgets)
         self._work_ahead(rows)
         return batch
+
+    def propose_trees(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftTree:
+        """A tree of at most budgets[i] nodes for each of slots; arguments as in propose_batch."""
+        chains = self.propose_batch(slots, budgets, min_probs)
+        self._settle()
+        tree = DraftTree(
+            np.zeros_like(chains.tokens), np.full_like(chains.tokens, -1), np.zeros_like(chains.probs),
+            np.zeros(slots.size, np.int32),
+        )  # fmt: skip
+        least = self._checked_probs(min_probs, slots.size)
+        grow_rows(
+            *self._arrays(), checked_ints("slots", slots), checked_ints("budgets", budgets), least,
+            chains.heads, tree.tokens, tree.parents, tree.probs, tree.sizes,
+        )  # fmt: skip
+        return tree
 
     def attach(self, corpus: FrozenCorpus, namespace: str = SHARED) -> None:
         """Draft from this corpus too, for requests of its namespace; it takes the place of the one before.
