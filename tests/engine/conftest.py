@@ -16,7 +16,12 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def suffix(gemma_model: Path, logs: Path) -> Iterator[Control]:
     """specctl_suffix on Gemma, one server for a module; loopback is let in without a token."""
-    config = {"method": "specctl_suffix", "num_speculative_tokens": 8}
+    config = {
+        "method": "specctl_suffix",
+        "num_speculative_tokens": 8,
+        "corpus_file": str(logs / "corpus"),
+        "corpus_save_every_s": 10,
+    }
     with controlled_server(gemma_model, logs / "suffix.log", config) as control:
         yield control
 

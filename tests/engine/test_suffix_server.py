@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.autotune import autotune
 from benchmarks.lossless import compare
+from specctl.draft.corpus_file import fingerprint_of, load
 
 pytestmark = pytest.mark.engine
 
@@ -169,6 +170,37 @@ def test_sampled_requests_are_guarded_where_verification_is_unsound(suffix, refe
     assert suffix.get("telemetry")["guarded_steps"] > before["guarded_steps"]
     suffix.put(suffix.change(0))
     assert outputs == [suffix.complete(SAMPLED_PROMPT, 32, **sampled)] * 3
+
+
+def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
+    """Every step looks whether a saving is due."""
+    kept = logs / "corpus"
+    ends_s = time.monotonic() + 60
+    while not kept.exists() and time.monotonic() < ends_s:
+        suffix.complete(SAMPLED_PROMPT)
+    corpus = load(kept, "", fingerprint_of(gemma_model))
+    assert corpus.documents > 0
+    output = specctl("corpus", "inspect", str(kept))
+    assert output.returncode == 0, output.stderr
+
+
+def test_salted_requests_share_nothing(suffix):
+    """One namespace is configured: a salted request neither reads nor feeds the shared outputs."""
+    assert suffix.put(suffix.change(8)).status_code == 200
+    prompt = "Seven strange words follow here:"
+    for _ in range(2):
+        suffix.complete(prompt, 32, cache_salt="tenant")
+    before = proposer(suffix)
+    suffix.complete(prompt, 32, cache_salt="other tenant")
+    after = proposer(suffix)
+    assert after["hits_global"] + after["hits_frozen"] == before["hits_global"] + before["hits_frozen"]
+
+
+def proposer(control) -> dict[str, float]:
+    """The index's counters; they come at most twice a second."""
+    time.sleep(0.6)
+    control.complete("x", 2, cache_salt="nobody")
+    return control.get("telemetry")["proposer"]
 
 
 class TestDaemon:
