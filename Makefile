@@ -29,7 +29,7 @@ bench: setup
 	@$(BIN)/python -m benchmarks.run_cpu
 
 bench-suffix: setup
-	@$(BIN)/python -m benchmarks.suffix_index time
+	@$(BIN)/python -m benchmarks.suffix_compare
 
 clean:
 	rm -rf .venv .cache build *.egg-info
