@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.suffix_stream import MAX_CONTEXT_TOKENS, MAX_RESPONSE_TOKENS
-from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
+from specctl.draft.chains import block_words
+from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions, rungs_for
 
 Ints = npt.NDArray[np.int32]
 MAX_TREE_DEPTH = 24
@@ -161,20 +162,12 @@ class Anchor:
         self.min_token_prob = value
 
 
-def sized_options(corpus_tokens: int, responses: int, margin: float = 1.1) -> SuffixIndexOptions:
+def sized_options(corpus_tokens: int, responses: int, margin: float = 1.01) -> SuffixIndexOptions:
     """Options whose corpus holds all of the responses, and more by ``margin``; each costs one separator."""
-    wanted = corpus_tokens + responses
-    return SuffixIndexOptions(index_bytes=int(bytes_per_token() * wanted * margin) + 2**16)
-
-
-def bytes_per_token() -> float:
-    """Of a small corpus that is full."""
-    index = Own(SuffixIndexOptions(index_bytes=2**22))
-    tokens = np.arange(512, dtype=np.int32)
-    while not index.index.stats()["corpus_evicted_tokens"]:
-        index.fill([tokens])
-    stats = index.index.stats()
-    return stats["corpus_bytes"] / stats["corpus_tokens"]
+    wanted = int((corpus_tokens + responses) * margin) + 1024
+    ring_bytes = 4 * block_words(wanted, rungs_for(SuffixIndexOptions())) + wanted // 64
+    # Outputs that wait have a small part of the bytes for themselves.
+    return SuffixIndexOptions(index_bytes=int(ring_bytes * 128 / 127) + 2**16)
 
 
 def filled_own(responses: list[Ints], max_requests: int = 2, most_tokens: int = MAX_REQUEST_TOKENS) -> Own:

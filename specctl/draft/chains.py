@@ -62,8 +62,8 @@ _ONE = np.uint64(1)
 
 
 def buckets_for(cap: int) -> int:
-    """Two thirds full at most."""
-    return cap + cap // 2
+    """Five sixths full at most."""
+    return cap + cap // 5
 
 
 def first_buckets_for(cap: int, rungs: npt.NDArray[np.int64]) -> int:

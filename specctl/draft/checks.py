@@ -7,13 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["check_count", "checked_ints"]
+__all__ = ["check_count", "checked_floats", "checked_ints"]
 
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+_INT32 = np.dtype(np.int32)
+_FLOAT64 = np.dtype(np.float64)
+
+
+def checked_floats(name: str, values: Any, rows: int) -> Floats:
+    """float64[rows], contiguous."""
+    if type(values) is not np.ndarray or values.dtype is not _FLOAT64 or not values.flags.carray:
+        values = np.array(values, np.float64)
+    if values.shape != (rows,):
+        raise ValueError(f"{name}: expected {rows} values, got shape {values.shape}")
+    checked: Floats = values
+    return checked
 
 
 def checked_ints(name: str, values: Any) -> Ints:
     """The compiled code knows one kind of array: int32, one dimension, contiguous, writable."""
+    if type(values) is np.ndarray and values.dtype is _INT32 and values.ndim == 1 and values.flags.carray:
+        return values
     if not isinstance(values, np.ndarray):
         raise ValueError(f"{name}: expected a one-dimensional int32 array, got {type(values).__name__}")
     if values.dtype != np.int32 or values.ndim != 1:

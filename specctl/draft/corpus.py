@@ -30,8 +30,8 @@ from specctl.draft.proposal import BLOCK_TOKENS
 __all__ = ["LiveCorpora"]
 
 Ints = npt.NDArray[np.int32]
-_WAITING_SHARE = 32
-"""One thirty-second of the bytes is for outputs that wait."""
+_WAITING_SHARE = 128
+"""One part in 128 of the bytes is for outputs that wait."""
 _RESCUE_HITS = 2
 _RESCUE_SHARE = 0.5
 """Rescued tokens for each new one, at most."""

@@ -36,7 +36,7 @@ class SuffixIndexOptions:
 
     max_match_tokens: int = 32
     min_match_tokens: int = 1
-    max_spec_factor: float = 4.0
+    max_spec_factor: float = 2.0
     max_spec_offset: float = 0.0
     min_token_prob: float = 0.1
     index_bytes: int = 256 * 2**20

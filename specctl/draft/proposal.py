@@ -9,23 +9,22 @@ The rule, per request and per source (its own tokens; the live corpus of its nam
    tokens the context itself is the last occurrence, and one walk along its chain is all.
 2. They are ordered by match, then by recency. Every match m that occurs defines a set: the occurrences that
    match at least m tokens. Each set drafts the token that most of its occurrences continue with (ties: the
-   first in the order), and those that agree go on. The token's probability, given the ones before it, is
-   votes / (voters + discount[m + j]) at depth j; a draft ends where the product, the expected gain of one
-   more token, falls below the least that the caller asks for, or at
+   first in the order), and those that agree go on. The token's probability, given the ones before it, comes
+   from ``calibration`` by the match m + j at depth j, its votes and the voters. A draft ends where the
+   product, the expected gain of one more token, falls below the least that the caller asks for, or at
    min(budget, floor(max_spec_factor * m + max_spec_offset)).
 3. The set with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
    match, then to the earlier source.
 
-Suffix decoding's score (Oliaro et al., arXiv 2411.04975, section 3) with an escape term in the probability,
-as in prediction by partial matching: one occurrence of a short context is weak evidence.
+Suffix decoding's score (Oliaro et al., arXiv 2411.04975, section 3) with calibrated probabilities.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from specctl.draft.calibration import MOST_MATCH
 from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of, stack_hashes
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "SOURCE_NONE",
     "SOURCE_REQUEST",
     "VISITS",
-    "discounts_for",
     "gather",
     "next_token",
     "order",
@@ -60,9 +58,6 @@ COUNTERS = (
 )
 
 _SEPARATOR = np.uint32(SEPARATOR)
-# discount[m] = scale * m ** -power, fitted on replays (benchmarks/suffix_index.py --calibration).
-_DISCOUNT_REQUEST = (2.0, 1.0)
-_DISCOUNT_GLOBAL = (4.0, 1.0)
 
 
 @njit(cache=True, nogil=True)
@@ -183,7 +178,7 @@ def _vote(mem, row, places, size, tokens, votes):
 
 
 @njit(cache=True, nogil=True)
-def _draft(mem, row, places, size, match, budget, discount, min_prob, beat, scratch, out, probs):
+def _draft(mem, row, places, size, match, budget, chance, min_prob, beat, scratch, out, probs):
     """One set's draft; (length, score), a score of 0 once it cannot be above beat. Consumes places."""
     tokens, votes = scratch
     prob = 1.0
@@ -192,7 +187,7 @@ def _draft(mem, row, places, size, match, budget, discount, min_prob, beat, scra
         voters, token, won = _vote(mem, row, places, size, tokens, votes)
         if voters == 0:
             return j, score
-        prob *= won / (voters + discount[min(match + j, discount.size - 1)])
+        prob *= chance[min(match + j, MOST_MATCH), won, voters]
         if prob < min_prob:
             return j, score
         if score + prob * (budget - j) <= beat:
@@ -217,7 +212,7 @@ def _copy(source, target, size):
 
 @njit(cache=True, nogil=True)
 def _best_of_source(
-    mem, row, rungs, arena, own, is_own, limits, discount, budget, min_prob, scratch, out, probs, beat
+    mem, row, rungs, arena, own, is_own, limits, chance, budget, min_prob, scratch, out, probs, beat
 ):
     """Steps 1 to 3 for one source: (length, match, score, position of the first occurrence).
 
@@ -236,7 +231,7 @@ def _best_of_source(
             continue
         _copy(places, voters, size)
         length, score = _draft(
-            mem, row, voters, size, match, room, discount, min_prob, beat, (tokens, votes), drafted, path
+            mem, row, voters, size, match, room, chance, min_prob, beat, (tokens, votes), drafted, path
         )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
@@ -246,23 +241,25 @@ def _best_of_source(
 
 
 @njit(cache=True, nogil=True)
-def _are_legal(rows, slots, budgets):
+def _are_legal(rows, slots, budgets, min_probs):
     for i in range(slots.size):
+        if not 0.0 <= min_probs[i] <= 1.0:
+            return False
         if not 0 <= slots[i] < rows.shape[0] or rows[slots[i], CAP] == 0 or budgets[i] < 0:
             return False
     return True
 
 
 @njit(cache=True, nogil=True)
-def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_prob, scratch, out, probs):
+def _best_of_all(requests, live, frozen, slot, limits, chances, budget, min_prob, scratch, out, probs):
     """The rule for one request; (length, match, source)."""
     arena, rows, own_rungs = requests
     mem, corpus_rows, hits, rungs, spaces = live
     frozen_mem, frozen_row, reads_frozen = frozen
     own = rows[slot]
-    discount = discounts[0]
+    chance = chances[0]
     length, match, score, _ = _best_of_source(
-        arena, own, own_rungs, arena, own, True, limits, discount, budget, min_prob, scratch, out, probs, 0.0
+        arena, own, own_rungs, arena, own, True, limits, chance, budget, min_prob, scratch, out, probs, 0.0
     )
     source = SOURCE_REQUEST if length else SOURCE_NONE
     space = spaces[slot]
@@ -276,7 +273,7 @@ def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_pr
             own,
             False,
             limits,
-            discounts[1],
+            chances[1],
             budget,
             min_prob,
             scratch,
@@ -290,7 +287,7 @@ def _best_of_all(requests, live, frozen, slot, limits, discounts, budget, min_pr
             hits[space, at] = min(hits[space, at] + 1, 255)
     if reads_frozen[slot] and frozen_row[HEAD] > 0:
         drafted, drafted_match, score, _ = _best_of_source(
-            frozen_mem, frozen_row, rungs, arena, own, False, limits, discounts[1], budget, min_prob, scratch,
+            frozen_mem, frozen_row, rungs, arena, own, False, limits, chances[1], budget, min_prob, scratch,
             out, probs, score,
         )  # fmt: skip
         if drafted:
@@ -314,7 +311,7 @@ def propose_rows(
     reads_frozen,  # bool[max_requests] whether a slot is of its namespace
     rungs,  # int64[R] ascending, of every text
     settings,  # float64[6]: least and most match, spec factor and offset, visits, enough
-    discounts,  # float64[2, D]: own tokens, corpora
+    chances,  # float32[2, match, votes, voters] of calibration
     slots,  # int32[n]
     budgets,  # int32[n]
     min_probs,  # float64[n]
@@ -325,11 +322,12 @@ def propose_rows(
     heads,  # int32[3, n] out: lengths, match tokens, source
     counters,  # int64[len(COUNTERS)] added to
 ):
-    """A draft for every row. False, and nothing written, if a slot is free or a budget below 0.
+    """A draft for every row. False, and nothing written, if a slot is free, a budget below 0 or a least
+    probability outside 0 to 1.
 
     Flat arguments: numba takes microseconds to look at a tuple of arrays.
     """
-    if not _are_legal(rows, slots, budgets):
+    if not _are_legal(rows, slots, budgets, min_probs):
         return False
     requests = arena, rows, rungs
     live = corpora, corpus_rows, hits, rungs, spaces
@@ -353,7 +351,7 @@ def propose_rows(
                 probs[i, j] = 0
             continue
         length, match, source = _best_of_all(
-            requests, live, frozen, slots[i], limits, discounts, budget, min_probs[i], scratch, tokens[i],
+            requests, live, frozen, slots[i], limits, chances, budget, min_probs[i], scratch, tokens[i],
             probs[i],
         )  # fmt: skip
         heads[0, i], heads[1, i], heads[2, i] = length, match, source
@@ -363,10 +361,3 @@ def propose_rows(
             counters[1 + source] += 1
             counters[4 + source] += length
     return True
-
-
-def discounts_for(max_match_tokens: int) -> npt.NDArray[np.float64]:
-    """float64[2, D]: the escape term by matched tokens, for the own tokens and for the corpus."""
-    matched = np.arange(max_match_tokens + 65, dtype=np.float64)
-    matched[0] = 1.0
-    return np.stack([scale * matched**-power for scale, power in (_DISCOUNT_REQUEST, _DISCOUNT_GLOBAL)])

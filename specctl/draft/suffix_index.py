@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.draft.arena import RequestArena, extend_rows
+from specctl.draft.calibration import chances
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
-from specctl.draft.checks import check_count, checked_ints
+from specctl.draft.checks import check_count, checked_floats, checked_ints
 from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
-from specctl.draft.proposal import COUNTERS, ENOUGH, VISITS, discounts_for, propose_rows
+from specctl.draft.proposal import CANDIDATES, COUNTERS, ENOUGH, VISITS, propose_rows
 from specctl.draft.tree import DraftTree, grow_rows
 from specctl.draft.workers import Workers
 
@@ -32,7 +33,7 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 _SLICE_TOKENS = 512
 """Indexed between two steps, and two more for each request of the step."""
-RUNGS = (1, 2, 6)
+RUNGS = (1, 2, 3, 5)
 
 
 class SuffixIndex:
@@ -68,7 +69,7 @@ class SuffixIndex:
             ],
             np.float64,
         )  # fmt: skip
-        self._discounts = discounts_for(options.max_match_tokens)
+        self._chances = chances(CANDIDATES)
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
         self._bound: tuple[Any, ...] | None = None
@@ -178,7 +179,7 @@ class SuffixIndex:
             return propose_rows(*calls, first, last, *drafts, self._counters[thread])
 
         if not all(self._workers.split(rows, propose)):
-            self._explain_propose(slots, budgets)
+            self._explain_propose(slots, budgets, least)
         self._work_ahead(rows)
         return batch
 
@@ -240,7 +241,7 @@ class SuffixIndex:
             live = self._no_live if corpora is None else (corpora.mem, corpora.rows, corpora.hits)
             self._bound = (
                 self._requests.words, self._requests.rows, *live, self._spaces, *self._frozen,
-                self._requests.rungs, self._settings, self._discounts,
+                self._requests.rungs, self._settings, self._chances,
             )  # fmt: skip
         return self._bound
 
@@ -325,20 +326,19 @@ class SuffixIndex:
             self._check_length(self.length(slot) + int(added[slots == slot].sum()))
         raise AssertionError("a legal call was refused")
 
-    def _explain_propose(self, slots: Ints, budgets: Ints) -> NoReturn:
+    def _explain_propose(self, slots: Ints, budgets: Ints, min_probs: Floats) -> NoReturn:
         for slot in slots.tolist():
             self._check_started(slot)
-        raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
+        if int(budgets.min()) < 0:
+            raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
+        raise ValueError(f"min_probs: expected values from 0 to 1, got {min_probs.tolist()}")
 
     def _checked_probs(self, min_probs: Floats | None, rows: int) -> Floats:
         if min_probs is None:
             if self._usual_probs.size < rows:
                 self._usual_probs = np.full(2 * rows, self.options.min_token_prob, np.float64)
             return self._usual_probs[:rows]
-        values = np.ascontiguousarray(min_probs, np.float64)
-        if values.shape != (rows,) or not bool(((values >= 0) & (values <= 1)).all()):
-            raise ValueError(f"min_probs: expected {rows} values from 0 to 1, got {values.tolist()}")
-        return values
+        return checked_floats("min_probs", min_probs, rows)
 
     def _release(self, slot: int) -> None:
         self._requests.close(slot)

@@ -1,7 +1,7 @@
 """Draft trees: the set of occurrences that won as a chain, grown in every direction it goes on.
 
 A node is a token with its parent and the probability that the path to it comes true: as in ``proposal``,
-votes / (voters + discount) at each depth. The most probable node is taken next, so that a tree of n nodes has
+by votes, voters and match at each depth. The most probable node is taken next, so that a tree of n nodes has
 the highest expected number of accepted tokens that n nodes of this set can have (the best-first expansion of
 OPT-Tree, Wang et al., arXiv 2406.17276, section 3). The chain's first tokens are among them.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from specctl.draft.calibration import MOST_MATCH
 from specctl.draft.chains import SEPARATOR
 from specctl.draft.proposal import (
     CANDIDATES,
@@ -43,7 +44,7 @@ class DraftTree:
 
 
 @njit(cache=True, nogil=True)
-def _children(mem, row, places, size, prob, discount, min_prob, open_nodes, count):
+def _children(mem, row, places, size, prob, chance, min_prob, open_nodes, count):
     """Open a node for each way on from these occurrences; how many are open now.
 
     open_nodes: tokens, probabilities, occurrences [., CANDIDATES], how many of them.
@@ -66,13 +67,13 @@ def _children(mem, row, places, size, prob, discount, min_prob, open_nodes, coun
         kept[at, sizes[at]] = places[i] + 1
         sizes[at] += 1
     for at in range(first, count):
-        path = prob * sizes[at] / (voters + discount)
+        path = prob * chance[sizes[at], voters]
         probs[at] = path if path >= min_prob else 0.0
     return count
 
 
 @njit(cache=True, nogil=True)
-def _grow(mem, row, places, size, match, budget, discount, min_prob, out):
+def _grow(mem, row, places, size, match, budget, chance, min_prob, out):
     """One tree; its size."""
     tokens, parents, probs = out
     most = (budget + 1) * CANDIDATES
@@ -82,9 +83,7 @@ def _grow(mem, row, places, size, match, budget, discount, min_prob, out):
     )  # fmt: skip
     parent_of = np.full(most, -1, np.int32)
     depth_of = np.zeros(most, np.int64)
-    count = _children(
-        mem, row, places, size, 1.0, discount[min(match, discount.size - 1)], min_prob, opened, 0
-    )
+    count = _children(mem, row, places, size, 1.0, chance[min(match, MOST_MATCH)], min_prob, opened, 0)
     taken = 0
     while taken < budget:
         best = -1
@@ -97,9 +96,9 @@ def _grow(mem, row, places, size, match, budget, discount, min_prob, out):
         tokens[taken], parents[taken], probs[taken] = opened[0][best], parent_of[best], prob
         opened[1][best] = 0.0
         depth = depth_of[best] + 1
-        escape = discount[min(match + depth, discount.size - 1)]
+        further = chance[min(match + depth, MOST_MATCH)]
         before = count
-        count = _children(mem, row, opened[2][best], opened[3][best], prob, escape, min_prob, opened, before)
+        count = _children(mem, row, opened[2][best], opened[3][best], prob, further, min_prob, opened, before)
         for at in range(before, count):
             parent_of[at], depth_of[at] = taken, depth
         taken += 1
@@ -109,7 +108,7 @@ def _grow(mem, row, places, size, match, budget, discount, min_prob, out):
 @njit(cache=True, nogil=True)
 def grow_rows(
     arena, rows, corpora, corpus_rows, _hits, spaces, frozen_mem, frozen_row, _reads_frozen, rungs, settings,
-    discounts, slots, budgets, min_probs,  # as in propose_rows
+    chances, slots, budgets, min_probs,  # as in propose_rows
     heads,  # int32[3, n] of the chains: lengths, match tokens, source
     tokens,  # int32[n, max_budget] out, and so on: a DraftTree
     parents,
@@ -129,15 +128,15 @@ def grow_rows(
         if source == SOURCE_FROZEN:
             size = _winners(frozen_mem, frozen_row, rungs, arena, own, False, limits, places, matches, match)
             sizes[i] = _grow(
-                frozen_mem, frozen_row, places, size, match, budgets[i], discounts[1], min_probs[i], out
+                frozen_mem, frozen_row, places, size, match, budgets[i], chances[1], min_probs[i], out
             )
             continue
         is_own = source == SOURCE_REQUEST
         mem = arena if is_own else corpora
         row = own if is_own else corpus_rows[spaces[slots[i]]]
         size = _winners(mem, row, rungs, arena, own, is_own, limits, places, matches, match)
-        discount = discounts[0 if is_own else 1]
-        sizes[i] = _grow(mem, row, places, size, match, budgets[i], discount, min_probs[i], out)
+        chance = chances[0 if is_own else 1]
+        sizes[i] = _grow(mem, row, places, size, match, budgets[i], chance, min_probs[i], out)
 
 
 @njit(cache=True, nogil=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from specctl.draft.calibration import MOST_MATCH, chances
 from specctl.draft.options import SuffixIndexOptions
-from specctl.draft.proposal import CANDIDATES, ENOUGH, VISITS, discounts_for
+from specctl.draft.proposal import CANDIDATES, ENOUGH, VISITS
 from specctl.draft.suffix_index import rungs_for
 
+CHANCES = chances(CANDIDATES)
 Text = Sequence[int | None]
 """Tokens; None stands between documents."""
 
@@ -76,7 +78,7 @@ def draft_of(
     match: int,
     budget: int,
     options: SuffixIndexOptions,
-    discount: Sequence[float],
+    source: int,
 ) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     probs: list[float] = []
@@ -88,8 +90,9 @@ def draft_of(
             break
         following = [text[place] for place in places]
         token = max(following, key=following.count)
-        escape = discount[min(match + len(tokens), len(discount) - 1)]
-        prob *= following.count(token) / (len(places) + escape)
+        prob *= float(
+            CHANCES[source - 1, min(match + len(tokens), MOST_MATCH), following.count(token), len(places)]
+        )
         if prob < options.min_token_prob:
             break
         assert token is not None
@@ -105,11 +108,10 @@ def propose(
     """(tokens, probs, match, source)"""
     best: tuple[list[int], list[float], int, int] = ([], [], 0, 0)
     for source, text in ((1, own), (2, corpus)):
-        discount = discounts_for(options.max_match_tokens)[source - 1].tolist()
         found = gather(text, own, options, source == 1, None if source == 1 else alive)
         for match in sorted({match for match, _ in found}, reverse=True):
             places = [place for other, place in found if other >= match]
-            tokens, probs = draft_of(text, places, match, budget, options, discount)
+            tokens, probs = draft_of(text, places, match, budget, options, source)
             if sum(probs) > sum(best[1]):
                 best = (tokens, probs, match, source)
     return best

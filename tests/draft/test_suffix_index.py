@@ -183,7 +183,7 @@ def test_slots_see_only_their_own_text_and_finished_outputs() -> None:
     assert one(index, 1).lengths[0] == 0, "a prompt never joins the corpus"
     index.start(2, ints([50, 1, 2, 3]))
     batch = one(index, 2)
-    assert batch.tokens[0, : batch.lengths[0]].tolist() == [4, 5, 6]
+    assert batch.tokens[0, : batch.lengths[0]].tolist() == [4, 5]
     assert batch.source[0] == 2
 
 

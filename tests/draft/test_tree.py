@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from draft import brute_force
 
-from specctl.draft.proposal import discounts_for
+from specctl.draft.calibration import MOST_MATCH
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.draft.tree import DraftTree
 
@@ -24,7 +24,7 @@ def reference(own: list[int], corpus: brute_force.Text) -> list[tuple[tuple[int,
     if source == 0:
         return []
     text: brute_force.Text = own if source == 1 else corpus
-    discount = discounts_for(OPTIONS.max_match_tokens)[source - 1]
+    chances = brute_force.CHANCES[source - 1]
     found = brute_force.gather(text, own, OPTIONS, source == 1, None)
     places = [place for other, place in found if other >= match]
     nodes: list[tuple[tuple[int, ...], float]] = []
@@ -33,11 +33,8 @@ def reference(own: list[int], corpus: brute_force.Text) -> list[tuple[tuple[int,
         at = [place for place in at if place < len(text) and text[place] is not None]
         following = [text[place] for place in at]
         for token in set(following):
-            chance = (
-                prob
-                * following.count(token)
-                / (len(at) + discount[min(match + len(path), discount.size - 1)])
-            )
+            votes = following.count(token)
+            chance = prob * float(chances[min(match + len(path), MOST_MATCH), votes, len(at)])
             if chance >= OPTIONS.min_token_prob and len(path) < BUDGET:
                 assert token is not None
                 nodes.append(((*path, token), chance))
