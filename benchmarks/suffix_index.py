@@ -18,7 +18,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,15 @@ def texts(name: str) -> Iterator[tuple[str, str]]:
         for line in lines:
             row = json.loads(line)
             if "messages" in row:
-                yield from _turns_of(row["messages"])
+                yield from turns_of(row["messages"])
             elif "turns" in row:
                 yield row["turns"][0], row["reference"][0]
             elif row.get("reference"):
                 yield row["prompt"], row["reference"]
 
 
-def _turns_of(messages: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def turns_of(messages: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(context, output) of every assistant turn."""
     context = ""
     for message in messages:
         content = message.get("content") or ""

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.provenance import ROOT
+from benchmarks.suffix_index import turns_of
 
 Ints = npt.NDArray[np.int32]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache")) / "bench-suffix"
@@ -221,18 +222,6 @@ def code_requests(tokens: Tokens, requests: int) -> list[Request]:
         middle = ids.size // 2
         found.append(cut_request("code", ids[:middle], ids[middle:]))
     return found
-
-
-def turns_of(messages: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """(context, output) of every assistant turn."""
-    context = ""
-    for message in messages:
-        content = message.get("content") or ""
-        if message.get("tool_calls"):
-            content += json.dumps(message["tool_calls"])
-        if message["role"] == "assistant" and context:
-            yield context, content
-        context += f"\n[{message['role']}]\n{content}"
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:

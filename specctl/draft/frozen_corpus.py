@@ -25,6 +25,7 @@ __all__ = [
     "FrozenCorpus",
     "build_block",
     "checked_rungs",
+    "documents_in",
     "documents_of",
     "merge",
     "newest_within",
@@ -99,7 +100,11 @@ def build_block(documents: Iterable[Ints], rungs: Sequence[int] | Rungs) -> Froz
 
 def documents_of(corpus: FrozenCorpus) -> Iterator[Ints]:
     """Every document, int32[n], the oldest first; not writable, and a part of the corpus's own memory."""
-    text = corpus.mem[: int(corpus.row[HEAD])]
+    return documents_in(corpus.mem[: int(corpus.row[HEAD])])
+
+
+def documents_in(text: npt.NDArray[np.uint32]) -> Iterator[Ints]:
+    """Views of what ends with SEPARATOR in a text."""
     start = 0
     for end in np.flatnonzero(text == SEPARATOR).tolist():
         yield text[start:end].view(np.int32)

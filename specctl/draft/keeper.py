@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from specctl.draft.chains import SEPARATOR
 from specctl.draft.corpus_file import load, save, set_aside
-from specctl.draft.frozen_corpus import FrozenCorpus, build_block, merge
+from specctl.draft.frozen_corpus import FrozenCorpus, build_block, documents_in, merge
 from specctl.draft.options import SHARED
 from specctl.draft.suffix_index import SuffixIndex
 from specctl.errors import CorpusFileError
@@ -101,21 +100,13 @@ class CorpusKeeper:
                 before = self._read()
                 if not self.is_open:
                     return
-                learnt = build_block(_documents(text), self._index.rungs)
+                learnt = build_block(documents_in(text), self._index.rungs)
                 parts = [learnt] if before is None else [before, learnt]
                 save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
                 self._fresh = self._read()
         except (CorpusFileError, OSError) as error:
             self.failures += 1
             logger.warning("the corpus was not saved: %s", error)
-
-
-def _documents(text: npt.NDArray[np.uint32]) -> Iterator[npt.NDArray[np.int32]]:
-    start = 0
-    for end in np.flatnonzero(text == SEPARATOR).tolist():
-        if end > start:
-            yield text[start:end].view(np.int32)
-        start = end + 1
 
 
 @contextmanager

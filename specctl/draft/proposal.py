@@ -38,6 +38,7 @@ __all__ = [
     "SOURCE_REQUEST",
     "VISITS",
     "gather",
+    "limits_of",
     "next_token",
     "order",
     "propose_rows",
@@ -299,6 +300,15 @@ def _best_of_all(requests, live, frozen, slot, limits, chances, budget, min_prob
 
 
 @njit(cache=True, nogil=True)
+def limits_of(settings):
+    """Settings as numbers of their kinds: counts are integers."""
+    return (
+        np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
+        np.int64(settings[5]),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
 def propose_rows(
     arena,  # uint32[...] texts of the requests
     rows,  # int64[max_requests, ROW_WORDS]
@@ -332,10 +342,7 @@ def propose_rows(
     requests = arena, rows, rungs
     live = corpora, corpus_rows, hits, rungs, spaces
     frozen = frozen_mem, frozen_row, reads_frozen
-    limits = (
-        np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
-        np.int64(settings[5]),
-    )  # fmt: skip
+    limits = limits_of(settings)
     width = tokens.shape[1]
     scratch = (
         np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64),

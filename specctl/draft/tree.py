@@ -21,6 +21,7 @@ from specctl.draft.proposal import (
     SOURCE_FROZEN,
     SOURCE_REQUEST,
     gather,
+    limits_of,
     next_token,
     order,
 )
@@ -115,10 +116,7 @@ def grow_rows(
     probs,
     sizes,
 ):  # fmt: skip
-    limits = (
-        np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
-        np.int64(settings[5]),
-    )  # fmt: skip
+    limits = limits_of(settings)
     places, matches = np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64)
     for i in range(slots.size):
         if heads[0, i] == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
-import random
 import re
 import signal
 import subprocess
@@ -17,40 +16,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from draft.texts import RUNGS, TEXTS, Texts, arrays, texts_of
 
 from specctl.draft import corpus_file
 from specctl.draft.chains import HEAD, SEPARATOR, block_words
 from specctl.draft.corpus_file import (
     CHAINS_LAYOUT,
     build_block,
-    documents_of,
     fingerprint_of,
     load,
     read_header,
     save,
     set_aside,
 )
-from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.errors import CorpusFileError
-
-RUNGS = (1, 2, 6)
-Texts = list[list[int]]
-
-
-def arrays(texts: Texts) -> list[np.ndarray]:
-    return [np.array(text, np.int32) for text in texts]
-
-
-def texts_of(corpus: FrozenCorpus) -> Texts:
-    return [document.tolist() for document in documents_of(corpus)]
-
-
-def random_texts(documents: int, seed: int = 1) -> Texts:
-    generator = random.Random(seed)
-    return [[generator.randrange(40) for _ in range(generator.randrange(1, 60))] for _ in range(documents)]
-
-
-TEXTS = random_texts(30)
 
 
 @pytest.fixture

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from draft.texts import RUNGS, TEXTS, arrays, random_texts, texts_of
 
 from specctl.draft.chains import SEPARATOR, block_words, find, stack_hashes
-from specctl.draft.frozen_corpus import FrozenCorpus, build_block, documents_of, merge
-
-RUNGS = (1, 2, 6)
-Texts = list[list[int]]
-
-
-def arrays(texts: Texts) -> list[np.ndarray]:
-    return [np.array(text, np.int32) for text in texts]
-
-
-def texts_of(corpus: FrozenCorpus) -> Texts:
-    return [document.tolist() for document in documents_of(corpus)]
-
-
-def random_texts(documents: int, seed: int = 1) -> Texts:
-    generator = random.Random(seed)
-    return [[generator.randrange(40) for _ in range(generator.randrange(1, 60))] for _ in range(documents)]
-
-
-TEXTS = random_texts(30)
-
+from specctl.draft.frozen_corpus import build_block, merge
 
 # What is built
 
