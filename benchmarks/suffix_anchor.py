@@ -63,9 +63,7 @@ class Own:
         self.index = SuffixIndex(options, max_requests, most_tokens)
         self.digest = 0
         self._filler = max_requests - 1
-        self._slot = np.zeros(1, np.int32)
-        self._budget = np.zeros(1, np.int32)
-        self._least_prob = np.array([options.min_token_prob])
+        self._least_prob = options.min_token_prob
 
     def fill(self, responses: Iterable[Ints]) -> None:
         """Each response is a finished request without a prompt. The last slot must be free."""
@@ -86,10 +84,7 @@ class Own:
         self.index.extend(slot, tokens)
 
     def speculate(self, slot: int, known: Ints, budget: int) -> tuple[Ints, npt.NDArray[np.float32]]:
-        self._slot[0], self._budget[0] = slot, budget
-        batch = self.index.propose_batch(self._slot, self._budget, self._least_prob)
-        length = int(batch.lengths[0])
-        return batch.tokens[0, :length], batch.probs[0, :length]
+        return self.index.propose(slot, budget, self._least_prob)
 
     def finish(self, slot: int) -> None:
         self.index.finish(slot)
@@ -98,10 +93,10 @@ class Own:
         self.index.discard(slot)
 
     def settle(self) -> None:
-        self.index.stats()
+        self.index.settle()
 
     def set_min_token_prob(self, value: float) -> None:
-        self._least_prob[0] = value
+        self._least_prob = value
 
 
 class Anchor:

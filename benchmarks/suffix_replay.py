@@ -69,8 +69,9 @@ def _replay_one(arm: Arm, request: Request, num_speculative_tokens: int, result:
     arm.update(0, arm.given(every[at - 1 : at]))
     while at < every.size:
         budget = min(num_speculative_tokens, every.size - at - 1)
+        known = every[:at]
         started_s = time.perf_counter()
-        draft, probs = arm.speculate(0, every[:at], budget) if budget else ((), ())
+        draft, probs = arm.speculate(0, known, budget) if budget else ((), ())
         between_s = time.perf_counter()
         accepted = accepted_tokens(draft, every[at : at + len(draft)])
         emitted = every[at : at + accepted + 1]

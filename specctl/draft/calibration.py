@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
-__all__ = ["MOST_MATCH", "chances"]
+from specctl.draft.gather import CANDIDATES
+
+__all__ = ["MOST_MATCH", "chance_at", "chances"]
 
 MOST_MATCH = 32
 # Weights of: 1, log match, log(match)^2, log voters, log((votes + 1/2) / (others + 1/2)), unanimous,
@@ -20,13 +23,13 @@ _OWN = (-1.972, 0.1275, -0.0633, 0.5304, 1.0771, -0.0112, 0.2165, 1.0402, -0.571
 _CORPUS = (-2.551, -0.0727, 0.152, -0.375, 0.3766, -0.0108, 0.2719, 1.0417, 0.7792)
 
 
-def chances(most_votes: int) -> npt.NDArray[np.float32]:
-    """float32[2, MOST_MATCH + 1, most_votes + 1, most_votes + 1]: own or corpus, match, votes, voters.
+def chances() -> npt.NDArray[np.float32]:
+    """float32[2, ...]: own or corpus, then match, votes and voters flattened, as ``chance_at`` reads them.
 
     The probability that a token comes true, given that everything before it did.
     """
     match, votes, voters = np.meshgrid(
-        np.arange(MOST_MATCH + 1), np.arange(most_votes + 1), np.arange(most_votes + 1), indexing="ij"
+        np.arange(MOST_MATCH + 1), np.arange(CANDIDATES + 1), np.arange(CANDIDATES + 1), indexing="ij"
     )
     log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
     unanimous = votes == voters
@@ -37,4 +40,10 @@ def chances(most_votes: int) -> npt.NDArray[np.float32]:
     )  # fmt: skip
     logits = [sum(w * f for w, f in zip(weights, features, strict=True)) for weights in (_OWN, _CORPUS)]
     table: npt.NDArray[np.float32] = (1.0 / (1.0 + np.exp(-np.stack(logits)))).astype(np.float32)
-    return table
+    return table.reshape(2, -1)
+
+
+@njit(cache=True, nogil=True)
+def chance_at(chance, match, votes, voters):
+    """chance: one row of ``chances``."""
+    return chance[(min(match, MOST_MATCH) * (CANDIDATES + 1) + votes) * (CANDIDATES + 1) + voters]

@@ -5,9 +5,11 @@ n-gram to its latest occurrence. ``back`` links an occurrence to the one before 
 the longest rung that has one: a chain visits occurrences of a long n-gram first and of shorter ones after.
 Words of a block, from ``row[BASE]`` on, with R rungs:
 
-    text    [CAP]      token ids; SEPARATOR between the documents of a corpus
-    back    [CAP]      distance to the previous occurrence, 0 = none
+    cell    [CAP, 2]   token id, SEPARATOR between the documents of a corpus; then the link ``back``, as the
+                       distance to the previous occurrence, 0 = none
     bucket  [NB1]      of the first rung, then [R - 1, NB]: 0 = free, else tag << POS_BITS | ring index + 1
+
+A token and its link share a cache line: at 10 million tokens nearly every step along a chain is a miss.
 
 A bucket's n-gram is compared with the text itself, so hash collisions cost time and never exactness. Single
 tokens have at most SINGLES buckets; when four fifths of them are taken, further ids are found by longer
@@ -22,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from specctl.draft.memory import prefetch
+
 __all__ = [
     "BASE",
     "CAP",
@@ -35,6 +39,8 @@ __all__ = [
     "TAIL",
     "block_words",
     "bucket_start",
+    "fetch_buckets",
+    "fetch_cells",
     "find",
     "index_of",
     "index_stored",
@@ -43,6 +49,7 @@ __all__ = [
     "same_gram",
     "stack_hashes",
     "store",
+    "text_of",
 ]
 
 BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING, KNOWN, NB1, TAKEN = range(12)
@@ -89,6 +96,13 @@ def new_row(base: int, cap: int, rungs: npt.NDArray[np.int64], *, is_ring: bool)
     return row
 
 
+def text_of(
+    mem: npt.NDArray[np.uint32], base: int, cap: int, first: int, last: int
+) -> npt.NDArray[np.uint32]:
+    """A view of the tokens at ring indices first to last - 1 of the block at ``base``."""
+    return mem[base : base + 2 * cap][2 * first : 2 * last : 2]
+
+
 @njit(cache=True, nogil=True)
 def index_of(row, pos):
     """Ring index of a position in (HEAD - CAP, HEAD]."""
@@ -115,7 +129,7 @@ def stack_hashes(mem, row, pos, rungs, out):  # rungs int64[R] ascending, out ui
     h = _SEED
     rung = 0
     for j in range(min(rungs[-1], pos + 1)):
-        token = mem[base + idx]
+        token = mem[base + 2 * idx]
         if token == _SEPARATOR:
             break
         h = (h ^ np.uint64(token)) * _STEP
@@ -134,7 +148,7 @@ def _gram_hash(mem, row, idx, length):
     base = row[BASE]
     h = _SEED
     for _ in range(length):
-        h = (h ^ np.uint64(mem[base + idx])) * _STEP
+        h = (h ^ np.uint64(mem[base + 2 * idx])) * _STEP
         h ^= h >> _HALF
         idx -= 1
         if idx < 0:
@@ -168,7 +182,7 @@ def same_gram(mem, row, idx, mem_b, row_b, idx_b, length):
     """True if the ``length`` tokens that end at the two ring indices are equal."""
     base, base_b = row[BASE], row_b[BASE]
     for _ in range(length):
-        if mem[base + idx] != mem_b[base_b + idx_b]:
+        if mem[base + 2 * idx] != mem_b[base_b + 2 * idx_b]:
             return False
         idx -= 1
         if idx < 0:
@@ -198,6 +212,30 @@ def find(mem, row, rungs, rung, h, mem_b, row_b, idx_b):
         bucket += 1
         if bucket == nb:
             bucket = 0
+
+
+@njit(cache=True, nogil=True)
+def fetch_buckets(mem, row, hashes, usable):
+    """Bring the buckets where ``find`` will begin into the cache; nothing waits for them."""
+    for rung in range(usable):
+        start, nb = _table(row, rung)
+        prefetch(mem, start + _home(nb, hashes[rung]))
+
+
+@njit(cache=True, nogil=True)
+def fetch_cells(mem, row, hashes, usable):
+    """Bring the occurrences that these buckets name into the cache; nothing waits for them."""
+    bits = np.uint64(row[POS_BITS])
+    mask = (_ONE << bits) - _ONE
+    for rung in range(usable):
+        start, nb = _table(row, rung)
+        word = np.uint64(mem[start + _home(nb, hashes[rung])])
+        if word != np.uint64(0) and (word & ~mask) == _tag(row, hashes[rung]):
+            at = row[BASE] + 2 * (np.int64(word & mask) - 1)
+            prefetch(mem, at)
+            # Where the tokens before it and after it are.
+            prefetch(mem, max(at - 14, row[BASE]))
+            prefetch(mem, at + 14)
 
 
 @njit(cache=True, nogil=True)
@@ -239,9 +277,9 @@ def _evict_oldest(mem, row, rungs, hashes):
 @njit(cache=True, nogil=True)
 def store(mem, row, tokens):  # tokens uint32[n] or int32[n] that fit
     """Append tokens without indexing them. Not for a ring."""
-    start = row[BASE] + row[KNOWN]
+    start = row[BASE] + 2 * row[KNOWN]
     for i in range(tokens.size):
-        mem[start + i] = np.uint32(tokens[i])
+        mem[start + 2 * i] = np.uint32(tokens[i])
     row[KNOWN] += tokens.size
 
 
@@ -262,7 +300,7 @@ def push(mem, row, rungs, hashes, token):  # token uint32, hashes uint64[R] scra
     pos = row[HEAD]
     if pos - row[ORIGIN] >= row[CAP]:
         row[ORIGIN] += row[CAP]
-    mem[row[BASE] + pos - row[ORIGIN]] = token
+    mem[row[BASE] + 2 * (pos - row[ORIGIN])] = token
     row[KNOWN] = pos + 1
     _index_head(mem, row, rungs, hashes)
 
@@ -282,5 +320,5 @@ def _index_head(mem, row, rungs, hashes):
                 continue
             row[TAKEN] += 1
         mem[_table(row, rung)[0] + bucket] = np.uint32(_tag(row, hashes[rung]) | np.uint64(idx + 1))
-    mem[base + cap + idx] = np.uint32(link)
+    mem[base + 2 * idx + 1] = np.uint32(link)
     row[HEAD] = pos + 1

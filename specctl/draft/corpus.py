@@ -13,6 +13,7 @@ import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.chains import (
+    BASE,
     HEAD,
     LIMIT,
     MIN_CAP,
@@ -23,6 +24,7 @@ from specctl.draft.chains import (
     index_of,
     new_row,
     push,
+    text_of,
 )
 from specctl.draft.options import SHARED
 from specctl.draft.proposal import BLOCK_TOKENS
@@ -54,7 +56,7 @@ def _document(mem, row, hits, pos, out):
     count = 0
     while pos < row[HEAD]:
         idx = index_of(row, pos)
-        token = mem[row[0] + idx]
+        token = mem[row[BASE] + 2 * idx]
         if count == 0 or idx % BLOCK_TOKENS == 0:
             total += hits[idx // BLOCK_TOKENS]
         if token == SEPARATOR:
@@ -93,7 +95,7 @@ class LiveCorpora:
         self._cap = cap
         self._names: dict[str, int] = {}
         self._users = [0] * max_namespaces
-        self._waiting: deque[tuple[int, Ints]] = deque()
+        self.waiting: deque[tuple[int, Ints]] = deque()
         self._waiting_tokens = 0
         self._indexed_of_first = 0
         self._scanned = [0] * max_namespaces
@@ -148,10 +150,12 @@ class LiveCorpora:
         return space
 
     def _drop_waiting(self, space: int) -> None:
-        if self._waiting and self._waiting[0][0] == space:
+        if self.waiting and self.waiting[0][0] == space:
             self._indexed_of_first = 0
-        self._waiting = deque(item for item in self._waiting if item[0] != space)
-        self._waiting_tokens = sum(output.size for _, output in self._waiting)
+        kept = [item for item in self.waiting if item[0] != space]
+        self.waiting.clear()
+        self.waiting.extend(kept)
+        self._waiting_tokens = sum(output.size for _, output in self.waiting)
 
     @property
     def bytes_used(self) -> int:
@@ -179,9 +183,8 @@ class LiveCorpora:
         head = int(row[HEAD])
         # A position from before the namespace got its ring is none of its own.
         start = max(position if position <= head else 0, int(row[TAIL]))
-        first = int(row[0])
         at, end = start % self._cap, head % self._cap
-        ring = self.mem[first : first + self._cap]
+        ring = text_of(self.mem, int(row[BASE]), self._cap, 0, self._cap)
         text = (
             ring[at:end].copy()
             if at <= end and head - start < self._cap
@@ -196,20 +199,20 @@ class LiveCorpora:
         output = output[-(int(self.rows[space, LIMIT]) - 1) :]
         if output.size == 0:
             return
-        while self._waiting and self._waiting_tokens + output.size > self._most_waiting_tokens:
-            self.index_waiting(self._waiting[0][1].size)
+        while self.waiting and self._waiting_tokens + output.size > self._most_waiting_tokens:
+            self.index_waiting(self.waiting[0][1].size)
         self._credit[space] += _RESCUE_SHARE * output.size
         if output.size > self._most_waiting_tokens:
             self._append(space, output, ends=True)
             return
-        self._waiting.append((space, output))
+        self.waiting.append((space, output))
         self._waiting_tokens += output.size
 
     def index_waiting(self, most_tokens: int) -> int:
         """Index up to ``most_tokens`` of the waiting outputs, the oldest first; how many were done."""
         done = 0
-        while done < most_tokens and self._waiting:
-            space, first = self._waiting[0]
+        while done < most_tokens and self.waiting:
+            space, first = self.waiting[0]
             start = self._indexed_of_first
             part = first[start : start + most_tokens - done]
             ends = start + part.size == first.size
@@ -217,7 +220,7 @@ class LiveCorpora:
             done += part.size
             self._indexed_of_first += part.size
             if ends:
-                self._waiting.popleft()
+                self.waiting.popleft()
                 self._waiting_tokens -= first.size
                 self._indexed_of_first = 0
         return done
@@ -238,7 +241,7 @@ class LiveCorpora:
                 break
             fits = self._waiting_tokens + size <= self._most_waiting_tokens and size <= self._credit[space]
             if hits >= _RESCUE_HITS and size > 0 and fits:
-                self._waiting.append((space, self._scratch[:size].copy()))
+                self.waiting.append((space, self._scratch[:size].copy()))
                 self._waiting_tokens += size
                 self._credit[space] -= size
                 self.rescued_tokens += size

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-CHAINS_LAYOUT = 1
+CHAINS_LAYOUT = 2
 """One more whenever ``chains`` gives a word of the block or of the row another meaning."""
 
 _MAGIC = b"SPECCTLC"

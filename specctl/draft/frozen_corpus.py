@@ -11,6 +11,7 @@ import xxhash
 from numba import njit
 
 from specctl.draft.chains import (
+    CAP,
     HEAD,
     MAX_RUNG,
     MIN_CAP,
@@ -18,6 +19,7 @@ from specctl.draft.chains import (
     block_words,
     new_row,
     push,
+    text_of,
 )
 from specctl.draft.checks import checked_ints
 
@@ -42,7 +44,7 @@ _SLICE_TOKENS = 2**20
 
 @dataclass(frozen=True, eq=False)
 class FrozenCorpus:
-    """``chains`` can search it. ``mem`` is never writable, so that memory and a file are one type to numba.
+    """``chains`` can search it. ``mem`` is never writable.
 
     mem    uint32[block_words(cap, rungs)]
     row    int64[ROW_WORDS]
@@ -99,8 +101,9 @@ def build_block(documents: Iterable[Ints], rungs: Sequence[int] | Rungs) -> Froz
 
 
 def documents_of(corpus: FrozenCorpus) -> Iterator[Ints]:
-    """Every document, int32[n], the oldest first; not writable, and a part of the corpus's own memory."""
-    return documents_in(corpus.mem[: int(corpus.row[HEAD])])
+    """Every document, int32[n], the oldest first."""
+    text = text_of(corpus.mem, 0, int(corpus.row[CAP]), 0, int(corpus.row[HEAD]))
+    return documents_in(np.ascontiguousarray(text))
 
 
 def documents_in(text: npt.NDArray[np.uint32]) -> Iterator[Ints]:

@@ -1,18 +1,14 @@
-"""From a context to a draft, over the chains of a text: gather occurrences, vote token by token.
+"""From a context to a draft: gather its occurrences in each source, vote token by token, keep the best.
 
 The rule, per request and per source (its own tokens; the live corpus of its namespace; a frozen corpus):
 
-1. Occurrences of the context are sampled rung by rung, the longest rung first: from the n-gram's latest
-   occurrence along its chain (see ``chains``), at most VISITS of a rung, until one matches less than the
-   rung. CANDIDATES are kept in all: those that have a next token, each compared backwards to its true match,
-   up to max_match_tokens. After a rung that brings them to ENOUGH no shorter one is looked at. In its own
-   tokens the context itself is the last occurrence, and one walk along its chain is all.
-2. They are ordered by match, then by recency. Every match m that occurs defines a set: the occurrences that
-   match at least m tokens. Each set drafts the token that most of its occurrences continue with (ties: the
-   first in the order), and those that agree go on. The token's probability, given the ones before it, comes
-   from ``calibration`` by the match m + j at depth j, its votes and the voters. A draft ends where the
-   product, the expected gain of one more token, falls below the least that the caller asks for, or at
-   min(budget, floor(max_spec_factor * m + max_spec_offset)).
+1. Occurrences of the context are sampled as ``gather`` says, and ordered by match, then by recency.
+2. Every match m that occurs defines a set: the occurrences that match at least m tokens. Each set drafts the
+   token that most of its occurrences continue with (ties: the first in the order), and those that agree go
+   on. The token's probability, given the ones before it, comes from ``calibration`` by the match m + j at
+   depth j, its votes and the voters. A draft ends where the product, the expected gain of one more token,
+   falls below the least that the caller asks for, or at min(budget, floor(max_spec_factor * m +
+   max_spec_offset)).
 3. The set with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
    match, then to the earlier source.
 
@@ -24,29 +20,32 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from specctl.draft.calibration import MOST_MATCH
-from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of, stack_hashes
+from specctl.draft.calibration import chance_at
+from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, fetch_buckets, fetch_cells, index_of, stack_hashes
+from specctl.draft.gather import gather, limits_of, order, read_on, room_of
+from specctl.draft.memory import prefetch
+from specctl.draft.status import REFUSED, RESIZE
+from specctl.draft.tables import (
+    AHEAD,
+    corpora_of,
+    have_room,
+    outputs_of,
+    requests_of,
+    rule_of,
+    scratch_of,
+)
 
 __all__ = [
     "BLOCK_TOKENS",
-    "CANDIDATES",
     "COUNTERS",
-    "ENOUGH",
     "SOURCE_FROZEN",
     "SOURCE_GLOBAL",
     "SOURCE_NONE",
     "SOURCE_REQUEST",
-    "VISITS",
-    "gather",
-    "limits_of",
-    "next_token",
-    "order",
+    "propose_one",
     "propose_rows",
 ]
 
-CANDIDATES = 8
-VISITS = 12
-ENOUGH = 4
 BLOCK_TOKENS = 64
 """Hits of a corpus are counted by blocks of this many tokens."""
 SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN = range(4)
@@ -58,137 +57,43 @@ COUNTERS = (
     *(f"drafted_{s}" for s in _SOURCES),
 )
 
-_SEPARATOR = np.uint32(SEPARATOR)
-
 
 @njit(cache=True, nogil=True)
-def _match_tokens(mem, row, pos, arena, own, most):
-    """How many tokens that end at pos equal the request's last ones, at most ``most``."""
-    most = min(most, pos - row[TAIL] + 1, own[KNOWN])
-    at = index_of(row, pos)
-    base = row[BASE]
-    end = own[BASE] + own[KNOWN] - 1
-    for j in range(most):
-        if mem[base + at] != arena[end - j]:
-            return j
-        at -= 1
-        if at < 0:
-            at += row[CAP]
-    return most
-
-
-@njit(cache=True, nogil=True)
-def next_token(mem, row, pos):
-    """The token at pos, SEPARATOR where the text or the document has ended."""
-    if pos >= row[KNOWN]:
-        return _SEPARATOR
-    return mem[row[BASE] + index_of(row, pos)]
-
-
-@njit(cache=True, nogil=True)
-def _older(mem, row, pos):
-    """The occurrence that ``pos`` links to, -1 where there is none alive."""
-    distance = np.int64(mem[row[BASE] + row[CAP] + index_of(row, pos)])
-    if distance == 0 or pos - distance < row[TAIL]:
-        return np.int64(-1)
-    return pos - distance
-
-
-@njit(cache=True, nogil=True)
-def _latest(mem, row, rungs, rung, h, arena, own, last):
-    """The latest occurrence of the context's n-gram, -1 where there is none."""
-    idx = find(mem, row, rungs, rung, h, arena, own, last)[1]
-    if idx < 0:
-        return np.int64(-1)
-    newest = row[HEAD] - 1
-    behind = index_of(row, newest) - idx
-    return newest - (behind if behind >= 0 else behind + row[CAP])
-
-
-@njit(cache=True, nogil=True)
-def gather(mem, row, rungs, arena, own, is_own, limits, places, matches):
-    """Step 1. Fills places (position of the next token) and matches; returns how many."""
-    least, most = limits[0], limits[1]
-    visits, enough = limits[4], limits[5]
-    last = own[KNOWN] - 1
-    # The context itself is the last thing indexed: its link is where its own text goes on.
-    is_linked = is_own and own[HEAD] == own[KNOWN]
-    hashes = np.empty(rungs.size, np.uint64)
-    usable = 1 if is_linked else stack_hashes(arena, own, last, rungs, hashes)
-    count = 0
-    seen_from = most + 1
-    for rung in range(usable - 1, -1, -1):
-        if is_linked:
-            pos = _older(mem, row, last)
-        else:
-            pos = _latest(mem, row, rungs, rung, hashes[rung], arena, own, last)
-        for _ in range(visits):
-            if pos < 0 or count == CANDIDATES:
-                break
-            match = _match_tokens(mem, row, pos, arena, own, most)
-            if match < rungs[rung]:
-                break
-            is_new = least <= match < seen_from
-            if is_new and next_token(mem, row, pos + 1) != _SEPARATOR:
-                places[count] = pos + 1
-                matches[count] = match
-                count += 1
-            pos = _older(mem, row, pos)
-        if count >= enough:
+def _vote(heads, kept, voters):
+    """(winning token, its votes) among heads[kept[:voters]]. Ties: who came first."""
+    best, won = heads[kept[0]], 0
+    for a in range(voters):
+        token = heads[kept[a]]
+        votes = 0
+        for b in range(voters):
+            if heads[kept[b]] == token:
+                if b < a:
+                    break
+                votes += 1
+        if votes > won:
+            best, won = token, votes
+        if won >= voters - a - 1:
             break
-        seen_from = rungs[rung]
-    return count
+    return best, won
 
 
 @njit(cache=True, nogil=True)
-def order(places, matches, count):
-    """Step 2's order, by insertion: longest match first, then the most recent."""
-    for i in range(1, count):
-        place, match = places[i], matches[i]
-        j = i - 1
-        while j >= 0 and (matches[j] < match or (matches[j] == match and places[j] < place)):
-            places[j + 1], matches[j + 1] = places[j], matches[j]
-            j -= 1
-        places[j + 1], matches[j + 1] = place, match
-
-
-@njit(cache=True, nogil=True)
-def _vote(mem, row, places, size, tokens, votes):
-    """Drops voters that have ended; (voters left, winning token, its votes). Ties: who came first."""
-    alive = 0
-    distinct = 0
+def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, probs):
+    """The draft of the first ``size`` occurrences; (length, score), 0 once it cannot score above beat."""
     for i in range(size):
-        token = next_token(mem, row, places[i])
-        if token == _SEPARATOR:
-            continue
-        places[alive] = places[i]
-        alive += 1
-        at = 0
-        while at < distinct and tokens[at] != token:
-            at += 1
-        if at == distinct:
-            tokens[at] = token
-            votes[at] = 0
-            distinct += 1
-        votes[at] += 1
-    best = 0
-    for at in range(1, distinct):
-        if votes[at] > votes[best]:
-            best = at
-    return alive, tokens[best], votes[best] if distinct else 0
-
-
-@njit(cache=True, nogil=True)
-def _draft(mem, row, places, size, match, budget, chance, min_prob, beat, scratch, out, probs):
-    """One set's draft; (length, score), a score of 0 once it cannot be above beat. Consumes places."""
-    tokens, votes = scratch
+        kept[i] = i
     prob = 1.0
     score = 0.0
     for j in range(budget):
-        voters, token, won = _vote(mem, row, places, size, tokens, votes)
+        voters = 0
+        for a in range(size):
+            if ends[kept[a]] > j:
+                kept[voters] = kept[a]
+                voters += 1
         if voters == 0:
             return j, score
-        prob *= chance[min(match + j, MOST_MATCH), won, voters]
+        token, won = _vote(after[j], kept, voters)
+        prob *= chance_at(chance, match + j, won, voters)
         if prob < min_prob:
             return j, score
         if score + prob * (budget - j) <= beat:
@@ -197,100 +102,117 @@ def _draft(mem, row, places, size, match, budget, chance, min_prob, beat, scratc
         probs[j] = prob
         score += prob
         size = 0
-        for i in range(voters):
-            if next_token(mem, row, places[i]) == token:
-                places[size] = places[i] + 1
+        for a in range(voters):
+            if after[j, kept[a]] == token:
+                kept[size] = kept[a]
                 size += 1
     return budget, score
 
 
 @njit(cache=True, nogil=True)
-def _copy(source, target, size):
-    """A loop: numba takes seconds to compile the assignment of a slice."""
-    for i in range(size):
-        target[i] = source[i]
+def _search(text, context, is_own, limits, budget, scratch):
+    """Step 1 for one source, read on as far as drafts may go; how many occurrences."""
+    mem, row = text
+    rungs, hashes, usable, arena, own = context
+    numbers = scratch[0]
+    places, matches = numbers[0], numbers[1]
+    count = gather(mem, row, rungs, hashes, usable, arena, own, is_own, limits, places, matches)
+    order(places, matches, count)
+    read_on(mem, row, places, matches, count, limits, budget, numbers[4:], numbers[2])
+    return count
 
 
 @njit(cache=True, nogil=True)
-def _best_of_source(
-    mem, row, rungs, arena, own, is_own, limits, chance, budget, min_prob, scratch, out, probs, beat
-):
-    """Steps 1 to 3 for one source: (length, match, score, position of the first occurrence).
+def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, beat):
+    """Steps 2 and 3 for what _search has found: (length, match, score).
 
     Writes out and probs only when the score is above ``beat``.
     """
-    places, matches, voters, drafted, path, tokens, votes = scratch
-    count = gather(mem, row, rungs, arena, own, is_own, limits, places, matches)
-    order(places, matches, count)
+    numbers, drafted, path, _, _ = scratch
+    matches, ends, kept, after = numbers[1], numbers[2], numbers[3], numbers[4:]
     best_length, best_match = 0, 0
     for size in range(1, count + 1):
         match = matches[size - 1]
         if size < count and matches[size] == match:
             continue
-        room = min(budget, np.int64(limits[2] * match + limits[3] + 1e-6))
+        room = room_of(limits, match, budget)
         if room <= beat:
             continue
-        _copy(places, voters, size)
-        length, score = _draft(
-            mem, row, voters, size, match, room, chance, min_prob, beat, (tokens, votes), drafted, path
-        )
+        length, score = _draft(after, ends, size, match, room, chance, min_prob, beat, kept, drafted, path)
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
-            _copy(drafted, out, length)
-            _copy(path, probs, length)
-    return best_length, best_match, beat, places[0] if count else np.int64(0)
+            for j in range(length):
+                out[j], probs[j] = drafted[j], path[j]
+    return best_length, best_match, beat
 
 
 @njit(cache=True, nogil=True)
-def _are_legal(rows, slots, budgets, min_probs):
+def _checked_width(rows, slots, budgets, min_probs):
+    """The largest budget, or REFUSED where an argument is not legal."""
+    if budgets.size != slots.size or (min_probs.size > 0 and min_probs.size != slots.size):
+        return REFUSED
+    width = 0
     for i in range(slots.size):
-        if not 0.0 <= min_probs[i] <= 1.0:
-            return False
+        if min_probs.size > 0 and not 0.0 <= min_probs[i] <= 1.0:
+            return REFUSED
         if not 0 <= slots[i] < rows.shape[0] or rows[slots[i], CAP] == 0 or budgets[i] < 0:
-            return False
-    return True
+            return REFUSED
+        if budgets[i] > width:
+            width = np.int64(budgets[i])
+    return width
 
 
 @njit(cache=True, nogil=True)
-def _best_of_all(requests, live, frozen, slot, limits, chances, budget, min_prob, scratch, out, probs):
-    """The rule for one request; (length, match, source)."""
-    arena, rows, own_rungs = requests
-    mem, corpus_rows, hits, rungs, spaces = live
-    frozen_mem, frozen_row, reads_frozen = frozen
+def _fetch_buckets(requests, corpora, slot, hashes):
+    """Hash the request's context and bring what its search begins with into the cache; usable hashes."""
+    arena, rows, rungs = requests
+    live_mem, live_rows, _, spaces, frozen_mem, frozen_row, reads_frozen = corpora
     own = rows[slot]
-    chance = chances[0]
-    length, match, score, _ = _best_of_source(
-        arena, own, own_rungs, arena, own, True, limits, chance, budget, min_prob, scratch, out, probs, 0.0
-    )
+    if own[KNOWN] == 0:
+        return 0
+    usable = stack_hashes(arena, own, own[KNOWN] - 1, rungs, hashes)
+    if spaces[slot] >= 0:
+        fetch_buckets(live_mem, live_rows[spaces[slot]], hashes, usable)
+    if reads_frozen[slot]:
+        fetch_buckets(frozen_mem, frozen_row, hashes, usable)
+    return usable
+
+
+@njit(cache=True, nogil=True)
+def _fetch_cells(corpora, slot, hashes, usable):
+    live_mem, live_rows, _, spaces, frozen_mem, frozen_row, reads_frozen = corpora
+    if spaces[slot] >= 0:
+        fetch_cells(live_mem, live_rows[spaces[slot]], hashes, usable)
+    if reads_frozen[slot]:
+        fetch_cells(frozen_mem, frozen_row, hashes, usable)
+
+
+@njit(cache=True, nogil=True)
+def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, probs):
+    """The rule for one request; (length, match, source). Columns after the draft become 0."""
+    live_mem, live_rows, hits, spaces, frozen_mem, frozen_row, reads_frozen = corpora
+    limits, chances = rule
+    arena, own = context[3], context[4]
+    count = _search((arena, own), context, True, limits, budget, scratch)
+    # What the buckets name arrives while this draft is made.
+    _fetch_cells(corpora, slot, context[1], context[2])
+    length, match, score = _best_draft(count, limits, chances[0], budget, min_prob, scratch, out, probs, 0.0)
     source = SOURCE_REQUEST if length else SOURCE_NONE
     space = spaces[slot]
-    if space >= 0 and corpus_rows[space, HEAD] > 0:
-        row = corpus_rows[space]
-        drafted, drafted_match, score, place = _best_of_source(
-            mem,
-            row,
-            rungs,
-            arena,
-            own,
-            False,
-            limits,
-            chances[1],
-            budget,
-            min_prob,
-            scratch,
-            out,
-            probs,
-            score,
+    if space >= 0 and live_rows[space, HEAD] > 0:
+        count = _search((live_mem, live_rows[space]), context, False, limits, budget, scratch)
+        drafted, drafted_match, score = _best_draft(
+            count, limits, chances[1], budget, min_prob, scratch, out, probs, score
         )
         if drafted:
             length, match, source = drafted, drafted_match, SOURCE_GLOBAL
-            at = index_of(row, place) // BLOCK_TOKENS
+            at = index_of(live_rows[space], scratch[0][0, 0]) // BLOCK_TOKENS
             hits[space, at] = min(hits[space, at] + 1, 255)
     if reads_frozen[slot] and frozen_row[HEAD] > 0:
-        drafted, drafted_match, score, _ = _best_of_source(
-            frozen_mem, frozen_row, rungs, arena, own, False, limits, chances[1], budget, min_prob, scratch,
-            out, probs, score,
-        )  # fmt: skip
+        count = _search((frozen_mem, frozen_row), context, False, limits, budget, scratch)
+        drafted, drafted_match, score = _best_draft(
+            count, limits, chances[1], budget, min_prob, scratch, out, probs, score
+        )
         if drafted:
             length, match, source = drafted, drafted_match, SOURCE_FROZEN
     for j in range(length, out.size):
@@ -300,71 +222,84 @@ def _best_of_all(requests, live, frozen, slot, limits, chances, budget, min_prob
 
 
 @njit(cache=True, nogil=True)
-def limits_of(settings):
-    """Settings as numbers of their kinds: counts are integers."""
-    return (
-        np.int64(settings[0]), np.int64(settings[1]), settings[2], settings[3], np.int64(settings[4]),
-        np.int64(settings[5]),
+def _propose(requests, corpora, rule, slot, hashes, usable, budget, least, scratch, counters, out, probs):
+    """One request's draft, into out and probs; (length, match, source)."""
+    arena, rows, rungs = requests
+    settings, chances = rule
+    if budget == 0 or usable == 0:
+        for j in range(out.size):
+            out[j] = 0
+            probs[j] = 0
+        return 0, 0, SOURCE_NONE
+    context = rungs, hashes, usable, arena, rows[slot]
+    length, match, source = _best_of_all(
+        context, slot, corpora, (limits_of(settings), chances), budget, least, scratch, out, probs
+    )
+    counters[0] += 1
+    if length:
+        counters[1] += match
+        counters[1 + source] += 1
+        counters[4 + source] += length
+    return length, match, source
+
+
+@njit(cache=True)
+def propose_one(address, slot, budget, min_prob):
+    """As propose_rows for one request, into row 0 of a batch of width ``budget``; the draft's length.
+
+    It keeps the GIL: letting it go and taking it back costs a twentieth of the call.
+    """
+    requests, corpora = requests_of(address), corpora_of(address)
+    settings, chances, counters = rule_of(address)
+    rows = requests[1]
+    is_free = not 0 <= slot < rows.shape[0] or rows[slot, CAP] == 0
+    if is_free or budget < 0 or not 0.0 <= min_prob <= 1.0:
+        return REFUSED
+    if not have_room(address, 1, budget):
+        return RESIZE
+    tokens, probs, heads = outputs_of(address, 1, budget)
+    scratch = scratch_of(address, 0, budget)
+    hashes = scratch[3][0]
+    usable = _fetch_buckets(requests, corpora, slot, hashes)
+    heads[0, 0], heads[1, 0], heads[2, 0] = _propose(
+        requests, corpora, (settings, chances), slot, hashes, usable, budget, min_prob, scratch, counters[0],
+        tokens[0], probs[0],
     )  # fmt: skip
+    return np.int64(heads[0, 0])
 
 
 @njit(cache=True, nogil=True)
-def propose_rows(
-    arena,  # uint32[...] texts of the requests
-    rows,  # int64[max_requests, ROW_WORDS]
-    corpora,  # uint32[...]
-    corpus_rows,  # int64[namespaces, ROW_WORDS]
-    hits,  # uint8[namespaces, blocks] added to
-    spaces,  # int32[max_requests] namespace of a slot, -1: no corpus
-    frozen_mem,  # uint32[...] corpus from a file, not writable
-    frozen_row,  # int64[ROW_WORDS]
-    reads_frozen,  # bool[max_requests] whether a slot is of its namespace
-    rungs,  # int64[R] ascending, of every text
-    settings,  # float64[6]: least and most match, spec factor and offset, visits, enough
-    chances,  # float32[2, match, votes, voters] of calibration
-    slots,  # int32[n]
-    budgets,  # int32[n]
-    min_probs,  # float64[n]
-    first,  # rows first to last - 1 are done
-    last,
-    tokens,  # int32[n, max_budget] out
-    probs,  # float32[n, max_budget] out
-    heads,  # int32[3, n] out: lengths, match tokens, source
-    counters,  # int64[len(COUNTERS)] added to
-):
-    """A draft for every row. False, and nothing written, if a slot is free, a budget below 0 or a least
-    probability outside 0 to 1.
+def propose_rows(address, slots, budgets, min_probs, first, last, thread):
+    """A draft for each of rows first to last - 1, written where the ``tables`` at address say.
 
-    Flat arguments: numba takes microseconds to look at a tuple of arrays.
+    slots, budgets int32[n]; min_probs float64[n], or [0] where that of the settings counts. Returns the
+    batch's width, the largest budget; else nothing was written: REFUSED, for a slot is free, a budget below 0
+    or a least probability outside 0 to 1; RESIZE, for there is no room for the batch.
     """
-    if not _are_legal(rows, slots, budgets, min_probs):
-        return False
-    requests = arena, rows, rungs
-    live = corpora, corpus_rows, hits, rungs, spaces
-    frozen = frozen_mem, frozen_row, reads_frozen
-    limits = limits_of(settings)
-    width = tokens.shape[1]
-    scratch = (
-        np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64),
-        np.empty(width, np.int32), np.empty(width, np.float32),
-        np.empty(CANDIDATES, np.uint32), np.empty(CANDIDATES, np.int64),
-    )  # fmt: skip
-    for i in range(first, last):
-        budget = np.int64(budgets[i])
-        heads[0, i], heads[1, i], heads[2, i] = 0, 0, 0
-        if budget == 0 or rows[slots[i], KNOWN] == 0:
-            for j in range(width):
-                tokens[i, j] = 0
-                probs[i, j] = 0
-            continue
-        length, match, source = _best_of_all(
-            requests, live, frozen, slots[i], limits, chances, budget, min_probs[i], scratch, tokens[i],
-            probs[i],
-        )  # fmt: skip
-        heads[0, i], heads[1, i], heads[2, i] = length, match, source
-        counters[0] += 1
-        if length:
-            counters[1] += match
-            counters[1 + source] += 1
-            counters[4 + source] += length
-    return True
+    requests, corpora = requests_of(address), corpora_of(address)
+    settings, chances, counters = rule_of(address)
+    arena, rows, _ = requests
+    width = _checked_width(rows, slots, budgets, min_probs)
+    if width < 0:
+        return width
+    if not have_room(address, slots.size, width):
+        return RESIZE
+    tokens, probs, heads = outputs_of(address, slots.size, width)
+    scratch = scratch_of(address, thread, width)
+    hashes, usable = scratch[3], scratch[4]
+    for start in range(first, last, AHEAD):
+        end = min(start + AHEAD, last)
+        for i in range(start, end):
+            own = rows[slots[i]]
+            prefetch(arena, own[BASE] + 2 * own[KNOWN])
+        for i in range(start, end):
+            usable[i - start] = _fetch_buckets(requests, corpora, slots[i], hashes[i - start])
+        for i in range(start, end):
+            _fetch_cells(corpora, slots[i], hashes[i - start], usable[i - start])
+        for i in range(start, end):
+            least = min_probs[i] if min_probs.size else settings[6]
+            heads[0, i], heads[1, i], heads[2, i] = _propose(
+                requests, corpora, (settings, chances), slots[i], hashes[i - start], usable[i - start],
+                np.int64(budgets[i]), least, scratch, counters[thread], tokens[i], probs[i],
+            )  # fmt: skip
+    return width

@@ -8,32 +8,51 @@ long prompts and finished outputs are indexed in slices between two calls of ``p
 from __future__ import annotations
 
 import logging
+import operator
 import time
+from collections.abc import Sized
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from specctl.draft.arena import RequestArena, extend_rows
+from specctl.draft import tables
+from specctl.draft.arena import AT_ONCE_TOKENS, RequestArena, extend_one, extend_rows
 from specctl.draft.calibration import chances
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import check_count, checked_floats, checked_ints
 from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
+from specctl.draft.gather import ENOUGH, VISITS
+from specctl.draft.memory import State
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
-from specctl.draft.proposal import CANDIDATES, COUNTERS, ENOUGH, VISITS, propose_rows
+from specctl.draft.proposal import COUNTERS, propose_one, propose_rows
+from specctl.draft.status import DONE, REFUSED, RESIZE
 from specctl.draft.tree import DraftTree, grow_rows
-from specctl.draft.workers import Workers
+from specctl.draft.workers import ROWS_MIN, Workers
 
 __all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
 logger = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
-_SLICE_TOKENS = 512
+Probs = npt.NDArray[np.float32]
+_SLICE_TOKENS = 1024
 """Indexed between two steps, and two more for each request of the step."""
 RUNGS = (1, 2, 3, 5)
+_USUAL = np.empty(0, np.float64)
+"""Stands for the least probability of the options."""
+_MOST_SHAPES = 64
+"""Of batches whose views are kept."""
+
+
+_SIGNATURES = {
+    propose_one: "int64(int64, int64, int64, float64)",
+    propose_rows: "int64(int64, int32[::1], int32[::1], float64[::1], int64, int64, int64)",
+    extend_one: "int64(int64, int64, int32[::1], int64)",
+}
 
 
 class SuffixIndex:
@@ -49,41 +68,78 @@ class SuffixIndex:
         self._max_requests = max_requests
         self._max_request_tokens = max_request_tokens
         self.rungs = rungs = rungs_for(options)
-        self._requests = RequestArena(max_requests, max_request_tokens, rungs)
+        _load_kernels()
+        self._state = State(tables.PLACES)
+        self._address = self._state.address
+        self._usual_prob = float(options.min_token_prob)
+        self._requests = RequestArena(self._state, max_requests, max_request_tokens, rungs)
+        self._spaces = np.full(max_requests, -1, np.int32)
+        self._reads_frozen = np.zeros(max_requests, np.bool_)
         self._corpora = (
             LiveCorpora(options.index_bytes, rungs, options.max_namespaces) if options.use_global else None
         )
-        self._no_live = np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64), np.zeros((1, 1), np.uint8)
-        nothing = np.zeros(1, np.uint32)
-        nothing.flags.writeable = False
-        self._frozen = nothing, np.zeros(ROW_WORDS, np.int64), np.zeros(max_requests, np.bool_)
+        self._pending: Sized = self._requests.pending
+        self._waiting: Sized = () if self._corpora is None else self._corpora.waiting
         self._frozen_bytes = 0
         self._frozen_namespace: str | None = None
         self._namespaces: list[str | None] = [None] * max_requests
         self._prompt_tokens: list[int | None] = [None] * max_requests
-        self._spaces = np.full(max_requests, -1, np.int32)
-        self._settings = np.array(
-            [
-                options.min_match_tokens, options.max_match_tokens, options.max_spec_factor,
-                options.max_spec_offset, VISITS, ENOUGH,
-            ],
-            np.float64,
-        )  # fmt: skip
-        self._chances = chances(CANDIDATES)
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
-        self._bound: tuple[Any, ...] | None = None
-        self._usual_probs = np.empty(0, np.float64)
+        self._put_tables()
+        self._batches: dict[tuple[int, int], DraftBatch] = {}
+        self._make_room(max_requests, 8)
         self._update_s = 0.0
-        self._one_slot = np.zeros(1, np.int32)
-        self._one_span = np.zeros(2, np.int32)
+
+    def _put_tables(self) -> None:
+        """What compiled calls read; the requests' part puts its own."""
+        options, put, corpora = self.options, self._state.put, self._corpora
+        rule = (
+            options.min_match_tokens, options.max_match_tokens, options.max_spec_factor,
+            options.max_spec_offset, VISITS, ENOUGH, options.min_token_prob,
+        )  # fmt: skip
+        put(tables.SETTINGS, np.array(rule, np.float64))
+        put(tables.CHANCES, chances())
+        put(tables.COUNTERS, self._counters)
+        put(tables.SPACES, self._spaces)
+        put(tables.READS_FROZEN, self._reads_frozen)
+        nothing = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64)
+        put(tables.FROZEN, nothing[0])
+        put(tables.FROZEN_ROW, nothing[1])
+        put(tables.CORPORA, nothing[0] if corpora is None else corpora.mem)
+        put(tables.CORPUS_ROWS, nothing[1].reshape(1, -1) if corpora is None else corpora.rows)
+        put(tables.HITS, np.zeros((1, 1), np.uint8) if corpora is None else corpora.hits)
+
+    def _make_room(self, rows: int, width: int) -> None:
+        """Outputs that hold a batch of this shape; batches are views of them."""
+        tokens, probs = np.zeros(rows * width, np.int32), np.zeros(rows * width, np.float32)
+        heads = np.zeros(3 * rows, np.int32)
+        self._outputs = tokens, probs, heads
+        self._state.put(tables.TOKENS, tokens)
+        self._state.put(tables.PROBS, probs)
+        self._state.put(tables.HEADS, heads)
+        scratch = np.zeros((self._workers.count, tables.scratch_words(width)), np.int64)
+        self._state.put(tables.SCRATCH, scratch)
+        self._drafts = [(tokens[:n], probs[:n]) for n in range(width + 1)]
+        self._batches.clear()
+
+    def _batch_of(self, rows: int, width: int) -> DraftBatch:
+        if len(self._batches) >= _MOST_SHAPES:
+            self._batches.clear()
+        tokens, probs, heads = self._outputs
+        batch = self._batches[rows, width] = DraftBatch(
+            tokens[: rows * width].reshape(rows, width),
+            probs[: rows * width].reshape(rows, width),
+            heads[: 3 * rows].reshape(3, rows),
+        )
+        return batch
 
     def start(self, slot: int, prompt: Ints, namespace: str = SHARED) -> None:
         """A request starts in a free slot. The prompt may be empty; a long one is indexed in slices.
 
         Finished outputs of its namespace, and of no other, may be proposed to it, and its own joins them.
         """
-        self._settle()
+        self._workers.wait()
         self._check_slot(slot)
         if self._prompt_tokens[slot] is not None:
             raise ValueError(f"slot {slot}: expected a free slot, got one in use")
@@ -97,15 +153,30 @@ class SuffixIndex:
         if self._corpora is not None:
             self._spaces[slot] = self._corpora.enter(namespace)
         self._namespaces[slot] = namespace
-        self._frozen[2][slot] = namespace == self._frozen_namespace
-        self._push(slot, prompt)
-        self._requests.note_pending(slot)
+        self._reads_frozen[slot] = namespace == self._frozen_namespace
+        self.extend(slot, prompt)
 
     def extend(self, slot: int, tokens: Ints) -> None:
         """Newly emitted tokens of one request."""
-        self._check_slot(slot)
-        self._settle()
-        self._push(slot, checked_ints("tokens", tokens))
+        if self._workers.is_busy:
+            self._workers.wait()
+        most = self._max_request_tokens
+        try:
+            status = extend_one(self._address, slot, tokens, most)
+        except TypeError:
+            slot, tokens = operator.index(slot), checked_ints("tokens", tokens)
+            status = extend_one(self._address, slot, tokens, most)
+        if status != DONE:
+            self._finish_extend(slot, tokens, status)
+
+    def _finish_extend(self, slot: int, tokens: Ints, status: int) -> None:
+        if status == REFUSED:
+            self._check_started(slot)
+            self._explain_extend(np.array([slot], np.int32), tokens, np.array([0, tokens.size], np.int32))
+        if status >= 0:
+            self._requests.grow(slot, tokens.size)
+            extend_one(self._address, slot, tokens, self._max_request_tokens)
+        self._requests.note_pending(slot)
 
     def extend_batch(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
         """tokens[offsets[i]:offsets[i + 1]] are the newly emitted tokens of slots[i]."""
@@ -114,24 +185,27 @@ class SuffixIndex:
         if offsets.size != slots.size + 1 or offsets[0] != 0 or offsets[-1] != tokens.size:
             got = offsets.tolist()
             raise ValueError(f"offsets: expected {slots.size + 1} from 0 to {tokens.size}, got {got}")
-        self._settle()
+        self._workers.wait()
         started_s = time.perf_counter()
         may_split = self._requests.make_room(slots, tokens, offsets)
         if may_split is None:
             self._explain_extend(slots, tokens, offsets)
-        arrays = self._requests.kernel_arrays
+        address = self._address
         if may_split:
             self._workers.split(
-                slots.size, lambda _, i, j: extend_rows(*arrays, slots, tokens, offsets, i, j)
+                slots.size, lambda _, i, j: extend_rows(address, slots, tokens, offsets, i, j)
             )
         else:
-            extend_rows(*arrays, slots, tokens, offsets, 0, slots.size)
+            extend_rows(address, slots, tokens, offsets, 0, slots.size)
+        if tokens.size > AT_ONCE_TOKENS:
+            for slot in slots.tolist():
+                self._requests.note_pending(slot)
         self._update_s += time.perf_counter() - started_s
 
     def finish(self, slot: int) -> None:
         """The request ended: its output, not its prompt, joins the corpus; the slot is free."""
         self._check_started(slot)
-        self._settle()
+        self._workers.wait()
         space = int(self._spaces[slot])
         if self._corpora is not None and space >= 0:
             self._corpora.add(space, self._requests.text(slot, self._prompt_tokens[slot] or 0).view(np.int32))
@@ -140,7 +214,7 @@ class SuffixIndex:
     def discard(self, slot: int) -> None:
         """The request was aborted: nothing joins the corpus; the slot is free."""
         self._check_started(slot)
-        self._settle()
+        self._workers.wait()
         self._release(slot)
 
     def length(self, slot: int) -> int:
@@ -153,47 +227,78 @@ class SuffixIndex:
         known: npt.NDArray[np.int64] = self._requests.rows[slots, KNOWN]
         return known
 
+    def propose(self, slot: int, budget: int, min_prob: float | None = None) -> tuple[Ints, Probs]:
+        """A draft of at most ``budget`` tokens for one request: int32[n], float32[n] as in DraftBatch.
+
+        What propose_batch gives for it, sooner. Both arrays are overwritten by the next proposal.
+        """
+        if self._workers.is_busy:
+            self._workers.wait()
+        least = self._usual_prob if min_prob is None else min_prob
+        try:
+            length = propose_one(self._address, slot, budget, least)
+        except TypeError:
+            slot, budget, least = operator.index(slot), operator.index(budget), float(least)
+            length = propose_one(self._address, slot, budget, least)
+        if length < 0:
+            length = self._propose_again(slot, budget, least)
+        if self._pending or self._waiting:
+            self._work_ahead(1)
+        return self._drafts[length]
+
+    def _propose_again(self, slot: int, budget: int, min_prob: float) -> int:
+        """With room for it; a refused call raises."""
+        least = np.array([min_prob], np.float64)
+        batch = self.propose_batch(np.array([slot], np.int32), np.array([budget], np.int32), least)
+        return int(batch.lengths[0])
+
     def propose_batch(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftBatch:
         """A draft of at most budgets[i] tokens for each of slots, in one call over all threads.
 
         min_probs[i], float64, is what one more drafted token costs request i, as a share of a step: its draft
         ends where the expected gain of one more, the probability that all of it comes true, falls below.
-        Without it options.min_token_prob counts.
+        Without it options.min_token_prob counts. The batch is overwritten by the next call.
         """
-        slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
-        if budgets.size != slots.size:
-            raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
-        rows = slots.size
-        least = self._checked_probs(min_probs, rows)
-        self._settle()
-        width = max(int(budgets[0]) if rows == 1 else int(budgets.max(initial=0)), 0)
-        batch = DraftBatch(
-            np.empty((rows, width), np.int32),
-            np.empty((rows, width), np.float32),
-            np.empty((3, rows), np.int32),
-        )
-        calls = (*self._arrays(), slots, budgets, least)
-        drafts = batch.tokens, batch.probs, batch.heads
-
-        def propose(thread: int, first: int, last: int) -> Any:
-            return propose_rows(*calls, first, last, *drafts, self._counters[thread])
-
-        if not all(self._workers.split(rows, propose)):
+        if self._workers.is_busy:
+            self._workers.wait()
+        least = _USUAL if min_probs is None else min_probs
+        try:
+            status = self._propose(slots, budgets, least)
+        except (AttributeError, TypeError):
+            slots, budgets = checked_ints("slots", slots), checked_ints("budgets", budgets)
+            least = _USUAL if min_probs is None else checked_floats("min_probs", min_probs, slots.size)
+            status = self._propose(slots, budgets, least)
+        if status == RESIZE:
+            self._make_room(max(slots.size, self._max_requests), int(budgets.max()))
+            status = self._propose(slots, budgets, least)
+        if status == REFUSED:
             self._explain_propose(slots, budgets, least)
-        self._work_ahead(rows)
-        return batch
+        if self._pending or self._waiting:
+            self._work_ahead(slots.size)
+        return self._batches.get((slots.size, status)) or self._batch_of(slots.size, status)
+
+    def _propose(self, slots: Ints, budgets: Ints, least: Floats) -> int:
+        rows, address = slots.size, self._address
+        if rows < 2 * ROWS_MIN:
+            status: int = propose_rows(address, slots, budgets, least, 0, rows, 0)
+            return status
+        answers: list[int] = self._workers.split(
+            rows, lambda thread, i, j: propose_rows(address, slots, budgets, least, i, j, thread)
+        )
+        return answers[0]
 
     def propose_trees(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftTree:
         """A tree of at most budgets[i] nodes for each of slots; arguments as in propose_batch."""
         chains = self.propose_batch(slots, budgets, min_probs)
-        self._settle()
+        self._workers.wait()
+        rows, width = chains.tokens.shape
         tree = DraftTree(
-            np.zeros_like(chains.tokens), np.full_like(chains.tokens, -1), np.zeros_like(chains.probs),
-            np.zeros(slots.size, np.int32),
+            np.zeros((rows, width), np.int32), np.full((rows, width), -1, np.int32),
+            np.zeros((rows, width), np.float32), np.zeros(rows, np.int32),
         )  # fmt: skip
-        least = self._checked_probs(min_probs, slots.size)
+        least = _USUAL if min_probs is None else checked_floats("min_probs", min_probs, rows)
         grow_rows(
-            *self._arrays(), checked_ints("slots", slots), checked_ints("budgets", budgets), least,
+            self._address, checked_ints("slots", slots), checked_ints("budgets", budgets), least,
             chains.heads, tree.tokens, tree.parents, tree.probs, tree.sizes,
         )  # fmt: skip
         return tree
@@ -203,13 +308,13 @@ class SuffixIndex:
 
         Its bytes are no part of index_bytes: a mapped file is shared by the processes that map it.
         """
-        self._settle()
+        self._workers.wait()
         if corpus.rungs.tolist() != self.rungs.tolist():
             raise ValueError(f"corpus: expected rungs {self.rungs.tolist()}, got {corpus.rungs.tolist()}")
-        reads = np.array([name == namespace and name is not None for name in self._namespaces], np.bool_)
-        self._frozen = corpus.mem, corpus.row, reads
+        self._reads_frozen[:] = [name == namespace for name in self._namespaces]
+        self._state.put(tables.FROZEN, corpus.mem)
+        self._state.put(tables.FROZEN_ROW, corpus.row)
         self._frozen_namespace, self._frozen_bytes = namespace, corpus.bytes_used
-        self._bound = None
 
     def outputs_since(self, position: int, namespace: str = SHARED) -> tuple[npt.NDArray[np.uint32], int]:
         """(indexed outputs from a position of the corpus on, SEPARATOR after each; the position after them).
@@ -217,14 +322,18 @@ class SuffixIndex:
         Position 0 is the first; what has been evicted is left out. The last output may still be incomplete:
         it then comes again.
         """
-        self._settle()
+        self._workers.wait()
         if self._corpora is None:
             return np.empty(0, np.uint32), position
         return self._corpora.text_since(position, namespace)
 
+    def settle(self) -> None:
+        """Wait for the slices that run beside the engine's step."""
+        self._workers.wait()
+
     def flush(self) -> None:
         """Index everything that waits, at once. Steps do it bit by bit."""
-        self._settle()
+        self._workers.wait()
         self._requests.index_pending(2**31)
         if self._corpora is not None:
             while self._corpora.waiting_tokens:
@@ -234,25 +343,8 @@ class SuffixIndex:
         """End the threads."""
         self._workers.close()
 
-    def _arrays(self) -> tuple[Any, ...]:
-        """The first arguments of propose_rows; gathered anew when the requests' words have moved."""
-        if self._bound is None or self._bound[0] is not self._requests.words:
-            corpora = self._corpora
-            live = self._no_live if corpora is None else (corpora.mem, corpora.rows, corpora.hits)
-            self._bound = (
-                self._requests.words, self._requests.rows, *live, self._spaces, *self._frozen,
-                self._requests.rungs, self._settings, self._chances,
-            )  # fmt: skip
-        return self._bound
-
-    def _settle(self) -> None:
-        """Wait for the slices that run beside the engine's step."""
-        self._workers.wait()
-
     def _work_ahead(self, requests: int) -> None:
         corpora, arena = self._corpora, self._requests
-        if not arena.has_pending and (corpora is None or not corpora.waiting_tokens):
-            return
         most = _SLICE_TOKENS + 2 * requests
 
         def slices() -> None:
@@ -274,7 +366,7 @@ class SuffixIndex:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and the sizes now."""
-        self._settle()
+        self._workers.wait()
         sums = self._counters.sum(axis=0)
         counts = {name: float(value) for name, value in zip(COUNTERS, sums, strict=True)}
         hits = sum(value for name, value in counts.items() if name.startswith("hits_"))
@@ -295,9 +387,6 @@ class SuffixIndex:
     def warm_up(self) -> float:
         """Compile everything before the first request; seconds it took. Later processes find it cached."""
         started_s = time.perf_counter()
-        cache = Path(str(propose_rows.stats.cache_path))
-        if not any(cache.glob("proposal.propose_rows*.nbi")):
-            logger.info("suffix index: compiling its kernels, once; they are kept in %s", cache)
         rehearsal = SuffixIndex(SuffixIndexOptions(index_bytes=2**17), 2, 2048)
         text = np.arange(600, dtype=np.int32) % 50
         rehearsal.start(0, text[:100])
@@ -307,13 +396,6 @@ class SuffixIndex:
         rehearsal.start(0, text[:10])
         rehearsal.propose_batch(np.zeros(1, np.int32), np.full(1, 4, np.int32))
         return time.perf_counter() - started_s
-
-    def _push(self, slot: int, tokens: Ints) -> None:
-        self._one_slot[0] = slot
-        self._one_span[1] = tokens.size
-        if self._requests.make_room(self._one_slot, tokens, self._one_span) is None:
-            self._explain_extend(self._one_slot, tokens, self._one_span)
-        extend_rows(*self._requests.kernel_arrays, self._one_slot, tokens, self._one_span, 0, 1)
 
     def _explain_extend(self, slots: Ints, tokens: Ints, offsets: Ints) -> NoReturn:
         """The compiled check said no: find out why."""
@@ -329,16 +411,11 @@ class SuffixIndex:
     def _explain_propose(self, slots: Ints, budgets: Ints, min_probs: Floats) -> NoReturn:
         for slot in slots.tolist():
             self._check_started(slot)
+        if budgets.size != slots.size:
+            raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
         if int(budgets.min()) < 0:
             raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
         raise ValueError(f"min_probs: expected values from 0 to 1, got {min_probs.tolist()}")
-
-    def _checked_probs(self, min_probs: Floats | None, rows: int) -> Floats:
-        if min_probs is None:
-            if self._usual_probs.size < rows:
-                self._usual_probs = np.full(2 * rows, self.options.min_token_prob, np.float64)
-            return self._usual_probs[:rows]
-        return checked_floats("min_probs", min_probs, rows)
 
     def _release(self, slot: int) -> None:
         self._requests.close(slot)
@@ -346,7 +423,7 @@ class SuffixIndex:
             self._corpora.leave(int(self._spaces[slot]))
         self._spaces[slot] = -1
         self._namespaces[slot] = None
-        self._frozen[2][slot] = False
+        self._reads_frozen[slot] = False
         self._prompt_tokens[slot] = None
 
     def _check_slot(self, slot: int) -> None:
@@ -361,6 +438,17 @@ class SuffixIndex:
     def _check_length(self, tokens: int) -> None:
         if tokens > self._max_request_tokens:
             raise ValueError(f"expected at most {self._max_request_tokens} tokens in a request, got {tokens}")
+
+
+@cache
+def _load_kernels() -> None:
+    """Those of every step take the types they expect and no others: a wrong one is a TypeError."""
+    folder = Path(str(propose_rows.stats.cache_path))
+    if not any(folder.glob("proposal.propose_rows*.nbi")):
+        logger.info("suffix index: compiling its kernels, once; they are kept in %s", folder)
+    for kernel, signature in _SIGNATURES.items():
+        kernel.compile(signature)
+        kernel.disable_compile()
 
 
 def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:

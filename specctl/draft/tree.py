@@ -14,21 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from specctl.draft.calibration import MOST_MATCH
-from specctl.draft.chains import SEPARATOR
-from specctl.draft.proposal import (
-    CANDIDATES,
-    SOURCE_FROZEN,
-    SOURCE_REQUEST,
-    gather,
-    limits_of,
-    next_token,
-    order,
-)
+from specctl.draft.calibration import chance_at
+from specctl.draft.chains import KNOWN, stack_hashes
+from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
+from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
+from specctl.draft.tables import corpora_of, requests_of, rule_of
 
 __all__ = ["DraftTree", "grow_rows"]
-
-_SEPARATOR = np.uint32(SEPARATOR)
 
 
 @dataclass(slots=True)
@@ -45,46 +37,46 @@ class DraftTree:
 
 
 @njit(cache=True, nogil=True)
-def _children(mem, row, places, size, prob, chance, min_prob, open_nodes, count):
-    """Open a node for each way on from these occurrences; how many are open now.
+def _children(after, ends, voters, size, depth, match, prob, chance, min_prob, open_nodes, count):
+    """Open a node for each way on from the occurrences voters[:size]; how many are open now.
 
     open_nodes: tokens, probabilities, occurrences [., CANDIDATES], how many of them.
     """
     tokens, probs, kept, sizes = open_nodes
-    voters = 0
+    alive = 0
     first = count
-    for i in range(size):
-        token = next_token(mem, row, places[i])
-        if token == _SEPARATOR:
+    for a in range(size):
+        i = voters[a]
+        if ends[i] <= depth:
             continue
-        voters += 1
+        alive += 1
         at = first
-        while at < count and tokens[at] != np.int32(token):
+        while at < count and tokens[at] != after[depth, i]:
             at += 1
         if at == count:
-            tokens[at] = np.int32(token)
+            tokens[at] = after[depth, i]
             sizes[at] = 0
             count += 1
-        kept[at, sizes[at]] = places[i] + 1
+        kept[at, sizes[at]] = i
         sizes[at] += 1
     for at in range(first, count):
-        path = prob * chance[sizes[at], voters]
+        path = prob * chance_at(chance, match + depth, sizes[at], alive)
         probs[at] = path if path >= min_prob else 0.0
     return count
 
 
 @njit(cache=True, nogil=True)
-def _grow(mem, row, places, size, match, budget, chance, min_prob, out):
-    """One tree; its size."""
+def _grow(after, ends, size, match, room, budget, chance, min_prob, out):
+    """One tree of the first ``size`` occurrences, at most ``room`` deep; its size."""
     tokens, parents, probs = out
     most = (budget + 1) * CANDIDATES
     opened = (
-        np.empty(most, np.int32), np.empty(most, np.float64), np.empty((most, CANDIDATES), np.int64),
+        np.empty(most, np.int64), np.empty(most, np.float64), np.empty((most, CANDIDATES), np.int64),
         np.zeros(most, np.int64),
     )  # fmt: skip
     parent_of = np.full(most, -1, np.int32)
     depth_of = np.zeros(most, np.int64)
-    count = _children(mem, row, places, size, 1.0, chance[min(match, MOST_MATCH)], min_prob, opened, 0)
+    count = _children(after, ends, np.arange(size), size, 0, match, 1.0, chance, min_prob, opened, 0)
     taken = 0
     while taken < budget:
         best = -1
@@ -97,9 +89,12 @@ def _grow(mem, row, places, size, match, budget, chance, min_prob, out):
         tokens[taken], parents[taken], probs[taken] = opened[0][best], parent_of[best], prob
         opened[1][best] = 0.0
         depth = depth_of[best] + 1
-        further = chance[min(match + depth, MOST_MATCH)]
         before = count
-        count = _children(mem, row, opened[2][best], opened[3][best], prob, further, min_prob, opened, before)
+        if depth < room:
+            count = _children(
+                after, ends, opened[2][best], opened[3][best], depth, match, prob, chance, min_prob, opened,
+                before,
+            )  # fmt: skip
         for at in range(before, count):
             parent_of[at], depth_of[at] = taken, depth
         taken += 1
@@ -108,41 +103,51 @@ def _grow(mem, row, places, size, match, budget, chance, min_prob, out):
 
 @njit(cache=True, nogil=True)
 def grow_rows(
-    arena, rows, corpora, corpus_rows, _hits, spaces, frozen_mem, frozen_row, _reads_frozen, rungs, settings,
-    chances, slots, budgets, min_probs,  # as in propose_rows
+    address,  # of the tables
+    slots,  # int32[n]
+    budgets,  # int32[n]
+    min_probs,  # float64[n], or [0] where that of the settings counts
     heads,  # int32[3, n] of the chains: lengths, match tokens, source
     tokens,  # int32[n, max_budget] out, and so on: a DraftTree
     parents,
     probs,
     sizes,
-):  # fmt: skip
+):
+    arena, rows, rungs = requests_of(address)
+    live_mem, live_rows, _, spaces, frozen_mem, frozen_row, _ = corpora_of(address)
+    settings, chances, _ = rule_of(address)
     limits = limits_of(settings)
-    places, matches = np.empty(CANDIDATES, np.int64), np.empty(CANDIDATES, np.int64)
+    numbers = np.empty((3 + tokens.shape[1], CANDIDATES), np.int64)
+    hashes = np.empty(rungs.size, np.uint64)
     for i in range(slots.size):
         if heads[0, i] == 0:
             continue
         match, source, own = heads[1, i], heads[2, i], rows[slots[i]]
-        out = tokens[i], parents[i], probs[i]
-        if source == SOURCE_FROZEN:
-            size = _winners(frozen_mem, frozen_row, rungs, arena, own, False, limits, places, matches, match)
-            sizes[i] = _grow(
-                frozen_mem, frozen_row, places, size, match, budgets[i], chances[1], min_probs[i], out
-            )
-            continue
         is_own = source == SOURCE_REQUEST
-        mem = arena if is_own else corpora
-        row = own if is_own else corpus_rows[spaces[slots[i]]]
-        size = _winners(mem, row, rungs, arena, own, is_own, limits, places, matches, match)
+        mem, row = arena, own
+        if source == SOURCE_FROZEN:
+            mem, row = frozen_mem, frozen_row
+        elif not is_own:
+            mem, row = live_mem, live_rows[spaces[slots[i]]]
+        usable = stack_hashes(arena, own, own[KNOWN] - 1, rungs, hashes)
+        text = mem, row, rungs, hashes, usable, arena, own, is_own
+        size = _winners(text, limits, match, np.int64(budgets[i]), numbers)
+        least = min_probs[i] if min_probs.size else settings[6]
+        out = tokens[i], parents[i], probs[i]
         chance = chances[0 if is_own else 1]
-        sizes[i] = _grow(mem, row, places, size, match, budgets[i], chance, min_probs[i], out)
+        room = room_of(limits, match, np.int64(budgets[i]))
+        sizes[i] = _grow(numbers[3:], numbers[2], size, match, room, budgets[i], chance, least, out)
 
 
 @njit(cache=True, nogil=True)
-def _winners(mem, row, rungs, arena, own, is_own, limits, places, matches, match):
-    """The occurrences that match at least ``match`` tokens come first in places; how many."""
-    count = gather(mem, row, rungs, arena, own, is_own, limits, places, matches)
+def _winners(text, limits, match, budget, numbers):
+    """The occurrences that match at least ``match`` tokens come first, and are read on; how many."""
+    places, matches = numbers[0], numbers[1]
+    mem, row, rungs, hashes, usable, arena, own, is_own = text
+    count = gather(mem, row, rungs, hashes, usable, arena, own, is_own, limits, places, matches)
     order(places, matches, count)
     size = 0
     while size < count and matches[size] >= match:
         size += 1
+    read_on(mem, row, places, matches, size, limits, budget, numbers[3:], numbers[2])
     return size

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from specctl.draft.calibration import MOST_MATCH, chances
+from specctl.draft.gather import CANDIDATES, ENOUGH, VISITS
 from specctl.draft.options import SuffixIndexOptions
-from specctl.draft.proposal import CANDIDATES, ENOUGH, VISITS
 from specctl.draft.suffix_index import rungs_for
 
-CHANCES = chances(CANDIDATES)
+CHANCES = chances().reshape(2, MOST_MATCH + 1, CANDIDATES + 1, CANDIDATES + 1)
 Text = Sequence[int | None]
 """Tokens; None stands between documents."""
 
