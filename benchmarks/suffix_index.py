@@ -93,16 +93,23 @@ class Replay:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     from_corpus: int = 0
-    estimates: list[tuple[int, int, float, bool]] = dataclasses.field(default_factory=list)
-    """(source, matched tokens, estimated probability of all up to here, whether all came true)"""
+    estimates: list[tuple[int, int, float, bool, float]] = dataclasses.field(default_factory=list)
+    """(source, matched tokens, estimated probability of all up to here, whether all came true, estimated
+    probability of this token given those before it)"""
 
     def gain(self, token_cost: float) -> float:
         """Speed against no speculation, if a drafted token costs this share of a step."""
         return self.emitted_tokens / (self.steps + token_cost * self.drafted_tokens)
 
 
-def replay(requests: list[Request], options: SuffixIndexOptions, num_speculative_tokens: int) -> Replay:
-    index = SuffixIndex(options, 1, MAX_REQUEST_TOKENS)
+def replay(
+    requests: list[Request],
+    options: SuffixIndexOptions,
+    num_speculative_tokens: int,
+    index: SuffixIndex | None = None,
+) -> Replay:
+    """In an index of its own, or in slot 0 of one whose corpus is filled."""
+    index = index or SuffixIndex(options, 1, MAX_REQUEST_TOKENS)
     slots = np.zeros(1, np.int32)
     result = Replay()
     for prompt, output in requests:
@@ -121,11 +128,14 @@ def replay(requests: list[Request], options: SuffixIndexOptions, num_speculative
             result.drafted_tokens += length
             result.accepted_tokens += accepted
             result.from_corpus += int(batch.source[0] == 2)
+            before = 1.0
             for j in range(length):
                 estimate = float(batch.probs[0, j])
+                matched = int(batch.match_tokens[0]) + j
                 result.estimates.append(
-                    (int(batch.source[0]), int(batch.match_tokens[0]) + j, estimate, j < accepted)
+                    (int(batch.source[0]), matched, estimate, j < accepted, estimate / before)
                 )
+                before = estimate
             index.extend(0, emitted)
             known += emitted.size
         index.finish(0)

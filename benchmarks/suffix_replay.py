@@ -27,8 +27,8 @@ class Replay:
     drafted_tokens: int = 0
     tokens_of: dict[str, int] = field(default_factory=dict)
     steps_of: dict[str, int] = field(default_factory=dict)
-    estimates: list[tuple[int, int, float, bool]] = field(default_factory=list)
-    """As benchmarks.suffix_index keeps them: what its calibration error reads are the last two."""
+    estimates: list[tuple[int, int, float, bool, float]] = field(default_factory=list)
+    """As benchmarks.suffix_index keeps them: its calibration error reads the third and the fourth."""
     speculate_s: list[float] = field(default_factory=list)
     update_s: list[float] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ def _replay_one(arm: Arm, request: Request, num_speculative_tokens: int, result:
         result.update_s.append((time.perf_counter() - given_s) / emitted.size)
         if budget:
             result.speculate_s.append(between_s - started_s)
-        result.estimates += [(0, 0, float(prob), j < accepted) for j, prob in enumerate(probs)]
+        result.estimates += [(0, 0, float(prob), j < accepted, 0.0) for j, prob in enumerate(probs)]
         result.drafted_tokens += len(draft)
         at += emitted.size
         steps += 1

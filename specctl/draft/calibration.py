@@ -1,9 +1,8 @@
 """How likely a drafted token comes true, from how the occurrences of its context voted.
 
 A logistic regression on the source, the matched tokens (drafted ones included), the votes of the token and
-the voters. Fitted with scikit-learn on 107,000 drafted tokens of replays: agent transcripts, SWE, SQL, chat,
-JSON, and Python source over corpora of 1 and 10 million tokens (these weigh three times). One vote after a
-short match is weak evidence, and weaker in the corpus than in the request's own text.
+the voters; ``python -m benchmarks.suffix_calibration`` fits it. One vote after a short match is weak
+evidence, and weaker in the corpus than in the request's own text.
 """
 
 from __future__ import annotations
@@ -14,13 +13,24 @@ from numba import njit
 
 from specctl.draft.gather import CANDIDATES
 
-__all__ = ["MOST_MATCH", "chance_at", "chances"]
+__all__ = ["MOST_MATCH", "chance_at", "chances", "features"]
 
 MOST_MATCH = 32
-# Weights of: 1, log match, log(match)^2, log voters, log((votes + 1/2) / (others + 1/2)), unanimous,
-# log match x log voters, log match x unanimous, log votes.
-_OWN = (-1.972, 0.1275, -0.0633, 0.5304, 1.0771, -0.0112, 0.2165, 1.0402, -0.5711)
-_CORPUS = (-2.551, -0.0727, 0.152, -0.375, 0.3766, -0.0108, 0.2719, 1.0417, 0.7792)
+# Weights of ``features`` for a request's own text and for a corpus.
+_OWN = (-2.2846, 0.1187, 0.0216, 0.8921, 1.7292, -0.5509, 0.2388, 0.8464, -1.3104)
+_CORPUS = (-2.3962, -0.0845, 0.1714, -0.2653, 0.4758, -0.5184, 0.2365, 1.0707, 0.4807)
+Numbers = npt.NDArray[np.int64]
+
+
+def features(match: Numbers, votes: Numbers, voters: Numbers) -> npt.NDArray[np.float64]:
+    """[9, ...] for arrays of one shape: matched tokens, votes for the token, all votes."""
+    log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
+    unanimous = votes == voters
+    others = np.maximum(voters - votes, 0)
+    return np.stack([
+        np.ones_like(log_match), log_match, log_match**2, log_voters, np.log((votes + 0.5) / (others + 0.5)),
+        unanimous, log_match * log_voters, log_match * unanimous, np.log(np.maximum(votes, 1)),
+    ])  # fmt: skip
 
 
 def chances() -> npt.NDArray[np.float32]:
@@ -31,16 +41,10 @@ def chances() -> npt.NDArray[np.float32]:
     match, votes, voters = np.meshgrid(
         np.arange(MOST_MATCH + 1), np.arange(CANDIDATES + 1), np.arange(CANDIDATES + 1), indexing="ij"
     )
-    log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
-    unanimous = votes == voters
-    others = np.maximum(voters - votes, 0)
-    features = (
-        np.ones_like(log_match), log_match, log_match**2, log_voters, np.log((votes + 0.5) / (others + 0.5)),
-        unanimous, log_match * log_voters, log_match * unanimous, np.log(np.maximum(votes, 1)),
-    )  # fmt: skip
-    logits = [sum(w * f for w, f in zip(weights, features, strict=True)) for weights in (_OWN, _CORPUS)]
-    table: npt.NDArray[np.float32] = (1.0 / (1.0 + np.exp(-np.stack(logits)))).astype(np.float32)
-    return table.reshape(2, -1)
+    seen = features(match, votes, voters).reshape(len(_OWN), -1)
+    logits = np.stack([np.array(weights) @ seen for weights in (_OWN, _CORPUS)])
+    table: npt.NDArray[np.float32] = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
+    return table
 
 
 @njit(cache=True, nogil=True)

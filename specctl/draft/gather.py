@@ -4,7 +4,7 @@ They are sampled rung by rung, the longest rung first: from the n-gram's latest 
 most VISITS of a rung, until one matches less than the rung. CANDIDATES are kept in all: those that have a
 next token, each compared backwards to its true match, up to max_match_tokens. After a rung that brings them
 to ENOUGH no shorter one is looked at. In its own tokens the context itself is the last occurrence, and one
-walk along its chain is all.
+walk of OWN_VISITS along its chain is all: there, what is recent counts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ from numba import njit
 from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of
 from specctl.draft.memory import prefetch
 
-__all__ = ["CANDIDATES", "ENOUGH", "VISITS", "gather", "limits_of", "order", "read_on", "room_of"]
+__all__ = [
+    "CANDIDATES",
+    "ENOUGH",
+    "OWN_VISITS",
+    "VISITS",
+    "gather",
+    "limits_of",
+    "order",
+    "read_on",
+    "room_of",
+]
 
 CANDIDATES = 8
 VISITS = 8
-ENOUGH = 4
+OWN_VISITS = 3
+ENOUGH = 3
 
 _SEPARATOR = np.uint32(SEPARATOR)
 
@@ -92,10 +103,10 @@ def gather(mem, row, rungs, hashes, usable, arena, own, is_own, limits, places, 
     hashes[:usable] are those of its n-grams.
     """
     least, most = limits[0], limits[1]
-    visits, enough = limits[4], limits[5]
     last = own[KNOWN] - 1
     # The context itself is the last thing indexed: its link is where its own text goes on.
     is_linked = is_own and own[HEAD] == own[KNOWN]
+    visits = OWN_VISITS if is_own else limits[4]
     count = 0
     seen_from = most + 1
     for rung in range(0 if is_linked else usable - 1, -1, -1):
@@ -116,7 +127,7 @@ def gather(mem, row, rungs, hashes, usable, arena, own, is_own, limits, places, 
                 matches[count] = match
                 count += 1
             pos = older
-        if count >= enough:
+        if count >= limits[5]:
             break
         seen_from = rungs[rung]
     return count

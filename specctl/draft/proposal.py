@@ -151,7 +151,7 @@ def _checked_width(rows, slots, budgets, min_probs):
     """The largest budget, or REFUSED where an argument is not legal."""
     if budgets.size != slots.size or (min_probs.size > 0 and min_probs.size != slots.size):
         return REFUSED
-    width = 0
+    width = np.int64(0)
     for i in range(slots.size):
         if min_probs.size > 0 and not 0.0 <= min_probs[i] <= 1.0:
             return REFUSED

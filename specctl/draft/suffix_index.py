@@ -120,7 +120,7 @@ class SuffixIndex:
         self._state.put(tables.HEADS, heads)
         scratch = np.zeros((self._workers.count, tables.scratch_words(width)), np.int64)
         self._state.put(tables.SCRATCH, scratch)
-        self._drafts = [(tokens[:n], probs[:n]) for n in range(width + 1)]
+        self._drafts: list[tuple[Ints, Probs]] = [(tokens[:n], probs[:n]) for n in range(width + 1)]
         self._batches.clear()
 
     def _batch_of(self, rows: int, width: int) -> DraftBatch:
@@ -244,7 +244,8 @@ class SuffixIndex:
             length = self._propose_again(slot, budget, least)
         if self._pending or self._waiting:
             self._work_ahead(1)
-        return self._drafts[length]
+        draft: tuple[Ints, Probs] = self._drafts[length]
+        return draft
 
     def _propose_again(self, slot: int, budget: int, min_prob: float) -> int:
         """With room for it; a refused call raises."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from specctl.draft.calibration import MOST_MATCH, chances
-from specctl.draft.gather import CANDIDATES, ENOUGH, VISITS
+from specctl.draft.gather import CANDIDATES, ENOUGH, OWN_VISITS, VISITS
 from specctl.draft.options import SuffixIndexOptions
 from specctl.draft.suffix_index import rungs_for
 
@@ -53,7 +53,7 @@ def gather(
     longest_seen = options.max_match_tokens + 1
     for rung, known in reversed(list(zip(rungs, latest, strict=True))[: 1 if is_own else None]):
         pos = links[-1] if is_own and links else known.get(tuple(context[-rung:]), -1)
-        for _ in range(VISITS):
+        for _ in range(OWN_VISITS if is_own else VISITS):
             if pos < tail or len(found) == CANDIDATES:
                 break
             match = 0
