@@ -7,13 +7,9 @@ long prompts and finished outputs are indexed in slices between two calls of ``p
 
 from __future__ import annotations
 
-import logging
 import operator
 import time
 from collections.abc import Sized
-from functools import cache
-from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +18,21 @@ from specctl.draft import tables
 from specctl.draft.arena import AT_ONCE_TOKENS, RequestArena, extend_one, extend_rows
 from specctl.draft.calibration import chances
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
-from specctl.draft.checks import check_count, checked_floats, checked_ints
+from specctl.draft.checks import (
+    check_count,
+    check_length,
+    checked_floats,
+    checked_ints,
+    explain_extend,
+    explain_propose,
+)
 from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.gather import ENOUGH, VISITS
+from specctl.draft.kernels import load_kernels
 from specctl.draft.memory import State
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
+from specctl.draft.outputs import Outputs
 from specctl.draft.proposal import COUNTERS, propose_one, propose_rows
 from specctl.draft.status import DONE, REFUSED, RESIZE
 from specctl.draft.tree import DraftTree, grow_rows
@@ -35,7 +40,6 @@ from specctl.draft.workers import ROWS_MIN, Workers
 
 __all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
 
-logger = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Probs = npt.NDArray[np.float32]
@@ -44,15 +48,7 @@ _SLICE_TOKENS = 1024
 RUNGS = (1, 2, 3, 5)
 _USUAL = np.empty(0, np.float64)
 """Stands for the least probability of the options."""
-_MOST_SHAPES = 64
-"""Of batches whose views are kept."""
-
-
-_SIGNATURES = {
-    propose_one: "int64(int64, int64, int64, float64)",
-    propose_rows: "int64(int64, int32[::1], int32[::1], float64[::1], int64, int64, int64)",
-    extend_one: "int64(int64, int64, int32[::1], int64)",
-}
+_USUAL_WIDTH = 8
 
 
 class SuffixIndex:
@@ -68,7 +64,7 @@ class SuffixIndex:
         self._max_requests = max_requests
         self._max_request_tokens = max_request_tokens
         self.rungs = rungs = rungs_for(options)
-        _load_kernels()
+        load_kernels()
         self._state = State(tables.PLACES)
         self._address = self._state.address
         self._usual_prob = float(options.min_token_prob)
@@ -87,8 +83,7 @@ class SuffixIndex:
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
         self._put_tables()
-        self._batches: dict[tuple[int, int], DraftBatch] = {}
-        self._make_room(max_requests, 8)
+        self._outputs = Outputs(self._state, self._workers.count, max_requests, _USUAL_WIDTH)
         self._update_s = 0.0
 
     def _put_tables(self) -> None:
@@ -110,30 +105,6 @@ class SuffixIndex:
         put(tables.CORPUS_ROWS, nothing[1].reshape(1, -1) if corpora is None else corpora.rows)
         put(tables.HITS, np.zeros((1, 1), np.uint8) if corpora is None else corpora.hits)
 
-    def _make_room(self, rows: int, width: int) -> None:
-        """Outputs that hold a batch of this shape; batches are views of them."""
-        tokens, probs = np.zeros(rows * width, np.int32), np.zeros(rows * width, np.float32)
-        heads = np.zeros(3 * rows, np.int32)
-        self._outputs = tokens, probs, heads
-        self._state.put(tables.TOKENS, tokens)
-        self._state.put(tables.PROBS, probs)
-        self._state.put(tables.HEADS, heads)
-        scratch = np.zeros((self._workers.count, tables.scratch_words(width)), np.int64)
-        self._state.put(tables.SCRATCH, scratch)
-        self._drafts: list[tuple[Ints, Probs]] = [(tokens[:n], probs[:n]) for n in range(width + 1)]
-        self._batches.clear()
-
-    def _batch_of(self, rows: int, width: int) -> DraftBatch:
-        if len(self._batches) >= _MOST_SHAPES:
-            self._batches.clear()
-        tokens, probs, heads = self._outputs
-        batch = self._batches[rows, width] = DraftBatch(
-            tokens[: rows * width].reshape(rows, width),
-            probs[: rows * width].reshape(rows, width),
-            heads[: 3 * rows].reshape(3, rows),
-        )
-        return batch
-
     def start(self, slot: int, prompt: Ints, namespace: str = SHARED) -> None:
         """A request starts in a free slot. The prompt may be empty; a long one is indexed in slices.
 
@@ -144,7 +115,7 @@ class SuffixIndex:
         if self._prompt_tokens[slot] is not None:
             raise ValueError(f"slot {slot}: expected a free slot, got one in use")
         prompt = checked_ints("prompt", prompt)
-        self._check_length(prompt.size)
+        check_length(prompt.size, self._max_request_tokens)
         if int(prompt.min(initial=0)) < 0:
             raise ValueError(f"prompt: expected ids from 0 to 2147483647, got {int(prompt.min())}")
         # Room for an answer of usual length, because growing indexes the text anew.
@@ -170,12 +141,13 @@ class SuffixIndex:
             self._finish_extend(slot, tokens, status)
 
     def _finish_extend(self, slot: int, tokens: Ints, status: int) -> None:
+        most = self._max_request_tokens
         if status == REFUSED:
             self._check_started(slot)
-            self._explain_extend(np.array([slot], np.int32), tokens, np.array([0, tokens.size], np.int32))
+            explain_extend(np.array([slot]), tokens, np.array([0, tokens.size]), self.length, most)
         if status >= 0:
             self._requests.grow(slot, tokens.size)
-            extend_one(self._address, slot, tokens, self._max_request_tokens)
+            extend_one(self._address, slot, tokens, most)
         self._requests.note_pending(slot)
 
     def extend_batch(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
@@ -189,7 +161,7 @@ class SuffixIndex:
         started_s = time.perf_counter()
         may_split = self._requests.make_room(slots, tokens, offsets)
         if may_split is None:
-            self._explain_extend(slots, tokens, offsets)
+            explain_extend(slots, tokens, offsets, self.length, self._max_request_tokens)
         address = self._address
         if may_split:
             self._workers.split(
@@ -244,7 +216,7 @@ class SuffixIndex:
             length = self._propose_again(slot, budget, least)
         if self._pending or self._waiting:
             self._work_ahead(1)
-        draft: tuple[Ints, Probs] = self._drafts[length]
+        draft: tuple[Ints, Probs] = self._outputs.drafts[length]
         return draft
 
     def _propose_again(self, slot: int, budget: int, min_prob: float) -> int:
@@ -270,13 +242,13 @@ class SuffixIndex:
             least = _USUAL if min_probs is None else checked_floats("min_probs", min_probs, slots.size)
             status = self._propose(slots, budgets, least)
         if status == RESIZE:
-            self._make_room(max(slots.size, self._max_requests), int(budgets.max()))
+            self._outputs.make_room(max(slots.size, self._max_requests), int(budgets.max()))
             status = self._propose(slots, budgets, least)
         if status == REFUSED:
-            self._explain_propose(slots, budgets, least)
+            explain_propose(slots, budgets, least, self.length)
         if self._pending or self._waiting:
             self._work_ahead(slots.size)
-        return self._batches.get((slots.size, status)) or self._batch_of(slots.size, status)
+        return self._outputs.batch(slots.size, status)
 
     def _propose(self, slots: Ints, budgets: Ints, least: Floats) -> int:
         rows, address = slots.size, self._address
@@ -398,26 +370,6 @@ class SuffixIndex:
         rehearsal.propose_batch(np.zeros(1, np.int32), np.full(1, 4, np.int32))
         return time.perf_counter() - started_s
 
-    def _explain_extend(self, slots: Ints, tokens: Ints, offsets: Ints) -> NoReturn:
-        """The compiled check said no: find out why."""
-        if int(tokens.min(initial=0)) < 0:
-            raise ValueError(f"tokens: expected ids from 0 to 2147483647, got {int(tokens.min())}")
-        added = np.diff(offsets)
-        if int(added.min()) < 0:
-            raise ValueError(f"offsets: expected ascending values, got {offsets.tolist()}")
-        for slot in slots.tolist():
-            self._check_length(self.length(slot) + int(added[slots == slot].sum()))
-        raise AssertionError("a legal call was refused")
-
-    def _explain_propose(self, slots: Ints, budgets: Ints, min_probs: Floats) -> NoReturn:
-        for slot in slots.tolist():
-            self._check_started(slot)
-        if budgets.size != slots.size:
-            raise ValueError(f"budgets: expected {slots.size} values, got {budgets.size}")
-        if int(budgets.min()) < 0:
-            raise ValueError(f"budgets: expected values from 0, got {int(budgets.min())}")
-        raise ValueError(f"min_probs: expected values from 0 to 1, got {min_probs.tolist()}")
-
     def _release(self, slot: int) -> None:
         self._requests.close(slot)
         if self._corpora is not None:
@@ -435,21 +387,6 @@ class SuffixIndex:
         self._check_slot(slot)
         if self._prompt_tokens[slot] is None:
             raise ValueError(f"slot {slot}: expected a started request, got a free slot")
-
-    def _check_length(self, tokens: int) -> None:
-        if tokens > self._max_request_tokens:
-            raise ValueError(f"expected at most {self._max_request_tokens} tokens in a request, got {tokens}")
-
-
-@cache
-def _load_kernels() -> None:
-    """Those of every step take the types they expect and no others: a wrong one is a TypeError."""
-    folder = Path(str(propose_rows.stats.cache_path))
-    if not any(folder.glob("proposal.propose_rows*.nbi")):
-        logger.info("suffix index: compiling its kernels, once; they are kept in %s", folder)
-    for kernel, signature in _SIGNATURES.items():
-        kernel.compile(signature)
-        kernel.disable_compile()
 
 
 def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:

@@ -215,6 +215,37 @@ def test_a_batch_equals_single_calls() -> None:
         assert single.probs[0].tolist() == batch.probs[slot].tolist()
 
 
+@pytest.mark.parametrize("budget", [0, 1, 5, 30])
+def test_one_request_is_proposed_as_in_a_batch(budget: int) -> None:
+    index = SuffixIndex(OPTIONS, 2, 512)
+    index.start(0, ints([]))
+    index.extend(0, ints(uniform(3, 200)))
+    index.finish(0)
+    for stream in STREAMS.values():
+        index.start(1, ints(stream[:100]))
+        for min_prob in (None, 0.0, 0.3):
+            least = None if min_prob is None else np.array([min_prob])
+            batch = index.propose_batch(ints([1]), ints([budget]), least)
+            tokens, probs = batch.tokens[0].tolist(), batch.probs[0].tolist()
+            length = int(batch.lengths[0])
+            draft = index.propose(1, budget, min_prob)
+            assert draft[0].tolist() == tokens[:length]
+            assert draft[1].tolist() == probs[:length]
+        index.discard(1)
+
+
+def test_any_kind_of_integers_is_taken() -> None:
+    index = SuffixIndex(OPTIONS, 2, 512)
+    text = ints([1, 2, 3, 4] * 5)
+    text.flags.writeable = False
+    index.start(np.int32(0), text)
+    index.extend(np.int64(0), ints([1, 2] * 8)[::2])
+    strided = np.zeros(4, np.int32)[::2]
+    assert index.propose_batch(strided[:1], ints([3, 0])[:1]).lengths[0] > 0
+    assert index.propose(np.int32(0), np.int64(3))[0].size > 0
+    assert index.length(0) == 28
+
+
 def test_a_request_grows_to_its_bound_and_no_further() -> None:
     index = SuffixIndex(OPTIONS, 2, 3000)
     index.start(0, ints([]))
@@ -288,6 +319,12 @@ def started() -> SuffixIndex:
         (lambda i: i.discard(9), "slot: expected 0 to 2, got 9"),
         (lambda i: i.length(1), "slot 1: expected a started request"),
         (lambda i: i.propose_batch(ints([0]), ints([1, 2])), "budgets: expected 1 values, got 2"),
+        (lambda i: i.propose(0, -2), "budgets: expected values from 0, got -2"),
+        (lambda i: i.propose(0, 2, 1.5), "min_probs: expected values from 0 to 1"),
+        (lambda i: i.propose(0, 2, float("nan")), "min_probs: expected values from 0 to 1"),
+        (lambda i: i.propose(1, 2), "slot 1: expected a started request"),
+        (lambda i: i.propose_batch([0], ints([1])), "slots: expected a one-dimensional int32 array"),
+        (lambda i: i.propose_batch(np.zeros(1), ints([1])), "slots: expected a one-dimensional int32"),
         (lambda i: i.propose_batch(ints([0]), ints([-2])), "budgets: expected values from 0, got -2"),
         (lambda i: i.propose_batch(ints([0, 5]), ints([1, 1])), "slot: expected 0 to 2, got 5"),
         (lambda i: i.propose_batch(ints([1]), ints([1])), "slot 1: expected a started request"),

@@ -1,19 +1,25 @@
-"""Any order of start, extend, finish and discard keeps the bounds and proposes only what was seen."""
+"""Any order of start, extend, finish, discard, save and restore keeps the bounds and the texts."""
 
 from __future__ import annotations
+
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from draft import brute_force
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specctl.draft import corpus_file
+from specctl.draft.chains import SEPARATOR
+from specctl.draft.frozen_corpus import build_block, documents_in
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 
 SLOTS = 3
 BUDGET = 6
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["start", "extend", "extend", "extend", "finish", "discard"]),
+        st.sampled_from(["start", "extend", "extend", "extend", "finish", "discard", "save", "restore"]),
         st.integers(0, SLOTS - 1),
         st.lists(st.integers(0, 3), max_size=40),
         st.integers(1, 12),
@@ -25,15 +31,39 @@ ACTIONS = st.lists(
 class Model:
     """What the index should hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.options = SuffixIndexOptions(index_bytes=2**16, min_token_prob=0.05)
         self.index = SuffixIndex(self.options, SLOTS, 4096)
         self.texts: dict[int, tuple[int, list[int]]] = {}
         self.corpus: list[int | None] = []
+        self.folder = folder
+        self.saved: list[int | None] = []
+        """Text of the file."""
+        self.frozen: list[int | None] = []
+        """Text of the frozen corpus that the index drafts from."""
+
+    def save(self) -> None:
+        """What the live corpus holds, into the file; the index goes on as before."""
+        self.index.flush()
+        text, _ = self.index.outputs_since(0)
+        self.saved = [None if token == SEPARATOR else token for token in text.tolist()]
+        assert self.saved == self.corpus[len(self.corpus) - len(self.saved) :]
+        corpus_file.save(self.folder / "corpus", build_block(documents_in(text), self.index.rungs), "", "")
+
+    def restore(self) -> None:
+        """As after a restart: a new index, no requests, and the file."""
+        self.index.close()
+        self.index = SuffixIndex(self.options, SLOTS, 4096)
+        self.texts, self.corpus = {}, []
+        if self.saved:
+            self.index.attach(corpus_file.load(self.folder / "corpus"))
+            self.frozen = self.saved
 
     def act(self, action: str, slot: int, tokens: list[int], repeats: int) -> None:
         many = np.array(tokens * repeats, np.int32)
-        if action == "start" and slot not in self.texts:
+        if action in ("save", "restore"):
+            getattr(self, action)()
+        elif action == "start" and slot not in self.texts:
             self.index.start(slot, np.array(tokens, np.int32))
             self.texts[slot] = (len(tokens), list(tokens))
         elif slot not in self.texts:
@@ -58,7 +88,7 @@ class Model:
             if draft:
                 match = int(batch.match_tokens[row])
                 seen = own[-match:] + draft
-                text = own if batch.source[row] == 1 else self.corpus
+                text = (own, self.corpus, self.frozen)[batch.source[row] - 1]
                 assert any(text[at : at + len(seen)] == seen for at in range(len(text)))
                 assert 0 < len(draft) <= BUDGET
                 falling = batch.probs[row, : len(draft)]
@@ -69,11 +99,13 @@ class Model:
 @given(ACTIONS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_order_of_calls(actions: list[tuple[str, int, list[int], int]]) -> None:
-    model = Model()
-    for action in actions:
-        model.act(*action)
-        model.check()
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model(Path(folder))
+        for action in actions:
+            model.act(*action)
+            model.check()
     model.index.flush()
+    model.index.attach(build_block([], model.index.rungs))
     live = int(model.index.stats()["corpus_tokens"])
     assert live == len(model.corpus) or live >= 500, "nothing is evicted before the ring is full"
     window = model.corpus[len(model.corpus) - live :]
