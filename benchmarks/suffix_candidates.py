@@ -10,15 +10,13 @@ probabilities, from the corpus and the request's own tokens.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -27,18 +25,14 @@ from numba.extending import intrinsic
 from benchmarks.provenance import provenance, summary
 from benchmarks.suffix_anchor import filled_own
 from benchmarks.suffix_stream import Ints, Request, load_stream, up_to
-from specctl.draft.proposal import propose_one
 
-T = TypeVar("T")
 BUDGET = 8
 MOST_MATCH_TOKENS = 32
 """As max_match_tokens of ours: the array is sorted by this many tokens. The automaton has no bound."""
 LIVE_TOKENS = 65_536
 REPEATS = 3
-SEPARATOR = -1
 LENGTH, LINK, END, FIRST = range(4)
 STATE, TOKEN, TARGET, SIBLING = range(4)
-_MIN_PROB = 0.1
 
 
 @intrinsic
@@ -49,6 +43,17 @@ def _ticks(typing_context):  # -> int64, the processor's counter of constant rat
         return builder.call(call, [])
 
     return types.int64(), code
+
+
+@njit(cache=True)
+def _now():
+    return _ticks()
+
+
+def tick_us() -> float:
+    started_s, before = time.perf_counter(), _now()
+    time.sleep(0.5)
+    return (time.perf_counter() - started_s) * 1e6 / (_now() - before)
 
 
 @njit(cache=True)
@@ -173,37 +178,9 @@ def _search(order, text, tokens, first, ticks, found):  # as _follow; text is re
         ticks[i - first] = _ticks() - started
 
 
-@njit
-def _propose(address):  # not cached: it would keep an old propose_one
-    started = _ticks()
-    status = propose_one(address, np.int64(0), np.int64(BUDGET), _MIN_PROB)
-    return _ticks() - started if status >= 0 else np.int64(-1)
-
-
-@njit(cache=True)
-def _nothing(ticks):
-    for i in range(ticks.size):
-        started = _ticks()
-        ticks[i] = _ticks() - started
-
-
-def clock() -> tuple[float, float]:
-    """(microseconds of a tick, ticks that reading the counter takes)"""
-    ticks = np.zeros(10_000_000, np.int64)
-    _nothing(ticks[:1])
-    started_s, before = time.perf_counter(), _counter()
-    _nothing(ticks)
-    return (time.perf_counter() - started_s) * 1e6 / (_counter() - before), float(np.median(ticks))
-
-
-@njit(cache=True)
-def _counter():
-    return _ticks()
-
-
 def flat_text(documents: list[Ints]) -> Ints:
-    """A separator before, between and after the documents."""
-    separator = np.array([SEPARATOR], np.int32)
+    """The separator -1 before, between and after the documents."""
+    separator = np.array([-1], np.int32)
     return np.concatenate([separator, *(part for document in documents for part in (document, separator))])
 
 
@@ -221,48 +198,33 @@ def sorted_suffixes(text: Ints) -> Ints:
         ranks[order] = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
 
 
-class Flat:
-    """A structure in flat arrays over ``text``, with its compiled loop over the tokens of a request."""
-
-    name: str
-    search: Any
-    arrays: tuple[Ints, ...]
-
-    def look_up(self, request: Request) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        tokens = np.concatenate([request.prompt, request.output])
-        steps = request.output.size
-        ticks, found = np.zeros(steps, np.int64), np.zeros((steps, 2), np.int64)
-        self.search(*self.arrays, tokens, request.prompt.size, ticks, found)
-        return ticks, found
-
-
-class Automaton(Flat):
+class Automaton:
     name = "suffix automaton"
-    search = staticmethod(_follow)
 
-    def __init__(self, documents: list[Ints], counts: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, documents: list[Ints], counts: Any = None) -> None:
         """Counts of a former build give the exact sizes; the table is five sixths full."""
-        text = flat_text(documents)
-        states, transitions = (2 * text.size, 3 * text.size) if counts is None else counts.tolist()
+        self.text = flat_text(documents)
+        states, transitions = counts if counts is not None else (2 * self.text.size, 3 * self.text.size)
         slots = transitions + transitions // 5 + 1
         self.arrays = np.zeros((states, 4), np.int32), np.zeros((slots, 4), np.int32)
-        self.counts = _grow(*self.arrays, text)
-        self.text = text
+        self.counts = _grow(*self.arrays, self.text)
 
     def sizes(self, tokens: int) -> dict[str, float]:
-        whole = sum(array.nbytes for array in self.arrays)
+        arrays, text = sum(array.nbytes for array in self.arrays), self.text.nbytes
         return {
             "states per token": self.counts[0] / tokens,
             "transitions per token": self.counts[1] / tokens,
-            "bytes per token": (whole + self.text.nbytes) / tokens,
-            # Without FIRST and SIBLING, which only construction needs.
-            "bytes per token, read only": (whole * 3 / 4 + self.text.nbytes) / tokens,
+            "bytes per token": (arrays + text) / tokens,
+            # Without FIRST and SIBLING, which only construction reads.
+            "bytes per token, read only": (arrays * 3 / 4 + text) / tokens,
         }
 
+    def look_up(self, request: Request) -> tuple[Any, Any]:
+        return longest_matches(_follow, self.arrays, request)
 
-class SuffixArray(Flat):
+
+class SuffixArray:
     name = "suffix array"
-    search = staticmethod(_search)
 
     def __init__(self, documents: list[Ints]) -> None:
         text = flat_text(documents)[::-1].copy()
@@ -271,10 +233,18 @@ class SuffixArray(Flat):
     def sizes(self, tokens: int) -> dict[str, float]:
         return {"bytes per token": sum(array.nbytes for array in self.arrays) / tokens}
 
+    def look_up(self, request: Request) -> tuple[Any, Any]:
+        return longest_matches(_search, self.arrays, request)
+
+
+def longest_matches(search: Any, arrays: tuple[Ints, ...], request: Request) -> tuple[Any, Any]:
+    """int64[n] ticks of each output token, and int64[n, 2] length and end of the longest match after it."""
+    ticks, found = np.zeros(request.output.size, np.int64), np.zeros((request.output.size, 2), np.int64)
+    search(*arrays, np.concatenate([request.prompt, request.output]), request.prompt.size, ticks, found)
+    return ticks, found
+
 
 class Chains:
-    """Ours, one call from Python for each step, or all steps of a request in compiled code."""
-
     name = "specctl"
 
     def __init__(self, documents: list[Ints]) -> None:
@@ -283,132 +253,94 @@ class Chains:
     def sizes(self, tokens: int) -> dict[str, float]:
         return {"bytes per token": self.index.corpus_bytes / tokens}
 
-    def look_up(self, request: Request, is_compiled: bool = False) -> Any:
-        """float64[n] microseconds of each call of propose, or int64[n] ticks within its compiled code."""
-        index = self.index
-        index.start(0, request.prompt)
-        index.flush()
-        times = np.zeros(request.output.size, np.int64 if is_compiled else np.float64)
-        for i in range(times.size):
-            index.extend(0, request.output[i : i + 1])
-            if is_compiled:
-                times[i] = _propose(index._address)
-            else:
-                started_s = time.perf_counter()
-                index.propose(0, BUDGET, _MIN_PROB)
-                times[i] = (time.perf_counter() - started_s) * 1e6
-        index.discard(0)
-        if times.min() < 0:
-            raise RuntimeError("the compiled call was refused")
-        return times
+    def look_up(self, request: Request) -> tuple[Any, Any]:
+        """As longest_matches, of a call from Python; nothing is found."""
+        self.index.start(0, request.prompt)
+        self.index.flush()
+        ticks = np.zeros(request.output.size, np.int64)
+        for i in range(ticks.size):
+            self.index.extend(0, request.output[i : i + 1])
+            started = _now()
+            self.index.propose(0, BUDGET)
+            ticks[i] = _now() - started
+        self.index.discard(0)
+        return ticks, np.zeros((ticks.size, 2), np.int64)
 
 
 def check() -> None:
-    """Both give what a scan of all documents gives, on a small random text."""
+    """Automaton and array give what a scan of a small random text gives; the automaton the latest end."""
     generator = np.random.default_rng(0)
     documents = [generator.integers(0, 4, size).astype(np.int32) for size in range(1, 60)]
-    text = flat_text(documents)
     tokens = generator.integers(0, 5, 500).astype(np.int32)
-    request = Request("random", tokens[:1], tokens[1:])
-    automaton = Automaton(documents, Automaton(documents).counts)
-    by_automaton, by_array = automaton.look_up(request)[1], SuffixArray(documents).look_up(request)[1]
-    for i in range(1, tokens.size):
-        length, end = 0, 0
-        for at in range(text.size):
-            same = 0
-            while same <= i and text[at - same] == tokens[i - same]:
-                same += 1
-            if same and same >= length:
-                length, end = same, at
-        if by_automaton[i - 1].tolist() != [length, end]:
-            raise RuntimeError(f"automaton: expected {[length, end]}, got {by_automaton[i - 1].tolist()}")
-        capped, place = by_array[i - 1]
-        matched = text[place + 1 - capped : place + 1].tolist()
-        if capped != min(length, MOST_MATCH_TOKENS) or matched != tokens[i + 1 - capped : i + 1].tolist():
-            raise RuntimeError(f"array: expected a match of {length}, got {matched}")
+    request, text = Request("random", tokens[:1], tokens[1:]), flat_text(documents)
+    by_automaton = Automaton(documents, Automaton(documents).counts).look_up(request)[1]
+    by_array = SuffixArray(documents).look_up(request)[1]
+    for i, exact, (capped, end) in zip(range(1, tokens.size), by_automaton, by_array, strict=True):
+        expected = max((_same_tokens(text, at, tokens, i), at) for at in range(text.size))
+        if tuple(exact) != (expected if expected[0] else (0, 0)):
+            raise RuntimeError(f"automaton: expected {expected}, got {exact}")
+        if capped != min(expected[0], MOST_MATCH_TOKENS) or _same_tokens(text, end, tokens, i) < capped:
+            raise RuntimeError(f"array: expected a match of {expected[0]} tokens, got {capped} at {end}")
 
 
-class Samples(dict[str, dict[str, list[float]]]):
-    """Structure -> figure -> one value for each repeat."""
-
-    def note(self, name: str, figure: str, value: float) -> None:
-        self.setdefault(name, {}).setdefault(figure, []).append(value)
-
-    def note_times(self, name: str, figure: str, times_us: npt.NDArray[np.float64]) -> None:
-        for part, value in (
-            ("mean", times_us.mean()),
-            ("p50", np.percentile(times_us, 50)),
-            ("p99", np.percentile(times_us, 99)),
-        ):
-            self.note(name, f"{figure}, {part} us", float(value))
+def _same_tokens(text: Ints, at: int, tokens: Ints, i: int) -> int:
+    same = 0
+    while same <= i and text[at - same] == tokens[i - same]:
+        same += 1
+    return same
 
 
-def timed(build: Callable[[], T], samples: Samples, name: str, figure: str, unit_s: float) -> T:
-    gc.collect()
-    started_s = time.perf_counter()
-    built = build()
-    samples.note(name, figure, (time.perf_counter() - started_s) / unit_s)
-    return built
-
-
-def measure(tokens: int, builds: int, clock_us: tuple[float, float]) -> dict[str, Any]:
-    """Build in turns, then look up in turns; sizes of what was built."""
-    stream = load_stream(tokens)
+def measure(tokens: int, builds: int) -> dict[str, Any]:
+    """Structure -> figure: built in turns, then asked in turns; the two longest matches must agree."""
+    stream, tick = load_stream(tokens), tick_us()
     live = up_to(stream.fresh, LIVE_TOKENS)
     counts = Automaton(stream.corpus).counts
-    samples = Samples()
-    makers: list[Callable[[], Any]] = [
-        lambda: Automaton(stream.corpus, counts),
-        lambda: SuffixArray(stream.corpus),
-        lambda: Chains(stream.corpus),
-    ]
-    kinds = [Automaton, SuffixArray, Chains]
+    makers = {
+        Automaton.name: lambda: Automaton(stream.corpus, counts),
+        SuffixArray.name: lambda: SuffixArray(stream.corpus),
+        Chains.name: lambda: Chains(stream.corpus),
+    }
+    samples: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in makers}
     built: dict[str, Any] = {}
-    for _ in range(builds):
-        for kind, make in zip(kinds, makers, strict=True):
-            built.pop(kind.name, None)
-            built[kind.name] = timed(make, samples, kind.name, "build, us per token", tokens * 1e-6)
+    for name, make in list(makers.items()) * builds:
+        built.pop(name, None)
+        started_s = time.perf_counter()
+        built[name] = make()
+        samples[name]["build, us per token"].append((time.perf_counter() - started_s) * 1e6 / tokens)
     for _ in range(REPEATS):
-        timed(lambda: SuffixArray(live), samples, SuffixArray.name, "build of 64k live tokens, ms", 1e-3)
-        look_up_all(built, stream.requests, samples, clock_us)
+        started_s = time.perf_counter()
+        SuffixArray(live)
+        samples[SuffixArray.name]["build of 64k tokens, ms"].append((time.perf_counter() - started_s) * 1e3)
+        lengths = {}
+        for name, one in built.items():
+            ticks, found = zip(*map(one.look_up, stream.requests), strict=True)
+            lengths[name] = np.minimum(np.concatenate(found)[:, 0], MOST_MATCH_TOKENS)
+            times_us = np.concatenate(ticks) * tick
+            p50, p99 = np.percentile(times_us, (50, 99))
+            for part, value in {"mean": times_us.mean(), "p50": p50, "p99": p99}.items():
+                samples[name][f"step, {part} us"].append(float(value))
+        if (lengths[Automaton.name] != lengths[SuffixArray.name]).any():
+            raise RuntimeError("expected the same longest matches of automaton and array, got others")
     return {
         name: {**one.sizes(tokens), **{key: summary(values) for key, values in samples[name].items()}}
         for name, one in built.items()
     }
 
 
-def look_up_all(
-    built: dict[str, Any], requests: list[Request], samples: Samples, clock_us: tuple[float, float]
-) -> None:
-    """All requests through each structure; the two longest matches must agree."""
-    tick_us, overhead = clock_us
-    lengths = []
-    for kind in (Automaton, SuffixArray):
-        ticks, found = zip(*map(built[kind.name].look_up, requests), strict=True)
-        lengths.append(np.minimum(np.concatenate(found)[:, 0], MOST_MATCH_TOKENS))
-        samples.note_times(kind.name, "step", (np.concatenate(ticks) - overhead) * tick_us)
-    if (lengths[0] != lengths[1]).any():
-        raise RuntimeError("expected the same longest matches of automaton and array, got different ones")
-    own = built[Chains.name]
-    samples.note_times(Chains.name, "propose", np.concatenate([own.look_up(one) for one in requests]))
-    ticks = np.concatenate([own.look_up(one, is_compiled=True) for one in requests])
-    samples.note_times(Chains.name, "step", (ticks - overhead) * tick_us)
-
-
-def markdown(figures: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Medians with their range; one table for each size of the corpus."""
-    for size, by_name in figures.items():
-        yield f"\n| {int(size):,} tokens | {' | '.join(by_name)} |\n| --- | {' | '.join('---' for _ in by_name)} |"
-        for figure in dict.fromkeys(key for row in by_name.values() for key in row):
-            yield f"| {figure} | {' | '.join(_cell(row.get(figure)) for row in by_name.values())} |"
+def table(tokens: str, by_name: dict[str, dict[str, Any]]) -> str:
+    """Medians with their range."""
+    lines = [f"
+| {int(tokens):,} tokens | {' | '.join(by_name)} |", "| --- " * (1 + len(by_name)) + "|"]
+    for figure in dict.fromkeys(key for row in by_name.values() for key in row):
+        lines.append(f"| {figure} | {' | '.join(_cell(row.get(figure)) for row in by_name.values())} |")
+    return "
+".join(lines)
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
     if isinstance(value, dict):
         return f"{value['median']:.2f} ({value['min']:.2f} to {value['max']:.2f})"
-    return f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
 def main() -> None:
@@ -417,16 +349,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     check()
-    clock_us = clock()
-    # From 4 million tokens on, built once.
-    figures = {
-        str(tokens): measure(tokens, REPEATS if tokens < 4_000_000 else 1, clock_us)
-        for tokens in arguments.corpus
-    }
-    print("\n".join(markdown(figures)))
+    # A large corpus is built once.
+    figures = {str(size): measure(size, REPEATS if size < 4_000_000 else 1) for size in arguments.corpus}
+    print("
+".join(table(size, by_name) for size, by_name in figures.items()))
     if arguments.output is not None:
-        report = {"provenance": provenance(), "requests": 60, "figures": figures}
-        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        report = {"provenance": provenance(), "figures": figures}
+        arguments.output.write_text(json.dumps(report, indent=2) + "
+", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 CANDIDATES = 8
-VISITS = 8
-OWN_VISITS = 3
+VISITS = 6
+OWN_VISITS = 2
 ENOUGH = 3
 
 _SEPARATOR = np.uint32(SEPARATOR)
