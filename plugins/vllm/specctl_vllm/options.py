@@ -67,6 +67,12 @@ class SuffixOptions(BaseModel):
     threads: int = Field(
         default=_INDEX.threads, ge=1, le=64, description="threads that work on a large batch"
     )
+    device_bytes: int = Field(
+        default=512 * 2**20,
+        ge=2**16,
+        le=2**37,
+        description="on a GPU: device memory for finished outputs, two halves of which one is read",
+    )
     corpus_file: Path | None = Field(
         default=None,
         description="keeps the shared outputs over restarts; engine processes on a host may share it",
@@ -76,7 +82,8 @@ class SuffixOptions(BaseModel):
     )
 
     def index_options(self) -> SuffixIndexOptions:
-        return SuffixIndexOptions(**self.model_dump(exclude={"corpus_file", "corpus_save_every_s"}))
+        own = {"corpus_file", "corpus_save_every_s", "device_bytes"}
+        return SuffixIndexOptions(**self.model_dump(exclude=own))
 
 
 class ControlOptions(BaseModel):
@@ -109,8 +116,12 @@ _ENGINE_KEYS = {
 _NUM_SPECULATIVE_TOKENS_DEFAULT = 8
 
 
-def parse_speculative_config(asked: dict[str, Any]) -> tuple[dict[str, Any], Options] | None:
+def parse_speculative_config(
+    asked: dict[str, Any], on_device: bool = False
+) -> tuple[dict[str, Any], Options] | None:
     """What vLLM is to be given, and our options; None where the user asked nothing of specctl.
+
+    on_device: vLLM runs Model Runner V2, where drafts are found on the GPU.
 
     Asking is: a method of ours, a block ``specctl``, or naming the plugin in VLLM_PLUGINS.
     Raises ValueError that names key, value and what is allowed.
@@ -134,8 +145,11 @@ def parse_speculative_config(asked: dict[str, Any]) -> tuple[dict[str, Any], Opt
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
         raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
     suffix = _validated(SuffixOptions, own, "")
-    config["method"] = "custom_class"
-    config["model"] = SPECCTL_METHODS[method]
+    if on_device:
+        # vLLM's own n-gram method on the device: its speculator is replaced (compat.model_runner_v2).
+        config["method"] = "ngram_gpu"
+    else:
+        config["method"], config["model"] = "custom_class", SPECCTL_METHODS[method]
     config.setdefault("num_speculative_tokens", _NUM_SPECULATIVE_TOKENS_DEFAULT)
     _check_num_speculative_tokens(config["num_speculative_tokens"])
     return config, Options(method=method, suffix=suffix, control=control)

@@ -28,6 +28,8 @@ class Seam:
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
+_RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
+_NGRAM_V2 = "vllm.v1.worker.gpu.spec_decode.ngram.speculator"
 
 RELIED_ON: tuple[Seam, ...] = (
     Seam("vllm.engine.arg_utils", "EngineArgs.create_speculative_config", ("self",)),
@@ -59,6 +61,35 @@ RELIED_ON: tuple[Seam, ...] = (
         "GPUModelRunner.propose_draft_token_ids",
         ("self", "scheduler_output", "sampled_token_ids"),
     ),
+    Seam(_SCHEDULER, "Scheduler._free_request", ("self", "request")),
+    Seam(_RUNNER_V2, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
+    Seam("vllm.v1.worker.gpu.spec_decode", "init_speculator", ("vllm_config", "device", "req_states")),
+    Seam(
+        "vllm.v1.worker.gpu.spec_decode.speculator",
+        "BaseSpeculator.propose",
+        (
+            "self",
+            "input_batch",
+            "attn_metadata",
+            "slot_mappings",
+            "last_hidden_states",
+            "aux_hidden_states",
+            "num_sampled",
+            "num_rejected",
+            "last_sampled",
+            "next_prefill_tokens",
+            "temperature",
+            "seeds",
+            "dp_sync_state",
+            "dummy_run",
+            "skip_attn_for_dummy_run",
+            "mm_inputs",
+            "is_profile",
+            "num_speculative_tokens",
+        ),
+    ),
+    Seam(_NGRAM_V2, "NgramGPUSpeculator.propose", ("self", "input_batch")),
+    Seam("vllm.v1.worker.gpu.states", "RequestState.__init__", ("self", "max_num_reqs", "max_model_len")),
     Seam("vllm.v1.spec_decode.suffix_decoding", "SuffixDecodingProposer.propose", ("self",)),
 )
 

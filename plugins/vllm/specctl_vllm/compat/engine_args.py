@@ -13,7 +13,7 @@ import logging
 import os
 from typing import Any
 
-from specctl_vllm.compat import engine_process
+from specctl_vllm.compat import engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, options_from_env, parse_speculative_config
 
@@ -33,7 +33,7 @@ def install() -> None:
     @functools.wraps(original)
     def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _asked(self)
-        parsed = parse_speculative_config(asked) if asked else None
+        parsed = parse_speculative_config(asked, model_runner_v2.runs_on_device()) if asked else None
         if parsed is None:
             os.environ.pop(OPTIONS_ENV, None)
             return original(self, *args, **kwargs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl_vllm.options import options_from_env
+
 __all__ = ["activate"]
 
 
@@ -49,10 +51,25 @@ def _hooked_worker_init(original: Any) -> Any:
     a worker is always constructed in the process that runs the model."""
 
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        from specctl_vllm.compat import model_runner
+    def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        from specctl_vllm.compat import model_runner, model_runner_v2
 
-        model_runner.install()
-        original(self, *args, **kwargs)
+        if vllm_config.use_v2_model_runner:
+            model_runner_v2.install()
+        else:
+            _check_host_method(vllm_config)
+            model_runner.install()
+        original(self, vllm_config, *args, **kwargs)
 
     return __init__
+
+
+def _check_host_method(vllm_config: Any) -> None:
+    options = options_from_env()
+    is_ours = options is not None and options.method.startswith("specctl_")
+    speculative = vllm_config.speculative_config
+    if is_ours and speculative is not None and speculative.method == "ngram_gpu":
+        raise ValueError(
+            "specctl: expected Model Runner V2, but vLLM chose V1 for another option of this server (its log "
+            "names it); set VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"
+        )

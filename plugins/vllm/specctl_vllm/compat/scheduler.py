@@ -18,6 +18,7 @@ class SteeredMixin:
     specctl: Steering
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._specctl_outputs: list[tuple[str, list[int]]] = []
         super().__init__(*args, **kwargs)
         self.specctl = Steering(self)
         if self.specctl.is_active:
@@ -33,6 +34,8 @@ class SteeredMixin:
         self.specctl.after_schedule(scheduler_output)
         # The worker is not told the cache salt, which keeps tenants apart.
         scheduler_output.specctl_namespaces = _namespaces(self, scheduler_output)
+        # Model Runner V2 has the tokens on the device only.
+        scheduler_output.specctl_outputs, self._specctl_outputs = self._specctl_outputs, []
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -40,6 +43,12 @@ class SteeredMixin:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self.specctl.after_update(scheduler_output)
         return outputs
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.use_v2_model_runner:  # type: ignore[attr-defined]
+            namespace = namespace_of(request.lora_request, request.cache_salt)
+            self._specctl_outputs.append((namespace, list(request.output_token_ids)))
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]

@@ -1,0 +1,206 @@
+"""Several engines on one GPU at the same time, taking turns: tokens per second of each, by batch.
+
+    python -m benchmarks.gpu.compare off-cost --model FOLDER --draft FOLDER --output FILE
+    python -m benchmarks.gpu.compare lossless --model FOLDER --prompts FILE --output FILE
+
+off-cost: an 8B-shaped Llama with dummy weights; what a server pays that may draft and does not.
+lossless: a small model in float32; whether specctl_suffix emits what no speculation emits, and how fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+_OFF_TABLE = [[1, 16, 4], [17, 256, 0]]
+_ENGINE = {
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "max_model_len": 1024,
+    "max_num_seqs": 256,
+    "gpu_memory_utilization": 0.24,
+    "kv_cache_memory_bytes": 14 * 2**30,
+    "enable_prefix_caching": False,
+}
+
+
+class Arm:
+    def __init__(self, name: str, model: str, engine: dict[str, Any], log: Path) -> None:
+        self.name = name
+        self.log = log.open("w")
+        settings = json.dumps({"model": model, "engine": engine})
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu.engine_arm", settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+
+    def read(self) -> dict[str, Any] | None:
+        """The next answer; None where the engine has died."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("ARM "):
+                found: dict[str, Any] = json.loads(line[4:])
+                return found
+            self.log.write(line)
+        return None
+
+    def run(
+        self, prompts: list[list[int]], max_tokens: int, wants_outputs: bool = False
+    ) -> dict[str, Any] | None:
+        work = {"prompts": prompts, "max_tokens": max_tokens, "wants_outputs": wants_outputs}
+        assert self.process.stdin is not None
+        try:
+            print(json.dumps(work), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            return None
+        return self.read()
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.close()
+
+
+def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[Arm]:
+    """All arms that came up; they start at the same time."""
+    starting = [Arm(name, model, engine, folder / f"{name}.log") for name, engine in arms.items()]
+    ready = []
+    for arm in starting:
+        answer = arm.read()
+        print(f"{arm.name}: {'ready' if answer else 'DIED, see its log'} {answer}", flush=True)
+        if answer:
+            ready.append(arm)
+    return ready
+
+
+def speculative(method: str, **values: Any) -> dict[str, Any]:
+    return {"speculative_config": {"method": method, "num_speculative_tokens": 4, **values}}
+
+
+def off_cost_arms(draft: str) -> dict[str, dict[str, Any]]:
+    table = {"num_speculative_tokens_per_batch_size": _OFF_TABLE}
+    return {
+        "never enabled": {},
+        "never enabled, synchronous": {"async_scheduling": False},
+        "ngram at 0": speculative("ngram", prompt_lookup_max=4, **table),
+        "ngram_gpu at 0": speculative("ngram_gpu", prompt_lookup_max=4, **table),
+        "eagle3 at 0": speculative("eagle3", model=draft, **table),
+        "specctl_suffix at 0": speculative("specctl_suffix", **table),
+    }
+
+
+def off_cost(arguments: argparse.Namespace) -> dict[str, Any]:
+    chosen = {
+        name: {**_ENGINE, **engine}
+        for name, engine in off_cost_arms(arguments.draft).items()
+        if not arguments.arms or name in arguments.arms
+    }
+    arms = started(chosen, arguments.model, arguments.logs)
+    generator = np.random.default_rng(0)
+    rows: dict[str, dict[str, list[float]]] = {arm.name: {} for arm in arms}
+    for batch in arguments.batch:
+        prompts = generator.integers(10, 100_000, (batch, 256)).tolist()
+        for repeat in range(arguments.repeats + 1):  # the first warms up
+            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+                answer = arm.run(prompts, 192)
+                if answer and repeat:
+                    rows[arm.name].setdefault(str(batch), []).append(answer["tokens"] / answer["seconds"])
+        for arm in arms:
+            print(batch, arm.name, [round(value) for value in rows[arm.name].get(str(batch), [])], flush=True)
+    for arm in arms:
+        arm.stop()
+    base = rows.get("never enabled", {})
+    ratios = {
+        name: {
+            batch: round(median(values) / median(base[batch]), 4)
+            for batch, values in row.items()
+            if batch in base
+        }
+        for name, row in rows.items()
+    }
+    return {"tokens per second": rows, "against never enabled": ratios}
+
+
+def lossless(arguments: argparse.Namespace) -> dict[str, Any]:
+    engine = {
+        "dtype": "float32",
+        "skip_tokenizer_init": True,
+        "max_model_len": 2048,
+        "max_num_seqs": 64,
+        "gpu_memory_utilization": 0.2,
+        "kv_cache_memory_bytes": 8 * 2**30,
+        "enable_prefix_caching": False,
+    }
+    arms = started(
+        {
+            "off": engine,
+            "specctl_suffix": {**engine, **speculative("specctl_suffix", num_speculative_tokens=8)},
+            "ngram_gpu": {
+                **engine,
+                **speculative("ngram_gpu", num_speculative_tokens=8, prompt_lookup_max=4),
+            },
+        },
+        arguments.model,
+        arguments.logs,
+    )
+    prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
+    result: dict[str, Any] = {}
+    for concurrent in arguments.batch:
+        outputs: dict[str, Any] = {}
+        for repeat in range(arguments.repeats + 1):
+            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+                answer = arm.run(prompts[:concurrent], 256, wants_outputs=repeat == 0)
+                if answer is None:
+                    continue
+                row = result.setdefault(arm.name, {}).setdefault(str(concurrent), {"tokens/s": []})
+                if repeat == 0:
+                    outputs[arm.name] = answer["outputs"]
+                else:
+                    row["tokens/s"].append(answer["tokens"] / answer["seconds"])
+                row["counters"] = answer["counters"]
+        for name, texts in outputs.items():
+            same = sum(a == b for a, b in zip(texts, outputs.get("off", []), strict=False))
+            result[name][str(concurrent)]["outputs as off"] = f"{same} of {len(texts)}"
+        for name in result:
+            print(concurrent, name, result[name].get(str(concurrent)), flush=True)
+    for arm in arms:
+        arm.stop()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=("off-cost", "lossless"))
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--draft", default="")
+    parser.add_argument("--prompts", default="")
+    parser.add_argument("--arms", nargs="*", default=[])
+    parser.add_argument("--batch", type=int, nargs="*", default=[128, 256])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--logs", type=Path, default=Path("/tmp/arms"))
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.logs.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    figures = {"off-cost": off_cost, "lossless": lossless}[arguments.what](arguments)
+    arguments.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(figures.get("against never enabled", {}), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""One engine in a process of its own, told by lines of JSON what to run: an arm of benchmarks.gpu.compare.
+
+    python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
+
+In: {"prompts": [[ids], ...], "max_tokens": n}. Out, after ARM: {"seconds", "tokens", "outputs", "counters"}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+_COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+
+
+def answer(**values: Any) -> None:
+    print("ARM " + json.dumps(values), flush=True)
+
+
+def counters(llm: Any) -> dict[str, float]:
+    found = {}
+    for metric in llm.get_metrics():
+        name = metric.name.removeprefix("vllm:spec_decode_")
+        if name in _COUNTERS:
+            found[name] = found.get(name, 0.0) + float(metric.value)
+    return found
+
+
+def main() -> None:
+    from vllm import LLM, SamplingParams
+
+    settings = json.loads(sys.argv[1])
+    started_s = time.perf_counter()
+    llm = LLM(model=settings["model"], disable_log_stats=False, **settings["engine"])
+    answer(ready_s=time.perf_counter() - started_s)
+    for line in sys.stdin:
+        work = json.loads(line)
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=work["max_tokens"], ignore_eos=True, detokenize=False
+        )
+        prompts: Any = [{"prompt_token_ids": ids} for ids in work["prompts"]]
+        started_s = time.perf_counter()
+        finished = llm.generate(prompts, sampling, use_tqdm=False)
+        seconds = time.perf_counter() - started_s
+        outputs = [list(one.outputs[0].token_ids) for one in finished]
+        answer(
+            seconds=seconds,
+            tokens=sum(map(len, outputs)),
+            outputs=outputs if work.get("wants_outputs") else None,
+            counters=counters(llm),
+        )
+
+
+if __name__ == "__main__":
+    main()

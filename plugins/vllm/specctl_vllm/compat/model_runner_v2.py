@@ -1,0 +1,72 @@
+"""The worker's part on Model Runner V2: our speculator in the place of vLLM's.
+
+Patched are the factory of speculators and the runner's ``execute_model``. Reasons: V2 has no hook for a
+speculator of one's own, and one is not told which requests a step is for. vLLM takes the method for its own
+``ngram_gpu``, which keeps asynchronous scheduling and the tokens of every request on the device.
+Also patched is ``ngram_gpu`` itself: with 0 drafts wanted it goes on scanning.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from specctl_vllm.options import options_from_env
+
+__all__ = ["install", "runs_on_device"]
+
+
+def runs_on_device() -> bool:
+    """Whether vLLM will run its model on Model Runner V2, as far as the platform says."""
+    import vllm.envs as envs
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import HAS_TRITON
+
+    return bool(current_platform.is_cuda() and HAS_TRITON and envs.VLLM_USE_V2_MODEL_RUNNER is not False)
+
+
+def install() -> None:
+    """Wrap factory and runner, once."""
+    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu.spec_decode.ngram.speculator import NgramGPUSpeculator
+
+    if hasattr(model_runner.GPUModelRunner, "specctl_is_installed"):
+        return
+    model_runner.GPUModelRunner.specctl_is_installed = True
+    model_runner.init_speculator = _ours_or_theirs(model_runner.init_speculator)
+    model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
+    NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
+
+
+def _ours_or_theirs(original: Any) -> Any:
+    @functools.wraps(original)
+    def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
+        options = options_from_env()
+        if options is None or options.method != "specctl_suffix":
+            return original(vllm_config, device, req_states)
+        from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
+
+        return DeviceSuffixSpeculator(vllm_config, device, req_states)
+
+    return init_speculator
+
+
+def _noting(original: Any) -> Any:
+    @functools.wraps(original)
+    def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        note_step = getattr(self.speculator, "note_step", None)
+        if note_step is not None:
+            note_step(scheduler_output)
+        return original(self, scheduler_output, *args, **kwargs)
+
+    return execute_model
+
+
+def _none_wanted(original: Any) -> Any:
+    @functools.wraps(original)
+    def propose(self: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("num_speculative_tokens") == 0:
+            return self.drafts[: input_batch.num_reqs]
+        return original(self, input_batch, *args, **kwargs)
+
+    return propose
