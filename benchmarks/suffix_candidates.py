@@ -329,12 +329,10 @@ def measure(tokens: int, builds: int) -> dict[str, Any]:
 
 def table(tokens: str, by_name: dict[str, dict[str, Any]]) -> str:
     """Medians with their range."""
-    lines = [f"
-| {int(tokens):,} tokens | {' | '.join(by_name)} |", "| --- " * (1 + len(by_name)) + "|"]
+    lines = [f"\n| {int(tokens):,} tokens | {' | '.join(by_name)} |", "| --- " * (1 + len(by_name)) + "|"]
     for figure in dict.fromkeys(key for row in by_name.values() for key in row):
         lines.append(f"| {figure} | {' | '.join(_cell(row.get(figure)) for row in by_name.values())} |")
-    return "
-".join(lines)
+    return "\n".join(lines)
 
 
 def _cell(value: Any) -> str:
@@ -351,12 +349,10 @@ def main() -> None:
     check()
     # A large corpus is built once.
     figures = {str(size): measure(size, REPEATS if size < 4_000_000 else 1) for size in arguments.corpus}
-    print("
-".join(table(size, by_name) for size, by_name in figures.items()))
+    print("\n".join(table(size, by_name) for size, by_name in figures.items()))
     if arguments.output is not None:
         report = {"provenance": provenance(), "figures": figures}
-        arguments.output.write_text(json.dumps(report, indent=2) + "
-", encoding="utf-8")
+        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

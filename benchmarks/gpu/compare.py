@@ -2,9 +2,11 @@
 
     python -m benchmarks.gpu.compare off-cost --model FOLDER --draft FOLDER --output FILE
     python -m benchmarks.gpu.compare lossless --model FOLDER --prompts FILE --output FILE
+    python -m benchmarks.gpu.compare table --model FOLDER --prompts FILE --output FILE
 
 off-cost: an 8B-shaped Llama with dummy weights; what a server pays that may draft and does not.
 lossless: a small model in float32; whether specctl_suffix emits what no speculation emits, and how fast.
+table: the same, with specctl's live table at each number of drafts in turn.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ class Arm:
         return None
 
     def run(
-        self, prompts: list[list[int]], max_tokens: int, wants_outputs: bool = False
+        self, prompts: list[list[int]], max_tokens: int, wants_outputs: bool = False, **values: Any
     ) -> dict[str, Any] | None:
-        work = {"prompts": prompts, "max_tokens": max_tokens, "wants_outputs": wants_outputs}
+        work = {"prompts": prompts, "max_tokens": max_tokens, "wants_outputs": wants_outputs, **values}
         assert self.process.stdin is not None
         try:
             print(json.dumps(work), file=self.process.stdin, flush=True)
@@ -101,6 +103,7 @@ def off_cost_arms(draft: str) -> dict[str, dict[str, Any]]:
         "ngram_gpu at 0": speculative("ngram_gpu", prompt_lookup_max=4, **table),
         "eagle3 at 0": speculative("eagle3", model=draft, **table),
         "specctl_suffix at 0": speculative("specctl_suffix", **table),
+        "specctl_suffix, live table at 0": speculative("specctl_suffix"),
     }
 
 
@@ -117,7 +120,8 @@ def off_cost(arguments: argparse.Namespace) -> dict[str, Any]:
         prompts = generator.integers(10, 100_000, (batch, 256)).tolist()
         for repeat in range(arguments.repeats + 1):  # the first warms up
             for arm in arms if repeat % 2 == 0 else arms[::-1]:
-                answer = arm.run(prompts, 192)
+                is_live = arm.name.endswith("live table at 0")
+                answer = arm.run(prompts, 192, **({"num_speculative_tokens": 0} if is_live else {}))
                 if answer and repeat:
                     rows[arm.name].setdefault(str(batch), []).append(answer["tokens"] / answer["seconds"])
         for arm in arms:
@@ -136,16 +140,56 @@ def off_cost(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"tokens per second": rows, "against never enabled": ratios}
 
 
+_SMALL_ENGINE = {
+    "dtype": "float32",
+    "skip_tokenizer_init": True,
+    "max_model_len": 2048,
+    "max_num_seqs": 64,
+    "gpu_memory_utilization": 0.2,
+    "kv_cache_memory_bytes": 8 * 2**30,
+    "enable_prefix_caching": False,
+}
+
+
+def table(arguments: argparse.Namespace) -> dict[str, Any]:
+    full = 8
+    arms = {"off": _SMALL_ENGINE}
+    for method in ("specctl_suffix",):
+        arms[method] = {**_SMALL_ENGINE, **speculative(method, num_speculative_tokens=full)}
+    off, *steered = started(arms, arguments.model, arguments.logs)
+    prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
+    result: dict[str, Any] = {}
+    for concurrent in arguments.batch:
+        truth = off.run(prompts[:concurrent], 256, wants_outputs=True)
+        again = off.run(prompts[:concurrent], 256)
+        if truth is None or again is None:
+            raise RuntimeError("the engine without speculation has died")
+        base = again["tokens"] / again["seconds"]
+        for arm in steered:
+            before: dict[str, float] = {}
+            for number in (*range(full, -1, -1), full):
+                answer = arm.run(prompts[:concurrent], 256, wants_outputs=True, num_speculative_tokens=number)
+                again = arm.run(prompts[:concurrent], 256)
+                if answer is None or again is None:
+                    raise RuntimeError(f"{arm.name} has died")
+                same = sum(a == b for a, b in zip(answer["outputs"], truth["outputs"], strict=True))
+                drafted = answer["counters"].get("num_draft_tokens", 0.0)
+                row = {
+                    "num_speculative_tokens": number,
+                    "outputs as off": f"{same} of {concurrent}",
+                    "drafted tokens": drafted - before.get("num_draft_tokens", 0.0),
+                    "tokens/s against off": round(again["tokens"] / again["seconds"] / base, 3),
+                }
+                before = again["counters"]
+                result.setdefault(arm.name, {}).setdefault(str(concurrent), []).append(row)
+                print(concurrent, arm.name, row, flush=True)
+    for arm in (off, *steered):
+        arm.stop()
+    return result
+
+
 def lossless(arguments: argparse.Namespace) -> dict[str, Any]:
-    engine = {
-        "dtype": "float32",
-        "skip_tokenizer_init": True,
-        "max_model_len": 2048,
-        "max_num_seqs": 64,
-        "gpu_memory_utilization": 0.2,
-        "kv_cache_memory_bytes": 8 * 2**30,
-        "enable_prefix_caching": False,
-    }
+    engine = _SMALL_ENGINE
     arms = started(
         {
             "off": engine,
@@ -185,7 +229,7 @@ def lossless(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("off-cost", "lossless"))
+    parser.add_argument("what", choices=("off-cost", "lossless", "table"))
     parser.add_argument("--model", required=True)
     parser.add_argument("--draft", default="")
     parser.add_argument("--prompts", default="")
@@ -197,7 +241,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.logs.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    figures = {"off-cost": off_cost, "lossless": lossless}[arguments.what](arguments)
+    runs = {"off-cost": off_cost, "lossless": lossless, "table": table}
+    figures = runs[arguments.what](arguments)
     arguments.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures.get("against never enabled", {}), indent=1))
 

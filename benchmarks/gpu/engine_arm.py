@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
 
-In: {"prompts": [[ids], ...], "max_tokens": n}. Out, after ARM: {"seconds", "tokens", "outputs", "counters"}.
+In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k}; the last, where it is there, goes
+into specctl's table. Out, after ARM: {"seconds", "tokens", "outputs", "counters"}.
 """
 
 from __future__ import annotations
@@ -28,6 +29,20 @@ def counters(llm: Any) -> dict[str, float]:
     return found
 
 
+def set_table(llm: Any, num_speculative_tokens: int) -> None:
+    core = llm.llm_engine.engine_core
+    before = json.loads(core.call_utility("specctl_call", "table", ""))["body"]
+    change = {
+        "base_version": before["version"],
+        "rows": [{"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}],
+        "fallback_num_speculative_tokens": num_speculative_tokens,
+        "owner": "benchmark",
+    }
+    answered = json.loads(core.call_utility("specctl_call", "put_table", json.dumps(change)))
+    if answered["status"] != 200:
+        raise RuntimeError(str(answered))
+
+
 def main() -> None:
     from vllm import LLM, SamplingParams
 
@@ -37,6 +52,8 @@ def main() -> None:
     answer(ready_s=time.perf_counter() - started_s)
     for line in sys.stdin:
         work = json.loads(line)
+        if work.get("num_speculative_tokens") is not None:
+            set_table(llm, work["num_speculative_tokens"])
         sampling = SamplingParams(
             temperature=0.0, max_tokens=work["max_tokens"], ignore_eos=True, detokenize=False
         )

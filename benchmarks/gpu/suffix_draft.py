@@ -30,14 +30,16 @@ def markov_text(tokens: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     pieces = [
         np.random.default_rng(i).integers(0, 32_000, 4 + i % 37).astype(np.int32) for i in range(20_000)
     ]
-    chosen, total = [], 0
-    while total < tokens:
+    text = np.empty(tokens + 64, np.int32)
+    at = 0
+    while at < tokens:
         piece = pieces[int(generator.zipf(1.3)) % len(pieces)]
-        chosen.append(piece)
+        text[at : at + piece.size] = piece
+        at += piece.size
         if generator.random() < 0.3:
-            chosen.append(generator.integers(0, 32_000, 3).astype(np.int32))
-        total = sum(map(len, chosen[-2:])) + total
-    return np.concatenate(chosen)[:tokens]
+            text[at : at + 3] = generator.integers(0, 32_000, 3)
+            at += 3
+    return text[:tokens]
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Placeholder: kernels that verify drafts will stand here, one folder each. There are none yet."""
+"""Triton kernels for speculative decoding, one folder each, without an engine: drafts of the suffix index."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import numpy as np
@@ -10,10 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from specctl_kernels.suffix_draft import DeviceCorpus, SuffixDraftRule, suffix_draft  # noqa: E402
+with pytest.MonkeyPatch.context() as patch:
+    # Read when a kernel is defined; engines that later tests start must not inherit it.
+    if not torch.cuda.is_available():
+        patch.setenv("TRITON_INTERPRET", "1")
+    from specctl_kernels.suffix_draft import DeviceCorpus, SuffixDraftRule, suffix_draft
 
 from specctl.draft import device_rule  # noqa: E402
 from specctl.draft.calibration import chances  # noqa: E402

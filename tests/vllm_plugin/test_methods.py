@@ -16,6 +16,12 @@ def test_our_suffix_tells_its_acceptance_in_the_shadow():
     assert method_support("specctl_suffix", "custom_class", 8, data_parallel_size=1).has_shadow_acceptance
 
 
+def test_our_suffix_on_the_device_takes_every_number_and_has_no_shadow():
+    support = method_support("specctl_suffix", "ngram_gpu", 8, data_parallel_size=1)
+    assert support.legal == tuple(range(9))
+    assert not support.has_shadow_acceptance
+
+
 @pytest.mark.parametrize("method", ["medusa", "ngram_gpu", "dflash", "custom_class"])
 def test_methods_of_a_fixed_number_are_refused_with_the_reason(method):
     support = method_support(method, method, 3, data_parallel_size=1)

@@ -27,6 +27,29 @@ def test_suffix_becomes_a_custom_class_with_validated_options():
     assert (options.suffix.min_token_prob, options.suffix.use_global) == (0.2, False)
 
 
+def test_on_model_runner_v2_suffix_takes_the_place_of_the_n_grams_of_the_device():
+    config, options = parse_speculative_config(
+        {"method": "specctl_suffix", "num_speculative_tokens": 8, "device_bytes": 2**20}, on_device=True
+    )
+    assert config == {
+        "method": "ngram_gpu",
+        "num_speculative_tokens": 8,
+        "num_speculative_tokens_per_batch_size": [[1, 1, 8]],
+    }
+    assert options.suffix.device_bytes == 2**20
+
+
+def test_on_model_runner_v2_graphs_are_asked_for_and_a_users_table_stays():
+    asked = {"method": "eagle3", "model": "m", "num_speculative_tokens": 3, "specctl": {}}
+    config, _ = parse_speculative_config(asked, on_device=True)
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 1, 3]]
+    table = [[1, 16, 3], [17, 256, 0]]
+    config, _ = parse_speculative_config(
+        {**asked, "num_speculative_tokens_per_batch_size": table}, on_device=True
+    )
+    assert config["num_speculative_tokens_per_batch_size"] == table
+
+
 def test_the_control_block_goes_with_any_method(tmp_path):
     config, options = parse_speculative_config(
         {"method": "eagle3", "model": "m", "specctl": {"token_file": str(tmp_path), "lease_max_s": 60}}

@@ -31,7 +31,8 @@ def method_support(
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):
-        return MethodSupport(every, has_shadow_acceptance=True)
+        # On the device drafts are not read back, so that nothing follows them.
+        return MethodSupport(every, has_shadow_acceptance=engine_method == "custom_class")
     if engine_method in _ANY_LENGTH or engine_method.endswith("_mtp"):
         return MethodSupport(every)
     why = (

@@ -114,6 +114,7 @@ _ENGINE_KEYS = {
     "max_model_len",
 }
 _NUM_SPECULATIVE_TOKENS_DEFAULT = 8
+METHODS_OF_ANY_LENGTH_V2 = {"draft_model", "eagle", "eagle3", "mtp"}
 
 
 def parse_speculative_config(
@@ -134,6 +135,8 @@ def parse_speculative_config(
         return None
     control = _validated(ControlOptions, config.pop("specctl", None) or {}, "specctl.")
     if not is_ours:
+        if on_device and method in METHODS_OF_ANY_LENGTH_V2:
+            _ask_for_graphs(config)
         return config, Options(method=str(method or config.get("model") or "draft_model"), control=control)
     if method not in SPECCTL_METHODS:
         known = ", ".join(sorted(SPECCTL_METHODS))
@@ -152,7 +155,17 @@ def parse_speculative_config(
         config["method"], config["model"] = "custom_class", SPECCTL_METHODS[method]
     config.setdefault("num_speculative_tokens", _NUM_SPECULATIVE_TOKENS_DEFAULT)
     _check_num_speculative_tokens(config["num_speculative_tokens"])
+    if on_device:
+        _ask_for_graphs(config)
     return config, Options(method=method, suffix=suffix, control=control)
+
+
+def _ask_for_graphs(config: dict[str, Any]) -> None:
+    """vLLM captures graphs for fewer drafts only where a batch table stands in the config; which numbers, it
+    is told by compat.model_runner_v2."""
+    full = config.get("num_speculative_tokens")
+    if isinstance(full, int) and full > 0:
+        config.setdefault("num_speculative_tokens_per_batch_size", [[1, 1, full]])
 
 
 def options_from_env() -> Options | None:

@@ -88,6 +88,12 @@ RELIED_ON: tuple[Seam, ...] = (
             "num_speculative_tokens",
         ),
     ),
+    Seam(
+        "vllm.v1.spec_decode.dynamic.utils",
+        "build_dynamic_sd_schedule_lookup",
+        ("num_speculative_tokens_per_batch_size", "vllm_max_batch_size", "vllm_num_speculative_tokens"),
+    ),
+    Seam("vllm.v1.worker.gpu.cudagraph_utils", "CudaGraphManager._init_candidates", ("self",)),
     Seam(_NGRAM_V2, "NgramGPUSpeculator.propose", ("self", "input_batch")),
     Seam("vllm.v1.worker.gpu.states", "RequestState.__init__", ("self", "max_num_reqs", "max_model_len")),
     Seam("vllm.v1.spec_decode.suffix_decoding", "SuffixDecodingProposer.propose", ("self",)),

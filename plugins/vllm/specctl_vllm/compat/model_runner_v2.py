@@ -3,7 +3,8 @@
 Patched are the factory of speculators and the runner's ``execute_model``. Reasons: V2 has no hook for a
 speculator of one's own, and one is not told which requests a step is for. vLLM takes the method for its own
 ``ngram_gpu``, which keeps asynchronous scheduling and the tokens of every request on the device.
-Also patched is ``ngram_gpu`` itself: with 0 drafts wanted it goes on scanning.
+Also patched are ``ngram_gpu``, which goes on scanning with 0 drafts wanted, and the list of the numbers of
+drafts that graphs are captured for: a live table may ask for any of them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def runs_on_device() -> bool:
 
 def install() -> None:
     """Wrap factory and runner, once."""
-    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu import cudagraph_utils, model_runner
     from vllm.v1.worker.gpu.spec_decode.ngram.speculator import NgramGPUSpeculator
+    from vllm.v1.worker.gpu.spec_decode.target_dependent_ar import cudagraph_utils as drafter_graphs
 
     if hasattr(model_runner.GPUModelRunner, "specctl_is_installed"):
         return
@@ -36,6 +38,8 @@ def install() -> None:
     model_runner.init_speculator = _ours_or_theirs(model_runner.init_speculator)
     model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
     NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
+    for module in (cudagraph_utils, drafter_graphs):
+        module.build_dynamic_sd_schedule_lookup = _every_number
 
 
 def _ours_or_theirs(original: Any) -> Any:
@@ -49,6 +53,11 @@ def _ours_or_theirs(original: Any) -> Any:
         return DeviceSuffixSpeculator(vllm_config, device, req_states)
 
     return init_speculator
+
+
+def _every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int) -> list[int]:
+    """In the place of the number for each batch: captures read it as the set of all that may come."""
+    return [0, *range(vllm_num_speculative_tokens + 1)]
 
 
 def _noting(original: Any) -> Any:

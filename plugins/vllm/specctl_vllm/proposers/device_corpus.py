@@ -34,11 +34,11 @@ class DeviceCorpusFeeder:
         self.corpus = DeviceCorpus(max_bytes, ROW_WORDS, device)
         self._rungs = rungs
         self._half_bytes = 4 * self.corpus.half_words
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._outputs: deque[Ints] = deque()
         self._fresh_tokens = 0
         self._thread: threading.Thread | None = None
-        self._staged: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        self._staged: tuple[torch.Tensor, torch.cuda.Event | None] | None = None
         self._next_s = 0.0
         self.tokens = 0
         """In the corpus that the device drafts from."""
@@ -57,7 +57,8 @@ class DeviceCorpusFeeder:
             self._thread = None
             if self._staged is not None:
                 placed, event = self._staged
-                torch.cuda.current_stream().wait_event(event)
+                if event is not None:
+                    torch.cuda.current_stream().wait_event(event)
                 self.corpus.commit(placed)
                 self._staged = None
         now_s = time.monotonic()
@@ -73,10 +74,12 @@ class DeviceCorpusFeeder:
         try:
             kept = newest_within(outputs, self._rungs, self._half_bytes)
             block = build_block(kept, self._rungs)
-            with torch.cuda.stream(self._stream):
+            event = None
+            with torch.cuda.stream(self._stream):  # does nothing where it is None
                 placed = self.corpus.stage(block.mem, block.row)
-                event = torch.cuda.Event()
-                event.record(self._stream)
+                if self._stream is not None:
+                    event = torch.cuda.Event()
+                    event.record(self._stream)
             self.tokens = block.tokens
             for _ in range(len(outputs) - len(kept)):
                 self._outputs.popleft()

@@ -16,9 +16,10 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from specctl.draft import device_rule
 from specctl.draft.calibration import chances
-from specctl.draft.corpus_file import documents_of, load
+from specctl.draft.corpus_file import documents_of, fingerprint_of, load
 from specctl.draft.suffix_index import SHARED, rungs_for
 from specctl.errors import CorpusFileError
+from specctl_vllm.compat.tokenizer import tokenizer_folder
 from specctl_vllm.options import SuffixOptions, options_from_env
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
 
@@ -51,7 +52,7 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
         self._heads = torch.zeros((3, requests), dtype=torch.int32, device=device)
         self._use_global = suffix.use_global
         self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
-        self._load_file(suffix)
+        self._load_file(suffix, vllm_config.model_config)
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """One launch without a model: there is nothing to capture."""
@@ -117,12 +118,16 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
             reads[list(foreign)] = 0
             self._reads_corpus.copy_(torch.from_numpy(reads))
 
-    def _load_file(self, suffix: SuffixOptions) -> None:
-        if suffix.corpus_file is None or not suffix.use_global or not suffix.corpus_file.exists():
+    def _load_file(self, suffix: SuffixOptions, model_config: Any) -> None:
+        """The shared outputs that were kept. A file of another tokenizer is not used."""
+        path = suffix.corpus_file
+        if path is None or not suffix.use_global or not path.exists():
+            return
+        folder = tokenizer_folder(model_config)
+        if folder is None:
+            logger.error("specctl_suffix: no tokenizer files found, so that %s is not used", path)
             return
         try:
-            corpus = load(suffix.corpus_file, SHARED)
+            self._feeder.add(documents_of(load(path, SHARED, fingerprint_of(folder))))
         except CorpusFileError as error:
             logger.error("%s; starting without it", error)
-            return
-        self._feeder.add(documents_of(corpus))
