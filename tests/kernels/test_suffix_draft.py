@@ -22,7 +22,7 @@ from specctl.draft.frozen_corpus import build_block  # noqa: E402
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-BUDGET = 6
+WIDTH = 6
 
 
 def streams(vocabulary: int, count: int, seed: int) -> list[list[int]]:
@@ -37,9 +37,11 @@ def streams(vocabulary: int, count: int, seed: int) -> list[list[int]]:
     return texts
 
 
-@pytest.mark.parametrize(("vocabulary", "min_match"), [(2, 1), (9, 1), (40, 2), (200_000, 1)])
+@pytest.mark.parametrize(
+    ("vocabulary", "min_match", "budget"), [(2, 1, 6), (9, 1, 1), (40, 2, 5), (200_000, 1, 6)]
+)
 @pytest.mark.parametrize("has_corpus", [True, False])
-def test_drafts_as_the_host(vocabulary: int, min_match: int, has_corpus: bool) -> None:
+def test_drafts_as_the_host(vocabulary: int, min_match: int, budget: int, has_corpus: bool) -> None:
     options = SuffixIndexOptions(
         index_bytes=2**17, min_token_prob=0.05, min_match_tokens=min_match, max_spec_factor=2.5
     )
@@ -58,9 +60,9 @@ def test_drafts_as_the_host(vocabulary: int, min_match: int, has_corpus: bool) -
         index.start(slot, np.array(text, np.int32))
         tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
     order = np.random.default_rng(0).permutation(len(requests)).astype(np.int32)
-    batch = index.propose_batch(order, np.full(order.size, BUDGET, np.int32))
-    drafts = torch.zeros((order.size, BUDGET), dtype=torch.int64, device=DEVICE)
-    probs = torch.zeros((order.size, BUDGET), dtype=torch.float32, device=DEVICE)
+    batch = index.propose_batch(order, np.full(order.size, budget, np.int32))
+    drafts = torch.zeros((order.size, WIDTH), dtype=torch.int64, device=DEVICE)
+    probs = torch.zeros((order.size, WIDTH), dtype=torch.float32, device=DEVICE)
     heads = torch.zeros((3, order.size), dtype=torch.int32, device=DEVICE)
     suffix_draft(
         tokens.to(DEVICE),
@@ -72,7 +74,7 @@ def test_drafts_as_the_host(vocabulary: int, min_match: int, has_corpus: bool) -
         torch.from_numpy(chances()).to(DEVICE),
         rule,
         torch.tensor(device_rule.limits_of(options), dtype=torch.float64, device=DEVICE),
-        BUDGET,
+        budget,
         drafts,
         probs,
         heads,
@@ -84,4 +86,4 @@ def test_drafts_as_the_host(vocabulary: int, min_match: int, has_corpus: bool) -
         assert drafts[row, :length].tolist() == batch.tokens[row, :length].tolist()
         np.testing.assert_allclose(probs[row, :length].cpu(), batch.probs[row, :length], rtol=1e-6)
         last = requests[slot][-1] if requests[slot] else 0
-        assert drafts[row, length:].tolist() == [last] * (BUDGET - length)
+        assert drafts[row, length:budget].tolist() == [last] * (budget - length)

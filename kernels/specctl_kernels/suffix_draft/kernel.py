@@ -166,7 +166,8 @@ def _best_draft(
     return best_tokens, best_probs, best_length, best_match, best_source, beat
 
 
-@triton.jit
+# Triton compiles anew for a 1 and for multiples of 16, in the middle of a stream.
+@triton.jit(do_not_specialize=["budget"])
 def suffix_draft_kernel(
     tokens_ptr, tokens_stride, slots_ptr, lengths_ptr, is_drafting_ptr, reads_corpus_ptr,
     corpus_ptr, row_ptr, chances_ptr, chances_stride,

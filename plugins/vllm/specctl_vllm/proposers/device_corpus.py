@@ -43,6 +43,8 @@ class DeviceCorpusFeeder:
         self.tokens = 0
         """In the corpus that the device drafts from."""
         self.failures = 0
+        # Compiled here, not beside the first steps.
+        build_block([np.zeros(8, np.int32)], rungs)
 
     def add(self, outputs: Iterable[Ints]) -> None:
         """Finished outputs, int32[n] each, the oldest first."""

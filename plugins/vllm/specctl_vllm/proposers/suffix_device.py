@@ -58,7 +58,11 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
         """One launch without a model: there is nothing to capture."""
 
     def capture(self) -> None:
-        """As above."""
+        """Compiles the launch, so that no step has to."""
+        states = self._req_states
+        none = torch.zeros(1, dtype=torch.int32, device=self._heads.device)
+        slots = torch.zeros(1, dtype=torch.int64, device=self._heads.device)
+        self._launch(slots, none, 1, states.all_token_ids.gpu, states.total_len.gpu)
 
     def note_step(self, scheduler_output: Any) -> None:
         """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
@@ -102,12 +106,20 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
         self._feeder.poll()
         self._mark_foreign()
         states = self._req_states
-        suffix_draft(
-            states.all_token_ids.gpu, states.total_len.gpu, input_batch.idx_mapping, num_sampled,
-            self._reads_corpus, self._feeder.corpus, self._chances, self._rule, self._limits, wanted,
-            drafts, self._probs[:requests], self._heads[:, :requests],
-        )  # fmt: skip
+        self._launch(
+            input_batch.idx_mapping, num_sampled, wanted, states.all_token_ids.gpu, states.total_len.gpu
+        )
         return drafts
+
+    def _launch(
+        self, slots: torch.Tensor, is_drafting: torch.Tensor, wanted: int, tokens: Any, lengths: Any
+    ) -> None:
+        requests = slots.shape[0]
+        suffix_draft(
+            tokens, lengths, slots, is_drafting, self._reads_corpus, self._feeder.corpus, self._chances,
+            self._rule, self._limits, wanted, self._drafts[:requests], self._probs[:requests],
+            self._heads[:, :requests],
+        )  # fmt: skip
 
     def _mark_foreign(self) -> None:
         index = self._req_states.req_id_to_index
