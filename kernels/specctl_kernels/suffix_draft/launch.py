@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 
@@ -47,8 +46,10 @@ class DeviceCorpus:
         self.row = torch.zeros(row_words, dtype=torch.int64, device=device)
         self._next_half = 0
 
-    def stage(self, mem: npt.NDArray[np.uint32], row: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Copy a frozen corpus (uint32[...], int64[ROW_WORDS]) beside the one in use, on the current stream.
+    def stage(self, mem: Any, row: Any) -> torch.Tensor:
+        """Copy a frozen corpus, numpy's uint32[...] and int64[ROW_WORDS], beside the one in use.
+
+        On the current stream.
 
         Returns what ``commit`` takes; one corpus at a time. ValueError: larger than half of max_bytes.
         """
@@ -57,7 +58,7 @@ class DeviceCorpus:
         start = self._next_half * self.half_words
         staging = torch.empty(_PIECE_WORDS, dtype=torch.int32, pin_memory=self.words.is_cuda)
         for at in range(0, mem.size, _PIECE_WORDS):
-            part = mem[at : at + _PIECE_WORDS].view(np.int32)
+            part = mem[at : at + _PIECE_WORDS].view("int32")
             staging.numpy()[: part.size] = part  # a mapped file is not writable, which torch asks for
             self.words[start + at : start + at + part.size].copy_(staging[: part.size])
         placed = row.copy()
