@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from benchmarks.suffix_anchor import sized_options
-from benchmarks.suffix_index import MAX_REQUEST_TOKENS, SETS, Replay, Request, load, replay
+from benchmarks.suffix_anchor import Own, sized_options
+from benchmarks.suffix_index import MAX_REQUEST_TOKENS, SETS, Replay, Request, calibration_error, load, replay
 from benchmarks.suffix_stream import Stream, load_stream
 from specctl.draft.calibration import MOST_MATCH, chances, features
 from specctl.draft.gather import CANDIDATES
@@ -65,13 +65,9 @@ def code_requests(stream: Stream) -> Iterator[Request]:
 def filled_index(stream: Stream) -> SuffixIndex:
     tokens = sum(part.size for part in stream.corpus)
     options = dataclasses.replace(sized_options(tokens, len(stream.corpus)), min_token_prob=LEAST_PROB)
-    index = SuffixIndex(options, 2, MAX_REQUEST_TOKENS)
-    for part in stream.corpus:
-        index.start(1, part[:0])
-        index.extend(1, part)
-        index.finish(1)
-        index.flush()
-    return index
+    own = Own(options, 2, MAX_REQUEST_TOKENS)
+    own.fill(stream.corpus)
+    return own.index
 
 
 def fit(rows: Rows, weight: Floats) -> Floats:
@@ -88,12 +84,10 @@ def fit(rows: Rows, weight: Floats) -> Floats:
     return found
 
 
-def error_of(weights: Floats, rows: Rows, bins: int = 10) -> float:
+def error_of(weights: Floats, rows: Rows) -> float:
     """Expected calibration error of single tokens."""
     estimate = 1.0 / (1.0 + np.exp(-(weights @ features(rows[:, 1], rows[:, 2], rows[:, 3]))))
-    at = np.minimum((estimate * bins).astype(int), bins - 1)
-    parts = [at == b for b in range(bins) if (at == b).any()]
-    return float(sum(abs(estimate[part].mean() - rows[part, 4].mean()) * part.mean() for part in parts))
+    return calibration_error(estimate, rows[:, 4])
 
 
 def collect(requests: Sequence[Request], index: SuffixIndex | None) -> tuple[Rows, Rows]:

@@ -153,8 +153,15 @@ def line_of(label: str, result: Replay) -> str:
 
 
 def expected_calibration_error(result: Replay, bins: int = 10) -> float:
-    estimate = np.array([row[2] for row in result.estimates])
-    came_true = np.array([row[3] for row in result.estimates])
+    return calibration_error(
+        np.array([row[2] for row in result.estimates]), np.array([row[3] for row in result.estimates]), bins
+    )
+
+
+def calibration_error(
+    estimate: npt.NDArray[np.float64], came_true: npt.NDArray[Any], bins: int = 10
+) -> float:
+    """Mean distance of estimated and true share, over equal bins of the estimate; both [n]."""
     if estimate.size == 0:
         return 0.0
     at = np.minimum((estimate * bins).astype(int), bins - 1)

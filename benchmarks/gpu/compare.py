@@ -153,9 +153,8 @@ _SMALL_ENGINE = {
 
 def table(arguments: argparse.Namespace) -> dict[str, Any]:
     full = 8
-    arms = {"off": _SMALL_ENGINE}
-    for method in ("specctl_suffix",):
-        arms[method] = {**_SMALL_ENGINE, **speculative(method, num_speculative_tokens=full)}
+    ours = {**_SMALL_ENGINE, **speculative("specctl_suffix", num_speculative_tokens=full)}
+    arms = {"off": _SMALL_ENGINE, "specctl_suffix": ours}
     off, *steered = started(arms, arguments.model, arguments.logs)
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
     result: dict[str, Any] = {}

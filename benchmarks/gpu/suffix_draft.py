@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from specctl_kernels.suffix_draft import DeviceCorpus, SuffixDraftRule, suffix_draft
 
+from benchmarks.provenance import summary
 from specctl.draft import device_rule
 from specctl.draft.calibration import chances
 from specctl.draft.chains import ROW_WORDS
@@ -107,14 +108,6 @@ def timed_us(call: Any, calls: int = 100) -> float:
     end.record()
     torch.cuda.synchronize()
     return 1e3 * start.elapsed_time(end) / calls
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(float(np.median(values)), 2),
-        "min": round(min(values), 2),
-        "max": round(max(values), 2),
-    }
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ from specctl.draft.chains import (
     block_words,
     bucket_start,
     fetch_buckets,
+    fetch_ends,
     index_stored,
     new_row,
     stack_hashes,
     store,
     text_of,
 )
-from specctl.draft.memory import State, prefetch
+from specctl.draft.memory import State
 from specctl.draft.status import DONE, LATER, REFUSED, TWICE
 from specctl.draft.tables import AHEAD, ARENA, ROWS, RUNGS, requests_of
 
@@ -98,9 +99,7 @@ def extend_rows(address, slots, tokens, offsets, first, last):
     hashes = np.empty(rungs.size, np.uint64)
     for start in range(first, last, AHEAD):
         end = min(start + AHEAD, last)
-        for i in range(start, end):
-            own = rows[slots[i]]
-            prefetch(arena, own[BASE] + 2 * own[KNOWN])
+        fetch_ends(arena, rows, slots, start, end)
         for i in range(start, end):
             own = rows[slots[i]]
             store(arena, own, tokens[offsets[i] : offsets[i + 1]])

@@ -41,6 +41,7 @@ __all__ = [
     "bucket_start",
     "fetch_buckets",
     "fetch_cells",
+    "fetch_ends",
     "find",
     "index_of",
     "index_stored",
@@ -220,6 +221,14 @@ def fetch_buckets(mem, row, hashes, usable):
     for rung in range(usable):
         start, nb = _table(row, rung)
         prefetch(mem, start + _home(nb, hashes[rung]))
+
+
+@njit(cache=True, nogil=True)
+def fetch_ends(mem, rows, slots, first, last):
+    """Bring the ends of the texts of slots[first:last] into the cache; nothing waits for them."""
+    for i in range(first, last):
+        row = rows[slots[i]]
+        prefetch(mem, row[BASE] + 2 * row[KNOWN])
 
 
 @njit(cache=True, nogil=True)

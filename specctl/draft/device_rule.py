@@ -6,7 +6,7 @@ from typing import Any
 
 from specctl.draft.calibration import MOST_MATCH
 from specctl.draft.chains import CAP, HEAD, NB, NB1, POS_BITS
-from specctl.draft.gather import ENOUGH, OWN_VISITS, VISITS
+from specctl.draft.gather import CANDIDATES, ENOUGH, OWN_VISITS, VISITS
 from specctl.draft.options import SuffixIndexOptions
 from specctl.draft.suffix_index import rungs_for
 
@@ -23,6 +23,7 @@ def rule_of(options: SuffixIndexOptions) -> dict[str, Any]:
         "own_visits": OWN_VISITS,
         "enough": ENOUGH,
         "most_match": MOST_MATCH,
+        "candidates": CANDIDATES,
         "places": (CAP, NB, HEAD, POS_BITS, NB1),
     }
 

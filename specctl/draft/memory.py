@@ -1,7 +1,8 @@
 """Arrays by their address, and cache lines ahead of their use: what numba's Python has no words for.
 
-numba takes 0.1 us to look at an array argument, and a call of the suffix index would have twenty. One table
-of addresses takes their place: ``State`` keeps the arrays alive and fills it, ``array_at`` reads it.
+numba takes 0.1 us to look at an array argument, and a call of the suffix index would have twenty. One
+table of addresses takes their place: ``State`` keeps the arrays alive and fills it, ``vector_at`` and
+others read it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["State", "matrix_at", "part_at", "prefetch", "size_at", "state_words", "vector_at"]
+__all__ = ["State", "columns_at", "matrix_at", "part_at", "prefetch", "size_at", "state_words", "vector_at"]
 
 _WORDS = 3
 """Of an array in the table: address, rows, columns (1 for a vector)."""
@@ -87,6 +88,11 @@ def matrix_at(words, place, dtype):
 def part_at(words, place, skipped, dtype, rows, columns):
     """rows x columns elements of another dtype, ``skipped`` bytes after the start of an array."""
     return carray(_pointer(words[_WORDS * place] + skipped), (rows, columns), dtype)
+
+
+@njit(cache=True, nogil=True)
+def columns_at(words, place):
+    return words[_WORDS * place + 2]
 
 
 @njit(cache=True, nogil=True)

@@ -21,9 +21,17 @@ import numpy as np
 from numba import njit
 
 from specctl.draft.calibration import chance_at
-from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, fetch_buckets, fetch_cells, index_of, stack_hashes
+from specctl.draft.chains import (
+    CAP,
+    HEAD,
+    KNOWN,
+    fetch_buckets,
+    fetch_cells,
+    fetch_ends,
+    index_of,
+    stack_hashes,
+)
 from specctl.draft.gather import gather, limits_of, order, read_on, room_of
-from specctl.draft.memory import prefetch
 from specctl.draft.status import REFUSED, RESIZE
 from specctl.draft.tables import (
     AHEAD,
@@ -289,9 +297,7 @@ def propose_rows(address, slots, budgets, min_probs, first, last, thread):
     hashes, usable = scratch[3], scratch[4]
     for start in range(first, last, AHEAD):
         end = min(start + AHEAD, last)
-        for i in range(start, end):
-            own = rows[slots[i]]
-            prefetch(arena, own[BASE] + 2 * own[KNOWN])
+        fetch_ends(arena, rows, slots, start, end)
         for i in range(start, end):
             usable[i - start] = _fetch_buckets(requests, corpora, slots[i], hashes[i - start])
         for i in range(start, end):

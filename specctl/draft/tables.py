@@ -7,7 +7,7 @@ from numba import njit
 
 from specctl.draft.chains import MAX_RUNG
 from specctl.draft.gather import CANDIDATES
-from specctl.draft.memory import matrix_at, part_at, size_at, state_words, vector_at
+from specctl.draft.memory import columns_at, matrix_at, part_at, size_at, state_words, vector_at
 
 __all__ = [
     "AHEAD",
@@ -98,7 +98,7 @@ def outputs_of(address, rows, width):
 def have_room(address, rows, width):
     """Whether outputs and scratch are large enough for a DraftBatch of this shape."""
     words = state_words(address, PLACES)
-    is_wide_enough = scratch_words(width) <= words[3 * SCRATCH + 2]
+    is_wide_enough = scratch_words(width) <= columns_at(words, SCRATCH)
     return is_wide_enough and rows * width <= size_at(words, TOKENS) and 3 * rows <= size_at(words, HEADS)
 
 
@@ -114,7 +114,7 @@ def scratch_of(address, thread, width):
     float32[width], and for rows whose memory is fetched together hashes uint64[AHEAD, MAX_RUNG] and their
     numbers int64[AHEAD]."""
     words = state_words(address, PLACES)
-    at = 8 * thread * words[3 * SCRATCH + 2]
+    at = 8 * thread * columns_at(words, SCRATCH)
     numbers = part_at(words, SCRATCH, at, np.int64, 4 + width, CANDIDATES)
     at += 8 * (4 + width) * CANDIDATES
     draft = part_at(words, SCRATCH, at, np.int32, 1, width)[0]

@@ -13,7 +13,6 @@ from specctl_kernels.suffix_draft.kernel import suffix_draft_kernel
 __all__ = ["DeviceCorpus", "SuffixDraftRule", "suffix_draft"]
 
 _BLOCK_TOKENS = 1024
-_CANDIDATES_2 = 8
 _PIECE_WORDS = 2**22
 
 
@@ -28,6 +27,7 @@ class SuffixDraftRule:
     own_visits: int
     enough: int
     most_match: int
+    candidates: int  # a power of two
     places: tuple[int, int, int, int, int]  # of CAP, NB, HEAD, POS_BITS, NB1 in a row
 
 
@@ -111,7 +111,7 @@ def suffix_draft(
         VISITS=rule.visits, OWN_VISITS=rule.own_visits, ENOUGH=rule.enough,
         RUNG_MASK=sum(1 << (rung - 1) for rung in rule.rungs),
         LONGEST=longest, LONGEST_2=triton.next_power_of_2(longest),
-        MOST_MATCH=rule.most_match, CANDIDATES=_CANDIDATES_2,
+        MOST_MATCH=rule.most_match, CANDIDATES=rule.candidates,
         WIDTH=max(2, triton.next_power_of_2(drafts.shape[1])), BLOCK=_BLOCK_TOKENS,
         CAP=places[0], NB=places[1], HEAD=places[2], POS_BITS=places[3], NB1=places[4],
         num_warps=4,

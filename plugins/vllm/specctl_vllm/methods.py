@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MethodSupport", "method_support"]
+__all__ = ["AUTOREGRESSIVE", "MethodSupport", "method_support"]
 
-_AUTOREGRESSIVE = {"draft_model", "eagle", "eagle3", "mtp"}
-_ANY_LENGTH = {"ngram", "suffix", *_AUTOREGRESSIVE}
+AUTOREGRESSIVE = {"draft_model", "eagle", "eagle3", "mtp"}
+_ANY_LENGTH = {"ngram", "suffix", *AUTOREGRESSIVE}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specctl.draft.options import SuffixIndexOptions
+from specctl_vllm.methods import AUTOREGRESSIVE
 
 __all__ = [
     "OPTIONS_ENV",
@@ -19,6 +20,7 @@ __all__ = [
     "SuffixOptions",
     "options_from_env",
     "parse_speculative_config",
+    "suffix_options_from_env",
 ]
 
 OPTIONS_ENV = "SPECCTL_VLLM_OPTIONS"
@@ -114,7 +116,6 @@ _ENGINE_KEYS = {
     "max_model_len",
 }
 _NUM_SPECULATIVE_TOKENS_DEFAULT = 8
-METHODS_OF_ANY_LENGTH_V2 = {"draft_model", "eagle", "eagle3", "mtp"}
 
 
 def parse_speculative_config(
@@ -135,7 +136,7 @@ def parse_speculative_config(
         return None
     control = _validated(ControlOptions, config.pop("specctl", None) or {}, "specctl.")
     if not is_ours:
-        if on_device and method in METHODS_OF_ANY_LENGTH_V2:
+        if on_device and method in AUTOREGRESSIVE:
             _ask_for_graphs(config)
         return config, Options(method=str(method or config.get("model") or "draft_model"), control=control)
     if method not in SPECCTL_METHODS:
@@ -158,6 +159,12 @@ def parse_speculative_config(
     if on_device:
         _ask_for_graphs(config)
     return config, Options(method=method, suffix=suffix, control=control)
+
+
+def suffix_options_from_env() -> SuffixOptions:
+    """Those of specctl_suffix in this engine process; the defaults where it was started without."""
+    options = options_from_env()
+    return options.suffix if options is not None and options.suffix is not None else SuffixOptions()
 
 
 def _ask_for_graphs(config: dict[str, Any]) -> None:

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.contract.telemetry import ShadowAcceptance
-from specctl.draft.corpus_file import fingerprint_of
 from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SHARED, SuffixIndex
-from specctl_vllm.compat.tokenizer import tokenizer_folder
-from specctl_vllm.options import SuffixOptions, options_from_env
+from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
+from specctl_vllm.options import SuffixOptions, suffix_options_from_env
 
 __all__ = ["SuffixProposer"]
 
@@ -32,8 +31,7 @@ class SuffixProposer:
     """vLLM constructs it by its path, as a ``custom_class``; the runner patch calls ``propose_step``."""
 
     def __init__(self, vllm_config: Any) -> None:
-        options = options_from_env()
-        suffix = options.suffix if options is not None and options.suffix is not None else SuffixOptions()
+        suffix = suffix_options_from_env()
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._full: int = vllm_config.speculative_config.num_speculative_tokens
         # A request that is preempted keeps its slot until it is finished, so there are more than run at once.
@@ -149,10 +147,9 @@ def _keeper(vllm_config: Any, options: SuffixOptions, index: SuffixIndex) -> Cor
     """Of rank 0, whose drafts count; None without corpus_file."""
     if options.corpus_file is None or vllm_config.parallel_config.rank != 0:
         return None
-    folder = tokenizer_folder(vllm_config.model_config)
-    if folder is None:
-        logger.error("specctl_suffix: no tokenizer files found, so that %s is not used", options.corpus_file)
+    fingerprint = tokenizer_fingerprint(vllm_config.model_config, options.corpus_file)
+    if fingerprint is None:
         return None
     return CorpusKeeper(
-        index, options.corpus_file, fingerprint_of(folder), options.index_bytes, options.corpus_save_every_s
+        index, options.corpus_file, fingerprint, options.index_bytes, options.corpus_save_every_s
     )

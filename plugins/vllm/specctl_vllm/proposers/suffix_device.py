@@ -16,11 +16,11 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from specctl.draft import device_rule
 from specctl.draft.calibration import chances
-from specctl.draft.corpus_file import documents_of, fingerprint_of, load
+from specctl.draft.corpus_file import documents_of, load
 from specctl.draft.suffix_index import SHARED, rungs_for
 from specctl.errors import CorpusFileError
-from specctl_vllm.compat.tokenizer import tokenizer_folder
-from specctl_vllm.options import SuffixOptions, options_from_env
+from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
+from specctl_vllm.options import SuffixOptions, suffix_options_from_env
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
 
 __all__ = ["DeviceSuffixSpeculator"]
@@ -33,8 +33,7 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
     draft_logits = None
 
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
-        options = options_from_env()
-        suffix = options.suffix if options is not None and options.suffix is not None else SuffixOptions()
+        suffix = suffix_options_from_env()
         index = suffix.index_options()
         width = vllm_config.speculative_config.num_speculative_tokens
         requests = vllm_config.scheduler_config.max_num_seqs
@@ -59,10 +58,9 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
 
     def capture(self) -> None:
         """Compiles the launch, so that no step has to."""
-        states = self._req_states
         none = torch.zeros(1, dtype=torch.int32, device=self._heads.device)
         slots = torch.zeros(1, dtype=torch.int64, device=self._heads.device)
-        self._launch(slots, none, 1, states.all_token_ids.gpu, states.total_len.gpu)
+        self._launch(slots, none, 1)
 
     def note_step(self, scheduler_output: Any) -> None:
         """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
@@ -73,8 +71,7 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
                 if namespace == SHARED
             )
         self._foreign_ids.difference_update(scheduler_output.finished_req_ids)
-        namespaces = getattr(scheduler_output, "specctl_namespaces", {})
-        self._foreign_ids.update(request_id for request_id in namespaces)
+        self._foreign_ids.update(getattr(scheduler_output, "specctl_namespaces", {}))
 
     @torch.inference_mode()
     def propose(
@@ -105,20 +102,15 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
             return drafts
         self._feeder.poll()
         self._mark_foreign()
-        states = self._req_states
-        self._launch(
-            input_batch.idx_mapping, num_sampled, wanted, states.all_token_ids.gpu, states.total_len.gpu
-        )
+        self._launch(input_batch.idx_mapping, num_sampled, wanted)
         return drafts
 
-    def _launch(
-        self, slots: torch.Tensor, is_drafting: torch.Tensor, wanted: int, tokens: Any, lengths: Any
-    ) -> None:
-        requests = slots.shape[0]
+    def _launch(self, slots: torch.Tensor, is_drafting: torch.Tensor, wanted: int) -> None:
+        requests, states = slots.shape[0], self._req_states
         suffix_draft(
-            tokens, lengths, slots, is_drafting, self._reads_corpus, self._feeder.corpus, self._chances,
-            self._rule, self._limits, wanted, self._drafts[:requests], self._probs[:requests],
-            self._heads[:, :requests],
+            states.all_token_ids.gpu, states.total_len.gpu, slots, is_drafting, self._reads_corpus,
+            self._feeder.corpus, self._chances, self._rule, self._limits, wanted, self._drafts[:requests],
+            self._probs[:requests], self._heads[:, :requests],
         )  # fmt: skip
 
     def _mark_foreign(self) -> None:
@@ -135,11 +127,9 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
         path = suffix.corpus_file
         if path is None or not suffix.use_global or not path.exists():
             return
-        folder = tokenizer_folder(model_config)
-        if folder is None:
-            logger.error("specctl_suffix: no tokenizer files found, so that %s is not used", path)
-            return
         try:
-            self._feeder.add(documents_of(load(path, SHARED, fingerprint_of(folder))))
+            fingerprint = tokenizer_fingerprint(model_config, path)
+            if fingerprint is not None:
+                self._feeder.add(documents_of(load(path, SHARED, fingerprint)))
         except CorpusFileError as error:
             logger.error("%s; starting without it", error)
