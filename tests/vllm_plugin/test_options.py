@@ -62,7 +62,7 @@ def test_the_control_block_goes_with_any_method(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "specctl_sufix"}, "'specctl_sufix' is not known; specctl brings specctl_suffix"),
+        ({"method": "specctl_sufix"}, "'specctl_sufix' is not known; specctl brings specctl_peagle, specctl_suffix"),
         ({"method": "specctl_suffix", "min_token_probs": 0.1}, "did you mean 'min_token_prob'"),
         ({"method": "specctl_suffix", "zzz": 0.1}, "no option 'zzz'; allowed: "),
         (

@@ -107,15 +107,31 @@ class Options(BaseModel):
     control: ControlOptions = ControlOptions()
 
 
-SPECCTL_METHODS = {"specctl_suffix": "specctl_vllm.proposers.suffix.SuffixProposer"}
 _ENGINE_KEYS = {
     "method",
     "num_speculative_tokens",
     "num_speculative_tokens_per_batch_size",
     "enforce_eager",
     "max_model_len",
+    "rejection_sample_method",
 }
-_NUM_SPECULATIVE_TOKENS_DEFAULT = 8
+_HEAD_KEYS = {
+    "model",
+    "attention_backend",
+    "code_revision",
+    "draft_load_config",
+    "draft_sample_method",
+    "draft_tensor_parallel_size",
+    "kv_cache_dtype",
+    "quantization",
+    "revision",
+}
+SPECCTL_METHODS: dict[str, set[str]] = {
+    "specctl_peagle": _ENGINE_KEYS | _HEAD_KEYS,
+    "specctl_suffix": _ENGINE_KEYS | set(SuffixOptions.model_fields),
+}
+"""The methods that specctl brings, and what each may be told."""
+_DRAFTS_DEFAULT = {"specctl_peagle": 5, "specctl_suffix": 8}
 
 
 def parse_speculative_config(
@@ -139,26 +155,42 @@ def parse_speculative_config(
         if on_device and method in AUTOREGRESSIVE:
             _ask_for_graphs(config)
         return config, Options(method=str(method or config.get("model") or "draft_model"), control=control)
-    if method not in SPECCTL_METHODS:
-        known = ", ".join(sorted(SPECCTL_METHODS))
-        raise ValueError(f"speculative-config: method {method!r} is not known; specctl brings {known}")
-    own = {key: config.pop(key) for key in list(config) if key in SuffixOptions.model_fields}
-    for key in config.keys() - _ENGINE_KEYS:
-        allowed = sorted(_ENGINE_KEYS | set(SuffixOptions.model_fields) | {"specctl"})
-        nearest = difflib.get_close_matches(key, allowed, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
-        raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
-    suffix = _validated(SuffixOptions, own, "")
-    if on_device:
+    assert isinstance(method, str)
+    _check_keys(method, config)
+    config.setdefault("num_speculative_tokens", _DRAFTS_DEFAULT[method])
+    _check_num_speculative_tokens(config["num_speculative_tokens"])
+    suffix = _take_suffix_options(config) if method == "specctl_suffix" else None
+    if method == "specctl_suffix" and not on_device:
+        config |= {"method": "custom_class", "model": "specctl_vllm.proposers.suffix.SuffixProposer"}
+    elif method == "specctl_suffix":
         # vLLM's own n-gram method on the device: its speculator is replaced (compat.model_runner_v2).
         config["method"] = "ngram_gpu"
     else:
-        config["method"], config["model"] = "custom_class", SPECCTL_METHODS[method]
-    config.setdefault("num_speculative_tokens", _NUM_SPECULATIVE_TOKENS_DEFAULT)
-    _check_num_speculative_tokens(config["num_speculative_tokens"])
+        config |= {"method": "eagle3", "parallel_drafting": True}
     if on_device:
         _ask_for_graphs(config)
     return config, Options(method=method, suffix=suffix, control=control)
+
+
+def _check_keys(method: str, config: dict[str, Any]) -> None:
+    if method not in SPECCTL_METHODS:
+        known = ", ".join(sorted(SPECCTL_METHODS))
+        raise ValueError(f"speculative-config: method {method!r} is not known; specctl brings {known}")
+    for key in config.keys() - SPECCTL_METHODS[method]:
+        allowed = sorted(SPECCTL_METHODS[method] | {"specctl"})
+        nearest = difflib.get_close_matches(key, allowed, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
+        raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
+    if "model" in SPECCTL_METHODS[method] and not isinstance(config.get("model"), str):
+        raise ValueError(
+            f"speculative-config: {method} expects model, the folder or name of its draft head, "
+            f"got {config.get('model')!r}"
+        )
+
+
+def _take_suffix_options(config: dict[str, Any]) -> SuffixOptions:
+    own = {key: config.pop(key) for key in list(config) if key in SuffixOptions.model_fields}
+    return _validated(SuffixOptions, own, "")
 
 
 def suffix_options_from_env() -> SuffixOptions:

@@ -20,6 +20,7 @@ from specctl_vllm.options import OPTIONS_ENV, options_from_env, parse_speculativ
 __all__ = ["install"]
 
 logger = logging.getLogger("vllm.specctl")
+_FLAGS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 
 
 def install() -> None:
@@ -51,23 +52,24 @@ def install() -> None:
 
 
 def _asked(engine_args: Any) -> dict[str, Any]:
-    """The user's config, the short flags --spec-method and --spec-tokens included."""
+    """The user's config, the short flags --spec-method, --spec-model and --spec-tokens included."""
     asked = dict(engine_args.speculative_config or {})
-    if engine_args.spec_method is not None:
-        asked.setdefault("method", engine_args.spec_method)
-    if engine_args.spec_tokens is not None:
-        asked.setdefault("num_speculative_tokens", engine_args.spec_tokens)
+    for flag, key in _FLAGS.items():
+        if getattr(engine_args, flag) is not None:
+            asked.setdefault(key, getattr(engine_args, flag))
     return asked
 
 
 def _with_config(engine_args: Any, config: dict[str, Any], original: Any, *args: Any, **kwargs: Any) -> Any:
-    kept = engine_args.speculative_config, engine_args.spec_method, engine_args.spec_tokens
+    kept = {name: getattr(engine_args, name) for name in ("speculative_config", *_FLAGS)}
+    for name in _FLAGS:
+        setattr(engine_args, name, None)
     engine_args.speculative_config = config
-    engine_args.spec_method = engine_args.spec_tokens = None
     try:
         return original(engine_args, *args, **kwargs)
     finally:
-        engine_args.speculative_config, engine_args.spec_method, engine_args.spec_tokens = kept
+        for name, value in kept.items():
+            setattr(engine_args, name, value)
 
 
 def _refuse(

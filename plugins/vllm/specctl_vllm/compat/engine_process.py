@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl_vllm.compat import model_runner_v2
 from specctl_vllm.options import options_from_env
 
 __all__ = ["activate"]
@@ -19,6 +20,7 @@ def activate() -> None:
     if hasattr(EngineCore, "specctl_call"):
         return
     EngineCore.specctl_call = _specctl_call
+    model_runner_v2.allow_parallel_drafting()
     SchedulerConfig.get_scheduler_cls = _steered_scheduler_cls(SchedulerConfig.get_scheduler_cls)
     WorkerBase.__init__ = _hooked_worker_init(WorkerBase.__init__)
 
@@ -52,7 +54,7 @@ def _hooked_worker_init(original: Any) -> Any:
 
     @functools.wraps(original)
     def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        from specctl_vllm.compat import model_runner, model_runner_v2
+        from specctl_vllm.compat import model_runner
 
         if vllm_config.use_v2_model_runner:
             model_runner_v2.install()

@@ -14,7 +14,7 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["install", "runs_on_device"]
+__all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
 
 
 def runs_on_device() -> bool:
@@ -46,13 +46,39 @@ def _ours_or_theirs(original: Any) -> Any:
     @functools.wraps(original)
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
         options = options_from_env()
-        if options is None or options.method != "specctl_suffix":
-            return original(vllm_config, device, req_states)
-        from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
+        method = options.method if options is not None else None
+        if method == "specctl_suffix":
+            from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
 
-        return DeviceSuffixSpeculator(vllm_config, device, req_states)
+            return DeviceSuffixSpeculator(vllm_config, device, req_states)
+        if method == "specctl_peagle":
+            from specctl_vllm.proposers.peagle_device import PEagleSpeculator
+
+            return PEagleSpeculator(vllm_config, device)
+        return original(vllm_config, device, req_states)
 
     return init_speculator
+
+
+def allow_parallel_drafting() -> None:
+    """Reason: vLLM takes Model Runner V2 from every server whose head drafts in parallel; ours runs there.
+    Asked in each process that looks at the config."""
+    from vllm.config.vllm import VllmConfig
+
+    original = VllmConfig._get_v2_model_runner_unsupported_features
+    if hasattr(original, "specctl"):
+        return
+
+    @functools.wraps(original)
+    def unsupported_features(self: Any) -> list[str]:
+        found: list[str] = original(self)
+        options = options_from_env()
+        if options is not None and options.method == "specctl_peagle":
+            found = [feature for feature in found if not feature.startswith("parallel drafting")]
+        return found
+
+    unsupported_features.specctl = True  # type: ignore[attr-defined]
+    VllmConfig._get_v2_model_runner_unsupported_features = unsupported_features
 
 
 def _every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int) -> list[int]:

@@ -1,0 +1,72 @@
+"""CUDA graphs of a parallel draft pass: one for each number of drafts and of requests.
+
+Subclassed is vLLM's manager for DFlash's query pass, which builds the attention metadata of its own. Reason:
+its graphs have one width, and a live table asks for any.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from vllm.config.compilation import CUDAGraphMode
+from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
+from vllm.v1.worker.gpu.spec_decode.dflash.cudagraph import DFlashCudaGraphManager
+
+__all__ = ["HeadGraphs", "request_counts"]
+
+
+def request_counts(most: int) -> list[int]:
+    """Numbers of requests to capture, sorted; a batch between two of them is padded to the larger."""
+    steps = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, most + 1, 32)]
+    return sorted({*(count for count in steps if count < most), most})
+
+
+class HeadGraphs(DFlashCudaGraphManager):  # type: ignore[misc]
+    """``rows_of(k)`` rows for each request in a pass of k drafts, k from 1 to ``most_drafts``."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        device: torch.device,
+        mode: CUDAGraphMode,
+        most_drafts: int,
+        rows_of: Callable[[int], int],
+    ) -> None:
+        self._widths = [rows_of(drafts) for drafts in range(1, most_drafts + 1)]
+        super().__init__(vllm_config, device, mode, decode_query_len=max(self._widths))
+
+    def _init_candidates(self) -> None:
+        if not self.cudagraph_mode:
+            return
+        most_rows = self.vllm_config.scheduler_config.max_num_batched_tokens
+        self._counts = request_counts(self.max_num_reqs)
+        descs = [
+            BatchExecutionDescriptor(
+                cg_mode=CUDAGraphMode.FULL,
+                num_tokens=count * width,
+                num_reqs=count,
+                uniform_token_count=width,
+            )
+            for count in self._counts
+            for width in self._widths
+            if count * width <= most_rows
+        ]
+        self._capture_descs = {
+            CUDAGraphMode.FULL: sorted(descs, key=lambda desc: desc.num_tokens, reverse=True)
+        }
+
+    def find(self, requests: int, width: int) -> BatchExecutionDescriptor | None:
+        """The smallest captured graph that holds the batch; None: there is none."""
+        if not self._graphs_captured or not self.cudagraph_mode:
+            return None
+        at = bisect_left(self._counts, requests)
+        if at == len(self._counts):
+            return None
+        count = self._counts[at]
+        desc = BatchExecutionDescriptor(
+            cg_mode=CUDAGraphMode.FULL, num_tokens=count * width, num_reqs=count, uniform_token_count=width
+        )
+        return desc if desc in self.graphs else None

@@ -1,0 +1,269 @@
+"""Every name inside vLLM that this plugin imports, patches, overrides or calls; ``canary`` checks the list.
+
+A test compares it with the plugin's own sources, so that an import or a patch without its line here fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RELIED_ON", "Seam"]
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A module's or class's member, with the leading parameters that are passed by position or name.
+
+    Without parameters it may be anything: a class, a field, an attribute that a method sets, a name that the
+    module imports (a patch there must still be looked up there).
+    """
+
+    module: str
+    qualname: str
+    parameters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.qualname}({', '.join(self.parameters)})"
+
+
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
+_OUTPUT = "vllm.v1.core.sched.output"
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+_GPU = "vllm.v1.worker.gpu"
+_RUNNER_V2 = f"{_GPU}.model_runner"
+_GRAPHS = f"{_GPU}.cudagraph_utils"
+_SPEC = f"{_GPU}.spec_decode"
+_DFLASH_GRAPHS = f"{_SPEC}.dflash.cudagraph"
+_SPECULATOR = f"{_SPEC}.speculator"
+
+_START: tuple[Seam, ...] = (
+    Seam("vllm.version", "__version__"),
+    Seam("vllm.envs", "VLLM_USE_V2_MODEL_RUNNER"),
+    Seam("vllm.platforms", "current_platform"),
+    Seam("vllm.triton_utils", "HAS_TRITON"),
+    Seam("vllm.utils.cpu_triton_utils", "_expand_kernel_impl"),
+    Seam("vllm.engine.arg_utils", "EngineArgs.create_speculative_config", ("self",)),
+    Seam("vllm.plugins", "load_endpoint_plugins", ("supported_tasks",)),
+    Seam("vllm.config.scheduler", "SchedulerConfig.get_scheduler_cls", ("self",)),
+    Seam("vllm.config.vllm", "VllmConfig.use_v2_model_runner", ("self",)),
+    Seam("vllm.config.vllm", "VllmConfig._get_v2_model_runner_unsupported_features", ("self",)),
+    Seam("vllm.config.compilation", "CUDAGraphMode"),
+)
+
+_ENGINE_CORE: tuple[Seam, ...] = (
+    Seam("vllm.v1.engine.core", "EngineCore.step", ("self",)),
+    Seam("vllm.v1.engine.core", "EngineCore.post_step", ("self", "model_executed")),
+    Seam("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_async", ("self", "method")),
+    Seam(_SCHEDULER, "Scheduler.schedule", ("self",)),
+    Seam(_SCHEDULER, "Scheduler._update_after_schedule", ("self", "scheduler_output")),
+    Seam(
+        _SCHEDULER,
+        "Scheduler.update_from_output",
+        ("self", "scheduler_output", "model_runner_output"),
+    ),
+    Seam(_SCHEDULER, "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
+    Seam(_SCHEDULER, "Scheduler._free_request", ("self", "request")),
+    Seam(_SCHEDULER, "Scheduler.dynamic_sd_lookup"),
+    Seam(_OUTPUT, "SchedulerOutput.num_spec_tokens_to_schedule"),
+    Seam(_OUTPUT, "SchedulerOutput.scheduled_spec_decode_tokens"),
+    Seam(_OUTPUT, "SchedulerOutput.finished_req_ids"),
+    Seam(_OUTPUT, "SchedulerOutput.scheduled_new_reqs"),
+    Seam("vllm.v1.request", "Request.num_output_tokens", ("self",)),
+    Seam("vllm.v1.request", "Request.spec_token_ids"),
+    Seam("vllm.v1.outputs", "DraftTokenIds.draft_token_ids"),
+)
+
+_WORKER: tuple[Seam, ...] = (
+    Seam("vllm.v1.worker.worker_base", "WorkerBase.__init__", ("self", "vllm_config")),
+    Seam(_RUNNER, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
+    Seam(_RUNNER, "GPUModelRunner.sample_tokens", ("self", "grammar_output")),
+    Seam(_RUNNER, "GPUModelRunner.take_draft_token_ids", ("self",)),
+    Seam(
+        _RUNNER,
+        "GPUModelRunner.propose_draft_token_ids",
+        ("self", "scheduler_output", "sampled_token_ids"),
+    ),
+    Seam("vllm.v1.spec_decode.suffix_decoding", "SuffixDecodingProposer.propose", ("self",)),
+    Seam("vllm.v1.spec_decode.suffix_decoding", "SuffixDecodingProposer.num_speculative_tokens"),
+)
+
+_WORKER_V2: tuple[Seam, ...] = (
+    Seam(_RUNNER_V2, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
+    Seam(_RUNNER_V2, "init_speculator"),
+    Seam(_SPEC, "init_speculator", ("vllm_config", "device", "req_states")),
+    Seam(
+        _SPECULATOR,
+        "BaseSpeculator.propose",
+        (
+            "self",
+            "input_batch",
+            "attn_metadata",
+            "slot_mappings",
+            "last_hidden_states",
+            "aux_hidden_states",
+            "num_sampled",
+            "num_rejected",
+            "last_sampled",
+            "next_prefill_tokens",
+            "temperature",
+            "seeds",
+            "dp_sync_state",
+            "dummy_run",
+            "skip_attn_for_dummy_run",
+            "mm_inputs",
+            "is_profile",
+            "num_speculative_tokens",
+        ),
+    ),
+    Seam(
+        "vllm.v1.spec_decode.dynamic.utils",
+        "build_dynamic_sd_schedule_lookup",
+        ("num_speculative_tokens_per_batch_size", "vllm_max_batch_size", "vllm_num_speculative_tokens"),
+    ),
+    Seam(_GRAPHS, "build_dynamic_sd_schedule_lookup"),
+    Seam(f"{_SPEC}.target_dependent_ar.cudagraph_utils", "build_dynamic_sd_schedule_lookup"),
+    Seam(_GRAPHS, "CudaGraphManager._init_candidates", ("self",)),
+    Seam(f"{_SPEC}.ngram.speculator", "NgramGPUSpeculator.propose", ("self", "input_batch")),
+    Seam(f"{_GPU}.states", "RequestState.__init__", ("self", "max_num_reqs", "max_model_len")),
+)
+
+_DRAFT_HEAD: tuple[Seam, ...] = (
+    Seam(_SPECULATOR, "DraftModelSpeculator.__init__", ("self", "vllm_config", "device")),
+    Seam(_SPECULATOR, "DraftModelSpeculator.load_model", ("self", "target_model")),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator.load_draft_model",
+        ("self", "target_model", "target_attn_layer_names"),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator.set_attn",
+        (
+            "self",
+            "model_state",
+            "kv_cache_config",
+            "block_tables",
+            "target_input_buffers",
+            "target_attn_groups",
+        ),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator._copy_request_inputs",
+        ("self", "num_reqs", "idx_mapping", "temperature", "seeds", "dummy_run"),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator._build_uniform_batch_dp_sync",
+        ("self", "target_dp_sync_state", "num_reqs", "num_query_per_req"),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator._build_uniform_attn_metadata",
+        ("self", "batch_desc", "num_reqs", "num_query_per_req", "seq_lens_cpu_upper_bound", "step"),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator._build_attn_metadata",
+        ("self", "num_reqs", "batch_desc", "query_start_loc_np", "seq_lens_cpu_upper_bound", "step"),
+    ),
+    Seam(_SPECULATOR, "DraftModelSpeculator._prepare_eplb_forward", ("self", "num_unpadded_tokens")),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator._update_draft_decode_metadata",
+        ("self", "attn_metadata", "num_reqs"),
+    ),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator.sample_draft",
+        (
+            "self",
+            "hidden_states",
+            "sample_src_positions",
+            "idx_mapping",
+            "temperature",
+            "seeds",
+            "draft_step",
+            "draft_logits",
+        ),
+    ),
+    Seam(f"{_SPEC}.eagle.utils", "load_eagle_model", ("target_model", "vllm_config")),
+    Seam(f"{_SPEC}.utils", "get_parallel_drafting_token_id", ("hf_config",)),
+)
+
+_DRAFT_PASS: tuple[Seam, ...] = (
+    Seam("vllm.forward_context", "BatchDescriptor.num_tokens"),
+    Seam(
+        "vllm.forward_context",
+        "set_forward_context",
+        ("attn_metadata", "vllm_config", "num_tokens", "num_tokens_across_dp", "cudagraph_runtime_mode"),
+    ),
+    Seam(_GRAPHS, "BatchExecutionDescriptor.cg_mode"),
+    Seam(_GRAPHS, "BatchExecutionDescriptor.num_tokens"),
+    Seam(_GRAPHS, "BatchExecutionDescriptor.num_reqs"),
+    Seam(_GRAPHS, "BatchExecutionDescriptor.uniform_token_count"),
+    Seam(
+        _GRAPHS,
+        "CudaGraphManager.__init__",
+        ("self", "vllm_config", "device", "cudagraph_mode", "decode_query_len"),
+    ),
+    Seam(
+        _GRAPHS,
+        "CudaGraphManager.dispatch",
+        ("self", "num_reqs", "num_tokens", "uniform_token_count", "num_active_loras"),
+    ),
+    Seam(_GRAPHS, "CudaGraphManager.run_fullgraph", ("self", "desc")),
+    Seam(_GRAPHS, "CudaGraphManager.capture", ("self", "create_forward_fn", "progress_bar_desc")),
+    Seam(_GRAPHS, "CudaGraphManager._capture_descs"),
+    Seam(_GRAPHS, "CudaGraphManager._graphs_captured"),
+    Seam(_GRAPHS, "CudaGraphManager.graphs"),
+    Seam(
+        _DFLASH_GRAPHS,
+        "DFlashCudaGraphManager.capture",
+        (
+            "self",
+            "forward_fn",
+            "input_buffers",
+            "block_tables",
+            "attn_groups",
+            "kv_cache_config",
+            "max_model_len",
+            "causal",
+            "prepare_forward",
+            "progress_bar_desc",
+        ),
+    ),
+    Seam(
+        f"{_GPU}.dp_utils",
+        "dispatch_cg_and_sync_dp",
+        ("cudagraph_manager", "num_reqs", "num_tokens", "uniform_token_count", "dp_size", "dp_rank"),
+    ),
+    Seam(
+        f"{_GPU}.attn_utils",
+        "build_attn_metadata",
+        (
+            "attn_groups",
+            "num_reqs",
+            "num_tokens",
+            "query_start_loc_gpu",
+            "query_start_loc_cpu",
+            "max_query_len",
+            "seq_lens",
+            "max_seq_len",
+            "block_tables",
+            "slot_mappings",
+            "kv_cache_config",
+        ),
+    ),
+    Seam(f"{_GPU}.attn_utils", "build_slot_mappings_by_layer", ("slot_mappings", "kv_cache_config")),
+    Seam(
+        f"{_GPU}.input_batch", "InputBuffers.__init__", ("self", "max_num_reqs", "max_num_tokens", "device")
+    ),
+    Seam(
+        f"{_GPU}.input_batch", "InputBatch.make_dummy", ("cls", "num_reqs", "num_tokens", "input_buffers")
+    ),
+    Seam(f"{_GPU}.block_table", "BlockTables.get_dummy_block_tables", ("self", "num_reqs")),
+    Seam(f"{_GPU}.block_table", "BlockTables.get_dummy_slot_mappings", ("self", "num_tokens")),
+)
+
+RELIED_ON: tuple[Seam, ...] = (*_START, *_ENGINE_CORE, *_WORKER, *_WORKER_V2, *_DRAFT_HEAD, *_DRAFT_PASS)
