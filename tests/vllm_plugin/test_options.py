@@ -62,13 +62,18 @@ def test_the_control_block_goes_with_any_method(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "specctl_sufix"}, "'specctl_sufix' is not known; specctl brings specctl_peagle, specctl_suffix"),
+        (
+            {"method": "specctl_sufix"},
+            "'specctl_sufix' is not known; specctl brings specctl_peagle, specctl_suffix",
+        ),
         ({"method": "specctl_suffix", "min_token_probs": 0.1}, "did you mean 'min_token_prob'"),
         ({"method": "specctl_suffix", "zzz": 0.1}, "no option 'zzz'; allowed: "),
         (
             {"method": "specctl_suffix", "min_token_prob": 2},
             "min_token_prob: .*less than or equal to 1, got 2",
         ),
+        ({"method": "specctl_peagle"}, "expects model, the folder or name of its draft head, got None"),
+        ({"method": "specctl_peagle", "model": "m", "use_global": True}, "has no option 'use_global'"),
         ({"method": "specctl_suffix", "num_speculative_tokens": 0}, "from 1 to 64, got 0"),
         ({"method": "specctl_suffix", "num_speculative_tokens": "8"}, "from 1 to 64, got '8'"),
         ({"method": "ngram", "specctl": {"token": "x"}}, r"specctl\.token: "),
@@ -78,3 +83,18 @@ def test_the_control_block_goes_with_any_method(tmp_path):
 def test_mistakes_are_named(config, message):
     with pytest.raises(ValueError, match=message):
         parse_speculative_config(config)
+
+
+def test_peagle_becomes_a_head_that_drafts_in_parallel():
+    asked = {"method": "specctl_peagle", "model": "head", "draft_sample_method": "probabilistic"}
+    config, options = parse_speculative_config(asked)
+    assert config == {
+        "method": "eagle3",
+        "model": "head",
+        "num_speculative_tokens": 5,
+        "parallel_drafting": True,
+        "draft_sample_method": "probabilistic",
+    }
+    assert options.method == "specctl_peagle"
+    config, _ = parse_speculative_config(asked, on_device=True)
+    assert config["num_speculative_tokens_per_batch_size"] == [[1, 1, 5]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from specctl_vllm.compat.relied_on import RELIED_ON, Seam
@@ -16,8 +16,6 @@ from specctl_vllm.compat.relied_on import RELIED_ON, Seam
 __all__ = ["missing_seams"]
 
 Parse = Callable[[Path], ast.Module]
-_IN_PLACE = ast.If | ast.Try | ast.With
-"""Statements whose bodies bind names in the scope that they stand in."""
 
 
 def missing_seams(root: Path | None = None, seams: tuple[Seam, ...] = RELIED_ON) -> list[str]:
@@ -63,8 +61,8 @@ def _source(module: str, root: Path | None) -> Path | None:
 
 
 def _member(node: ast.AST, name: str) -> ast.AST | None:
-    """What ``name`` is in a module or class; for an attribute of instances, the first statement that sets it."""
-    for child in _statements(node):
+    """What ``name`` is in a module or class; for an attribute of instances, a statement that sets it."""
+    for child in _statements(getattr(node, "body", ())):
         if name in _names(child):
             return child
     if isinstance(node, ast.ClassDef):
@@ -72,13 +70,13 @@ def _member(node: ast.AST, name: str) -> ast.AST | None:
     return None
 
 
-def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    for child in getattr(node, "body", []):
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for child in body:
         yield child
-        if isinstance(child, _IN_PLACE):
-            yield from _statements(child)
-            for other in (*getattr(child, "handlers", ()), *getattr(child, "orelse", ())):
-                yield from _statements(ast.Module([other], []) if isinstance(other, ast.stmt) else other)
+        if isinstance(child, ast.If | ast.Try):
+            for part in (child, *getattr(child, "handlers", ())):
+                yield from _statements(part.body)
+            yield from _statements(child.orelse)
 
 
 def _names(child: ast.stmt) -> set[str]:

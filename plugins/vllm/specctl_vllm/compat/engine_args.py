@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from specctl_vllm.compat import engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, options_from_env, parse_speculative_config
+from specctl_vllm.peagle_checkpoint import check_peagle_checkpoint
 
 __all__ = ["install"]
 
@@ -32,20 +34,24 @@ def install() -> None:
         return
 
     @functools.wraps(original)
-    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def create_speculative_config(self: Any, target_model_config: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _asked(self)
         parsed = parse_speculative_config(asked, model_runner_v2.runs_on_device()) if asked else None
         if parsed is None:
             os.environ.pop(OPTIONS_ENV, None)
-            return original(self, *args, **kwargs)
+            return original(self, target_model_config, *args, **kwargs)
         config, options = parsed
         missing = missing_seams()
         if missing:
-            return _refuse(self, original, options.method, asked, missing, *args, **kwargs)
+            return _refuse(
+                self, original, options.method, asked, missing, target_model_config, *args, **kwargs
+            )
+        if options.method == "specctl_peagle":
+            _check_head(config, target_model_config)
         os.environ[OPTIONS_ENV] = options.model_dump_json()
         engine_process.activate()
         _open_routes()
-        return _with_config(self, config, original, *args, **kwargs)
+        return _with_config(self, config, original, target_model_config, *args, **kwargs)
 
     create_speculative_config.specctl = True  # type: ignore[attr-defined]
     EngineArgs.create_speculative_config = create_speculative_config
@@ -58,6 +64,19 @@ def _asked(engine_args: Any) -> dict[str, Any]:
         if getattr(engine_args, flag) is not None:
             asked.setdefault(key, getattr(engine_args, flag))
     return asked
+
+
+def _check_head(config: dict[str, Any], target: Any) -> None:
+    """Before any weight is read. A name on a hub is checked by vLLM alone, when it loads the head."""
+    folder = Path(config["model"])
+    if folder.is_dir() and target is not None:
+        check_peagle_checkpoint(
+            folder,
+            target_hidden_size=target.get_hidden_size(),
+            target_vocab_size=target.get_vocab_size(),
+            num_speculative_tokens=config["num_speculative_tokens"],
+            target_num_hidden_layers=target.get_total_num_hidden_layers(),
+        )
 
 
 def _with_config(engine_args: Any, config: dict[str, Any], original: Any, *args: Any, **kwargs: Any) -> Any:

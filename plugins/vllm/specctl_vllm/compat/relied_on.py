@@ -259,9 +259,7 @@ _DRAFT_PASS: tuple[Seam, ...] = (
     Seam(
         f"{_GPU}.input_batch", "InputBuffers.__init__", ("self", "max_num_reqs", "max_num_tokens", "device")
     ),
-    Seam(
-        f"{_GPU}.input_batch", "InputBatch.make_dummy", ("cls", "num_reqs", "num_tokens", "input_buffers")
-    ),
+    Seam(f"{_GPU}.input_batch", "InputBatch.make_dummy", ("cls", "num_reqs", "num_tokens", "input_buffers")),
     Seam(f"{_GPU}.block_table", "BlockTables.get_dummy_block_tables", ("self", "num_reqs")),
     Seam(f"{_GPU}.block_table", "BlockTables.get_dummy_slot_mappings", ("self", "num_tokens")),
 )
