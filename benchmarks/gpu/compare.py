@@ -3,10 +3,14 @@
     python -m benchmarks.gpu.compare off-cost --model FOLDER --draft FOLDER --output FILE
     python -m benchmarks.gpu.compare lossless --model FOLDER --prompts FILE --output FILE
     python -m benchmarks.gpu.compare table --model FOLDER --prompts FILE --output FILE
+    python -m benchmarks.gpu.compare copying --model FOLDER --prompts FILE --output FILE
+    python -m benchmarks.gpu.compare peagle --model FOLDER --draft FOLDER --peagle FOLDER --prompts FILE ...
 
 off-cost: an 8B-shaped Llama with dummy weights; what a server pays that may draft and does not.
 lossless: a small model in float32; whether specctl_suffix emits what no speculation emits, and how fast.
 table: the same, with specctl's live table at each number of drafts in turn.
+copying: a widened model (benchmarks.gpu.widen); stock suffix, specctl_suffix and no speculation.
+peagle: a widened model and heads; stock P-EAGLE, specctl_peagle, eagle3 and no speculation.
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.arms import speculative, started
+from benchmarks.gpu.wide import copying, peagle
+
+_BATCHES = {"copying": [1, 4, 16, 64, 256], "peagle": [1, 8, 32]}
 _OFF_TABLE = [[1, 16, 4], [17, 256, 0]]
 _ENGINE = {
     "load_format": "dummy",
@@ -32,66 +38,6 @@ _ENGINE = {
     "kv_cache_memory_bytes": 14 * 2**30,
     "enable_prefix_caching": False,
 }
-
-
-class Arm:
-    def __init__(self, name: str, model: str, engine: dict[str, Any], log: Path) -> None:
-        self.name = name
-        self.log = log.open("w")
-        settings = json.dumps({"model": model, "engine": engine})
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.engine_arm", settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
-
-    def read(self) -> dict[str, Any] | None:
-        """The next answer; None where the engine has died."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("ARM "):
-                found: dict[str, Any] = json.loads(line[4:])
-                return found
-            self.log.write(line)
-        return None
-
-    def run(
-        self, prompts: list[list[int]], max_tokens: int, wants_outputs: bool = False, **values: Any
-    ) -> dict[str, Any] | None:
-        work = {"prompts": prompts, "max_tokens": max_tokens, "wants_outputs": wants_outputs, **values}
-        assert self.process.stdin is not None
-        try:
-            print(json.dumps(work), file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            return None
-        return self.read()
-
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.log.close()
-
-
-def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[Arm]:
-    """All arms that came up; they start at the same time."""
-    starting = [Arm(name, model, engine, folder / f"{name}.log") for name, engine in arms.items()]
-    ready = []
-    for arm in starting:
-        answer = arm.read()
-        print(f"{arm.name}: {'ready' if answer else 'DIED, see its log'} {answer}", flush=True)
-        if answer:
-            ready.append(arm)
-    return ready
-
-
-def speculative(method: str, **values: Any) -> dict[str, Any]:
-    return {"speculative_config": {"method": method, "num_speculative_tokens": 4, **values}}
 
 
 def off_cost_arms(draft: str) -> dict[str, dict[str, Any]]:
@@ -228,22 +174,28 @@ def lossless(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("off-cost", "lossless", "table"))
+    parser.add_argument("what", choices=("off-cost", "lossless", "table", "copying", "peagle"))
     parser.add_argument("--model", required=True)
-    parser.add_argument("--draft", default="")
+    parser.add_argument("--draft", default="", help="EAGLE-3 head")
+    parser.add_argument("--peagle", default="", help="P-EAGLE head")
     parser.add_argument("--prompts", default="")
     parser.add_argument("--arms", nargs="*", default=[])
-    parser.add_argument("--batch", type=int, nargs="*", default=[128, 256])
+    parser.add_argument("--batch", type=int, nargs="*", help="requests at the same time")
+    parser.add_argument("--max-tokens", type=int, default=192, help="of an answer, in copying and peagle")
+    parser.add_argument("--num-speculative-tokens", type=int, help="in copying (8) and peagle (5)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--logs", type=Path, default=Path("/tmp/arms"))
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.logs.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    runs = {"off-cost": off_cost, "lossless": lossless, "table": table}
+    runs = {"off-cost": off_cost, "lossless": lossless, "table": table, "copying": copying, "peagle": peagle}
+    arguments.batch = arguments.batch or _BATCHES.get(arguments.what, [128, 256])
     figures = runs[arguments.what](arguments)
     arguments.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(figures.get("against never enabled", {}), indent=1))
+    for name in ("against never enabled", "gate", "tokens/s against off"):
+        if name in figures:
+            print(name, json.dumps(figures[name], indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One engine in a process of its own, told by lines of JSON what to run: an arm of benchmarks.gpu.compare.
+"""One engine in a process of its own, told by lines of JSON what to run: one of benchmarks.gpu.arms.
 
     python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from specctl_kernels.head_memory import HeadMemory
 from specctl_kernels.peagle_inputs.kernel import peagle_inputs_kernel
 
 __all__ = ["DraftRows", "peagle_inputs"]
@@ -60,6 +61,8 @@ def peagle_inputs(
     drafts: int,
     width: int,
     max_model_len: int,
+    memory: HeadMemory | None = None,
+    behind_hidden: torch.Tensor | None = None,
 ) -> None:
     """Lay out one pass that drafts ``drafts`` tokens for each of n requests, without a host synchronisation.
 
@@ -75,20 +78,31 @@ def peagle_inputs(
     blocks           int32[>= n, B], the KV blocks of each request; block 0 is never written
     longest_query    the most target rows of a request
     width            rows of each request, at least longest_query + drafts - 1; 0: as many as it needs
+    behind_hidden    [n * behind, H]: also ``behind`` rows before each request's own, from ``memory``; of
+                     them those that it kept and that the head has not seen are written to the KV cache
 
-    ValueError: a width that is too small.
+    ValueError: a width that is too small, or one together with remembered rows.
     """
+    n = target_starts.shape[0] - 1
+    behind = 0 if behind_hidden is None else behind_hidden.shape[0] // n
+    if width and behind:
+        raise ValueError("width: expected 0 together with remembered rows")
     if 0 < width < longest_query + drafts - 1:
         raise ValueError(f"width: expected at least {longest_query + drafts - 1}, got {width}")
-    n = target_starts.shape[0] - 1
-    most = width or longest_query + drafts - 1
+    most = width or behind + longest_query + drafts - 1
+    ring = (
+        (mask_hidden, num_sampled, num_sampled, num_sampled, num_sampled)
+        if memory is None or behind_hidden is None
+        else (behind_hidden, memory.positions, memory.tokens, memory.blocks, memory.unseen)
+    )
     peagle_inputs_kernel[(n, triton.cdiv(most, _ROWS))](
         rows.ids, rows.positions, rows.slots, rows.starts, rows.seq_lens, rows.hidden,
         rows.sample_rows, rows.sample_positions, rows.sample_requests,
         target_ids, target_positions, target_starts, target_hidden, target_hidden.stride(0),
         mask_hidden, requests, num_sampled, num_rejected, last_sampled, next_prefill,
-        blocks, blocks.stride(0), width, drafts - 1, drafts, n, rows.seq_lens.shape[0],
+        blocks, blocks.stride(0), *ring, width, drafts - 1, drafts, behind, n, rows.seq_lens.shape[0],
         rows.slots.shape[0], max_model_len, mask_id,
         HIDDEN=rows.hidden.shape[1], BLOCK_TOKENS=block_tokens, ROWS=_ROWS,
         TILE=min(_TILE, triton.next_power_of_2(rows.hidden.shape[1])), PAD=PAD_SLOT,
+        HAS_BEHIND=behind > 0, RING=1 if memory is None else memory.ring, BITS=min(block_tokens, 64),
     )  # fmt: skip

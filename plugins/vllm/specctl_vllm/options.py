@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from specctl.draft.options import SuffixIndexOptions
 from specctl_vllm.methods import AUTOREGRESSIVE
@@ -16,8 +17,11 @@ __all__ = [
     "OPTIONS_ENV",
     "SPECCTL_METHODS",
     "ControlOptions",
+    "HeadOptions",
     "Options",
+    "StartTable",
     "SuffixOptions",
+    "head_options_from_env",
     "options_from_env",
     "parse_speculative_config",
     "suffix_options_from_env",
@@ -88,6 +92,27 @@ class SuffixOptions(BaseModel):
         return SuffixIndexOptions(**self.model_dump(exclude=own))
 
 
+class HeadOptions(BaseModel):
+    """Own options of the methods with a draft head."""
+
+    model_config = _FROZEN
+
+    resume_tokens: int = Field(
+        default=32,
+        ge=1,
+        le=1024,
+        description="on a GPU: positions of each request that the head catches up on after a rest at 0 "
+        "drafts, a power of two; device memory for max_num_seqs times as many target states",
+    )
+
+    @field_validator("resume_tokens")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("should be a power of two")
+        return value
+
+
 class ControlOptions(BaseModel):
     """The block ``specctl`` of any method: asks for the routes under /specctl/v1/."""
 
@@ -99,12 +124,45 @@ class ControlOptions(BaseModel):
     lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
 
 
+_Bound = Annotated[int, Field(ge=1)]
+_Ranges = tuple[tuple[_Bound, _Bound, Annotated[int, Field(ge=0)]], ...]
+
+
+def _sorted_ranges(ranges: _Ranges) -> _Ranges:
+    """By vLLM's own rules (v1/spec_decode/dynamic/utils): holes between ranges are allowed."""
+    ordered = tuple(sorted(ranges))
+    if ordered and ordered[0][0] != 1:
+        raise ValueError("the first range must start at 1")
+    for first, last, _ in ordered:
+        if first > last:
+            raise ValueError(f"a range must not end before it starts: {first} to {last}")
+    for (_, last, _), (first, _, _) in pairwise(ordered):
+        if first <= last:
+            raise ValueError(f"ranges must not overlap: {first} is in two")
+    return ordered
+
+
+StartTable = Annotated[_Ranges, AfterValidator(_sorted_ranges)]
+"""[from, to, num_speculative_tokens] for each range of batch sizes, sorted."""
+
+
+class _EngineTable(BaseModel):
+    """vLLM's own option, by its name there."""
+
+    num_speculative_tokens_per_batch_size: StartTable | None = None
+
+
 class Options(BaseModel):
     model_config = _FROZEN
 
     method: str
     suffix: SuffixOptions | None = None
+    head: HeadOptions | None = None
     control: ControlOptions = ControlOptions()
+    start_table: StartTable | None = Field(
+        default=None, description="the user's own num_speculative_tokens_per_batch_size"
+    )
+    """Carried beside vLLM's config, where some versions drop it: 0.33.0 does for custom_class on V1."""
 
 
 _ENGINE_KEYS = {
@@ -126,12 +184,16 @@ _HEAD_KEYS = {
     "quantization",
     "revision",
 }
+_OWN_HEAD_KEYS = _ENGINE_KEYS | _HEAD_KEYS | set(HeadOptions.model_fields)
 SPECCTL_METHODS: dict[str, set[str]] = {
-    "specctl_peagle": _ENGINE_KEYS | _HEAD_KEYS,
+    "specctl_hybrid": _OWN_HEAD_KEYS - {"draft_sample_method"} | set(SuffixOptions.model_fields),
+    "specctl_peagle": _OWN_HEAD_KEYS,
     "specctl_suffix": _ENGINE_KEYS | set(SuffixOptions.model_fields),
 }
 """The methods that specctl brings, and what each may be told."""
-_DRAFTS_DEFAULT = {"specctl_peagle": 5, "specctl_suffix": 8}
+_WITH_HEAD = {"specctl_hybrid", "specctl_peagle"}
+_WITH_SUFFIX = {"specctl_hybrid", "specctl_suffix"}
+_DRAFTS_DEFAULT = {"specctl_hybrid": 5, "specctl_peagle": 5, "specctl_suffix": 8}
 
 
 def parse_speculative_config(
@@ -152,14 +214,24 @@ def parse_speculative_config(
         return None
     control = _validated(ControlOptions, config.pop("specctl", None) or {}, "specctl.")
     if not is_ours:
+        table = _start_table(config)
         if on_device and method in AUTOREGRESSIVE:
             _ask_for_graphs(config)
-        return config, Options(method=str(method or config.get("model") or "draft_model"), control=control)
+        name = str(method or config.get("model") or "draft_model")
+        return config, Options(method=name, control=control, start_table=table)
     assert isinstance(method, str)
+    return _of_ours(method, config, control, on_device)
+
+
+def _of_ours(
+    method: str, config: dict[str, Any], control: ControlOptions, on_device: bool
+) -> tuple[dict[str, Any], Options]:
     _check_keys(method, config)
     config.setdefault("num_speculative_tokens", _DRAFTS_DEFAULT[method])
     _check_num_speculative_tokens(config["num_speculative_tokens"])
-    suffix = _take_suffix_options(config) if method == "specctl_suffix" else None
+    table = _start_table(config)
+    suffix = _take(SuffixOptions, config) if method in _WITH_SUFFIX else None
+    head = _take(HeadOptions, config) if method in _WITH_HEAD else None
     if method == "specctl_suffix" and not on_device:
         config |= {"method": "custom_class", "model": "specctl_vllm.proposers.suffix.SuffixProposer"}
     elif method == "specctl_suffix":
@@ -169,7 +241,7 @@ def parse_speculative_config(
         config |= {"method": "eagle3", "parallel_drafting": True}
     if on_device:
         _ask_for_graphs(config)
-    return config, Options(method=method, suffix=suffix, control=control)
+    return config, Options(method=method, suffix=suffix, head=head, control=control, start_table=table)
 
 
 def _check_keys(method: str, config: dict[str, Any]) -> None:
@@ -181,16 +253,29 @@ def _check_keys(method: str, config: dict[str, Any]) -> None:
         nearest = difflib.get_close_matches(key, allowed, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
         raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
-    if "model" in SPECCTL_METHODS[method] and not isinstance(config.get("model"), str):
+    if method in _WITH_HEAD and not isinstance(config.get("model"), str):
         raise ValueError(
             f"speculative-config: {method} expects model, the folder or name of its draft head, "
             f"got {config.get('model')!r}"
         )
 
 
-def _take_suffix_options(config: dict[str, Any]) -> SuffixOptions:
-    own = {key: config.pop(key) for key in list(config) if key in SuffixOptions.model_fields}
-    return _validated(SuffixOptions, own, "")
+def _start_table(config: dict[str, Any]) -> StartTable | None:
+    """vLLM keeps the option; an empty one is none to it."""
+    given = config.get("num_speculative_tokens_per_batch_size")
+    table = _validated(_EngineTable, {"num_speculative_tokens_per_batch_size": given}, "")
+    return table.num_speculative_tokens_per_batch_size or None
+
+
+def _take(model: type[M], config: dict[str, Any]) -> M:
+    own = {key: config.pop(key) for key in list(config) if key in model.model_fields}
+    return _validated(model, own, "")
+
+
+def head_options_from_env() -> HeadOptions:
+    """Those of the draft head in this engine process; the defaults where it was started without."""
+    options = options_from_env()
+    return options.head if options is not None and options.head is not None else HeadOptions()
 
 
 def suffix_options_from_env() -> SuffixOptions:

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,10 @@ from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.control.service import handle
 from specctl_vllm.methods import method_support
-from specctl_vllm.options import options_from_env
+from specctl_vllm.options import StartTable, options_from_env
 from specctl_vllm.report import WorkerReport
 
-__all__ = ["Steering"]
+__all__ = ["Steering", "start_rows"]
 
 logger = logging.getLogger("vllm.specctl")
 _ROWS_MAX = 64
@@ -68,6 +68,22 @@ def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
+def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow, ...]:
+    """The user's own start table where there is one, else the configured number everywhere.
+
+    As vLLM reads it: a batch size that no range names takes the number of the range before it, and no number
+    is over the configured one, which is the last of ``legal``.
+    """
+    full = legal[-1]
+    if not table or len(legal) == 1:
+        return uniform_rows(full)
+    ends = [first - 1 for first, _, _ in table[1:]]
+    return tuple(
+        TableRow(decode_batch_from=first, decode_batch_to=end, num_speculative_tokens=min(number, full))
+        for (first, _, number), end in zip(table, [*ends, None], strict=True)
+    )
+
+
 class Steering:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -81,7 +97,8 @@ class Steering:
         self._is_async = bool(scheduler.scheduler_config.async_scheduling)
         self._sampling_problem = sampled_verification_problem()
         self.capabilities = self._capabilities(options.method, options.control.lease_max_s)
-        self.table = LiveTable(self.capabilities, self._start_rows(), time.monotonic)
+        legal = self.capabilities.num_speculative_tokens_legal
+        self.table = LiveTable(self.capabilities, start_rows(options.start_table, legal), time.monotonic)
         self._counters = StepCounters(
             DecodeBatchBuckets(self.capabilities.decode_batch_max), config.num_speculative_tokens
         )
@@ -269,21 +286,4 @@ class Steering:
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
             warnings=tuple(warnings),
-        )
-
-    def _start_rows(self) -> tuple[TableRow, ...]:
-        """The user's own start table where there is one, else the configured number everywhere."""
-        speculative = self._scheduler.vllm_config.speculative_config
-        stock = speculative.num_speculative_tokens_per_batch_size
-        if not stock or len(self.capabilities.num_speculative_tokens_legal) == 1:
-            return uniform_rows(speculative.num_speculative_tokens)
-        entries = sorted(tuple(entry) for entry in stock)
-        ends = [entry[0] - 1 for entry in entries[1:]]
-        return tuple(
-            TableRow(
-                decode_batch_from=1 if i == 0 else int(entry[0]),
-                decode_batch_to=int(ends[i]) if i < len(ends) else None,
-                num_speculative_tokens=int(entry[-1]),
-            )
-            for i, entry in enumerate(entries)
         )

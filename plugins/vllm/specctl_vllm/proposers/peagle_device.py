@@ -4,14 +4,19 @@ P-EAGLE (arXiv 2602.01469). vLLM's own runs on the V1 runner only, where the bat
 the pass cannot be one CUDA graph. Here every request gets ``2 * k`` rows in a pass of k drafts: room for the
 k + 1 target rows of a step of k drafts and k - 1 mask slots, so that the shape does not follow what was
 accepted. Rows that are left over write nothing and nothing attends to them.
+
+At 0 drafts the head rests: the target's states of the last positions are kept instead
+(specctl_kernels.head_memory), and the first pass afterwards catches up on them.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from specctl_kernels.head_memory import HeadMemory, remember, see
 from specctl_kernels.peagle_inputs import DraftRows, peagle_inputs
 from vllm.config.compilation import CUDAGraphMode
 from vllm.forward_context import BatchDescriptor, set_forward_context
@@ -22,14 +27,49 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
 from specctl_vllm.compat.head_graphs import HeadGraphs
+from specctl_vllm.compat.head_tables import HeadBlockTables
+from specctl_vllm.options import head_options_from_env
 
 __all__ = ["PEagleSpeculator"]
 
 logger = logging.getLogger("vllm.specctl")
+_CATCH_UP_ROWS_MAX = 8192
+_COMBINED_ROWS = 2048
+"""Rows of target states that are combined at a time: 48 MiB of them for a hidden size of 4096."""
 
 
 def _rows_of(drafts: int) -> int:
     return 2 * drafts
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the target's step has left for the head."""
+
+    batch: Any
+    states: list[torch.Tensor]
+    num_sampled: torch.Tensor
+    num_rejected: torch.Tensor
+    last_sampled: torch.Tensor
+    next_prefill: torch.Tensor
+
+    def places(self, head: PEagleSpeculator) -> dict[str, torch.Tensor]:
+        """Where the target's rows are; requests are -1 in a dummy run."""
+        requests = self.batch.num_reqs
+        return {
+            "target_positions": self.batch.positions,
+            "target_starts": self.batch.query_start_loc[: requests + 1],
+            "requests": head.idx_mapping[:requests],
+            "blocks": head.block_tables.target.input_block_tables[head.group],
+        }
+
+    def outcome(self) -> dict[str, torch.Tensor]:
+        return {
+            "num_sampled": self.num_sampled,
+            "num_rejected": self.num_rejected,
+            "last_sampled": self.last_sampled,
+            "next_prefill": self.next_prefill,
+        }
 
 
 class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
@@ -50,7 +90,8 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             k: torch.arange(k, dtype=torch.int32, device=device).repeat(self.max_num_reqs)
             for k in range(1, most + 1)
         }
-        self._rows: list[tuple[int, DraftRows]] = []
+        self._is_resting = False
+        self._has_rested = False
 
     def load_draft_model(self, target_model: Any, target_attn_layer_names: set[str]) -> Any:
         return load_eagle_model(target_model, self.vllm_config)
@@ -60,29 +101,40 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self.supports_mm_inputs = False
         with torch.inference_mode():
             masked = self.model.mask_hidden.to(self.device, self.dtype).view(1, -1)
+            self._state_size = masked.shape[1]
             self._mask_hidden = self.model.combine_hidden_states(masked).view(-1).contiguous()
 
-    def set_attn(self, *args: Any, **kwargs: Any) -> None:
-        super().set_attn(*args, **kwargs)
+    def set_attn(
+        self, model_state: Any, kv_cache_config: Any, block_tables: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        tables = HeadBlockTables(block_tables)
+        super().set_attn(model_state, kv_cache_config, tables, *args, **kwargs)
+        groups = [group for group, attn in enumerate(self.attn_groups) if attn]
+        if len(groups) != 1:
+            raise ValueError(f"{type(self).__name__}: expected a head in one KV cache group, got {groups}")
+        self.group = groups[0]
+        self._block_tokens: int = block_tables.block_sizes[self.group]
         buffers = self.input_buffers
-        self._rows = [
-            (
-                group,
-                DraftRows(
-                    ids=buffers.input_ids,
-                    positions=buffers.positions,
-                    slots=self.block_tables.slot_mappings[group],
-                    starts=buffers.query_start_loc,
-                    seq_lens=buffers.seq_lens,
-                    hidden=self._hidden,
-                    sample_rows=self._sample_rows,
-                    sample_positions=self._sample_positions,
-                    sample_requests=self._sample_requests,
-                ),
-            )
-            for group, attn in enumerate(self.attn_groups)
-            if attn
-        ]
+        self._rows = DraftRows(
+            ids=buffers.input_ids,
+            positions=buffers.positions,
+            slots=block_tables.slot_mappings[self.group],
+            starts=buffers.query_start_loc,
+            seq_lens=buffers.seq_lens,
+            hidden=self._hidden,
+            sample_rows=self._sample_rows,
+            sample_positions=self._sample_positions,
+            sample_requests=self._sample_requests,
+        )
+        ring = head_options_from_env().resume_tokens
+        sizes = (self.max_num_reqs, ring, self._state_size, kv_cache_config.num_blocks, self.dtype)
+        try:
+            self._memory = HeadMemory(*sizes, self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise RuntimeError(
+                f"specctl: no device memory for the {HeadMemory.bytes_of(*sizes)} bytes that bring the head "
+                "back after a rest; lower resume_tokens in --speculative-config, or --max-num-seqs"
+            ) from error
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         is_full = cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
@@ -137,44 +189,91 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
     ) -> torch.Tensor:
         """int64[num_reqs, num_speculative_tokens_max]; columns behind the number asked for are not drafts."""
         requests, most = input_batch.num_reqs, self.num_speculative_steps
-        wanted = most if num_speculative_tokens is None else num_speculative_tokens
         if dummy_run and skip_attn_for_dummy_run:
-            self._draft(requests, input_batch.num_tokens + requests * (most - 1), most, None, None)
-        elif wanted > 0:
-            hidden = last_hidden_states
-            if aux_hidden_states:
-                hidden = self.model.combine_hidden_states(torch.cat(aux_hidden_states, dim=-1))
-            self._copy_request_inputs(
-                requests, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run
-            )
-            longest = int(input_batch.num_scheduled_tokens.max())
-            drafts, graph = self._plan(requests, longest, wanted, is_profile)
-            width = _rows_of(drafts) if graph is not None else 0
-            for group, rows in self._rows:
-                peagle_inputs(
-                    rows, input_batch.input_ids, input_batch.positions,
-                    input_batch.query_start_loc[: requests + 1], hidden, self._mask_hidden,
-                    self.idx_mapping[:requests], num_sampled, num_rejected, last_sampled.view(-1),
-                    next_prefill_tokens[0], self.block_tables.input_block_tables[group],
-                    longest_query=longest, block_tokens=self.block_tables.block_sizes[group],
-                    mask_id=self._mask_id, drafts=drafts, width=width, max_model_len=self.max_model_len,
-                )  # fmt: skip
-            self._run(input_batch, drafts, graph)
+            self._profile(requests, input_batch.num_tokens + requests * (most - 1))
+            return self.draft_tokens[:requests]
+        self._copy_request_inputs(requests, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
+        step = _Step(
+            input_batch, aux_hidden_states or [last_hidden_states], num_sampled, num_rejected,
+            last_sampled.view(-1), next_prefill_tokens[0],
+        )  # fmt: skip
+        wanted = most if num_speculative_tokens is None else num_speculative_tokens
+        if wanted == 0:
+            self._rest(step)
+        else:
+            self._draft_step(step, wanted, is_profile)
         return self.draft_tokens[:requests]
+
+    def _rest(self, step: _Step) -> None:
+        remember(
+            self._memory, **step.places(self), target_ids=step.batch.input_ids,
+            target_states=torch.cat(step.states, dim=-1), **step.outcome(), block_tokens=self._block_tokens,
+        )  # fmt: skip
+        self._is_resting = self._has_rested = True
+
+    def _draft_step(self, step: _Step, wanted: int, is_profile: bool) -> None:
+        requests = step.batch.num_reqs
+        longest = int(step.batch.num_scheduled_tokens.max())
+        drafts, graph = self._plan(requests, longest, wanted, is_profile)
+        behind, behind_hidden = 0, None
+        if graph is None and self._is_resting:
+            room = min(_CATCH_UP_ROWS_MAX, self.max_num_tokens - step.batch.num_tokens) // requests
+            behind = max(0, min(self._memory.ring, room - drafts + 1))
+        places = step.places(self)
+        if behind:
+            behind_hidden = self._remembered(places, behind)
+        peagle_inputs(
+            self._rows, **places, target_ids=step.batch.input_ids, mask_hidden=self._mask_hidden,
+            target_hidden=self.model.combine_hidden_states(torch.cat(step.states, dim=-1)), **step.outcome(),
+            longest_query=longest, block_tokens=self._block_tokens, mask_id=self._mask_id, drafts=drafts,
+            width=_rows_of(drafts) if graph is not None else 0, max_model_len=self.max_model_len,
+            memory=self._memory, behind_hidden=behind_hidden,
+        )  # fmt: skip
+        table = self.block_tables.input_block_tables[self.group]
+        see(
+            self._memory, table, self.input_buffers.seq_lens, **places, num_rejected=step.num_rejected,
+            behind=behind, has_unseen=self._has_rested, block_tokens=self._block_tokens,
+        )  # fmt: skip
+        self._is_resting = False
+        self._run(step.batch, drafts, behind, graph)
+
+    def _remembered(self, places: dict[str, torch.Tensor], behind: int) -> torch.Tensor:
+        """[requests * behind, H], combined in pieces."""
+        first = places["target_positions"][places["target_starts"][:-1].long()]
+        per_piece = max(1, _COMBINED_ROWS // behind)
+        return torch.cat(
+            [
+                self.model.combine_hidden_states(self._memory.inputs(requests, at, behind))
+                for requests, at in zip(
+                    places["requests"].split(per_piece), first.split(per_piece), strict=True
+                )
+            ]
+        )
+
+    def _profile(self, requests: int, rows: int) -> None:
+        """What a pass takes at most, for vLLM's measurement of device memory."""
+        catch_up = torch.empty(_CATCH_UP_ROWS_MAX, self.hidden_size, dtype=self.dtype, device=self.device)
+        states = torch.zeros(_COMBINED_ROWS, self._state_size, dtype=self.dtype, device=self.device)
+        self.model.combine_hidden_states(states)
+        self._draft(requests, rows, self.num_speculative_steps, None, None)
+        del catch_up
 
     def _plan(
         self, requests: int, longest: int, wanted: int, is_profile: bool
     ) -> tuple[int, BatchExecutionDescriptor | None]:
         """How many drafts the pass makes, and the graph that makes them. The step before may have verified
-        more than are wanted now: the graph has room for those rows and drafts as many."""
+        more than are wanted now: the graph has room for those rows and drafts as many. Coming back from a
+        rest is no graph's."""
         drafts = max(wanted, longest - 1, 1)
-        if drafts <= self.num_speculative_steps and not is_profile:
+        if drafts <= self.num_speculative_steps and not is_profile and not self._is_resting:
             graph = self._graphs.find(requests, _rows_of(drafts))
             if graph is not None:
                 return drafts, graph
         return wanted, None
 
-    def _run(self, input_batch: Any, drafts: int, graph: BatchExecutionDescriptor | None) -> None:
+    def _run(
+        self, input_batch: Any, drafts: int, behind: int, graph: BatchExecutionDescriptor | None
+    ) -> None:
         requests = input_batch.num_reqs
         upper = input_batch.seq_lens_cpu_upper_bound
         longest = int(upper[:requests].max()) + _rows_of(drafts)
@@ -186,9 +285,8 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
                 self._build_uniform_attn_metadata(graph, requests, _rows_of(drafts), upper, _rows_of(drafts))
             self._graphs.run_fullgraph(graph)
             return
-        starts = input_batch.query_start_loc_np[: requests + 1] + self.arange_np[: requests + 1] * (
-            drafts - 1
-        )
+        added = self.arange_np[: requests + 1] * (drafts - 1 + behind)
+        starts = input_batch.query_start_loc_np[: requests + 1] + added
         rows = int(starts[-1])
         desc = BatchExecutionDescriptor(cg_mode=CUDAGraphMode.NONE, num_tokens=rows, num_reqs=requests)
         metadata = self._build_attn_metadata(requests, desc, starts, upper, step=drafts - 1)

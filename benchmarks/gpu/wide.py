@@ -1,0 +1,156 @@
+"""compare copying and compare peagle: a widened model, arms that take turns, new prompts for each turn.
+
+A set of prompts belongs to one batch and one repeat and is the same for all arms. In copying no prompt occurs
+twice: a corpus is as warm as earlier answers to other prompts make it, and never knows the answer. The first
+set of each batch warms up and is not timed; the outputs of every set are compared with those of off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.arms import speculative, started
+from benchmarks.provenance import summary
+
+GATE_SHARE_MIN = 0.8
+"""Of outputs equal to off's. In bf16 sums depend on the tokens of a step and near ties flip: the small model
+differs from itself at another batch in one answer of eight. An arm below it gets no ratio."""
+_ENGINE = {
+    "dtype": "bfloat16",
+    "skip_tokenizer_init": True,
+    "gpu_memory_utilization": 0.24,
+    "enable_prefix_caching": False,
+}
+_Sets = Mapping[int, Sequence[Sequence[list[int]]]]
+
+
+def copying(arguments: argparse.Namespace) -> dict[str, Any]:
+    if "VLLM_USE_V2_MODEL_RUNNER" in os.environ:
+        raise RuntimeError("VLLM_USE_V2_MODEL_RUNNER: expected unset, as stock suffix picks its own")
+    # 256 requests of at most 471 + 192 tokens, 128 KiB a token, and three engines on 140 GiB.
+    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 20 * 2**30}
+    number = {"num_speculative_tokens": arguments.num_speculative_tokens or 8}
+    arms = {
+        "off": engine,
+        "suffix": engine | speculative("suffix", **number),
+        "specctl_suffix": engine | speculative("specctl_suffix", **number),
+    }
+    prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
+    return compared(arguments, arms, distinct_sets(prompts, arguments.batch, arguments.repeats + 1))
+
+
+def peagle(arguments: argparse.Namespace) -> dict[str, Any]:
+    most = max(arguments.batch)
+    engine = {**_ENGINE, "max_model_len": 2048, "max_num_seqs": most, "kv_cache_memory_bytes": 8 * 2**30}
+    number = {"num_speculative_tokens": arguments.num_speculative_tokens or 5}
+    arms = {
+        "off": engine,
+        "peagle": engine | speculative("eagle3", model=arguments.peagle, parallel_drafting=True, **number),
+        "specctl_peagle": engine | speculative("specctl_peagle", model=arguments.peagle, **number),
+        "eagle3": engine | speculative("eagle3", model=arguments.draft, **number),
+    }
+    prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
+    return compared(arguments, arms, rolling_sets(prompts, arguments.batch, arguments.repeats + 1))
+
+
+def distinct_sets(prompts: Sequence[list[int]], batches: Sequence[int], repeats: int) -> _Sets:
+    """``repeats`` sets for each batch, none of whose prompts occurs again. Raises ValueError for too few."""
+    if len(prompts) < sum(batches) * repeats:
+        raise ValueError(f"expected {sum(batches) * repeats} prompts for {repeats} sets, got {len(prompts)}")
+    return rolling_sets(prompts, batches, repeats)
+
+
+def rolling_sets(prompts: Sequence[list[int]], batches: Sequence[int], repeats: int) -> _Sets:
+    """``repeats`` sets for each batch, from the first prompt on and over again: for arms without a memory."""
+    if len(prompts) < max(batches):
+        raise ValueError(f"expected at least {max(batches)} prompts, got {len(prompts)}")
+    at = 0
+    sets: dict[int, list[list[list[int]]]] = {}
+    for batch in batches:
+        for _ in range(repeats):
+            sets.setdefault(batch, []).append([prompts[(at + i) % len(prompts)] for i in range(batch)])
+            at += batch
+    return sets
+
+
+def compared(
+    arguments: argparse.Namespace, engines: dict[str, dict[str, Any]], sets: _Sets
+) -> dict[str, Any]:
+    """Every set through every arm; tokens per second, counters and equal outputs by arm and batch."""
+    engines = {name: one for name, one in engines.items() if not arguments.arms or name in arguments.arms}
+    arms = started(engines, arguments.model, arguments.logs)
+    rows: dict[str, dict[str, Any]] = {arm.name: {} for arm in arms}
+    for batch, repeats in sets.items():
+        taken: dict[str, list[dict[str, Any] | None]] = {arm.name: [] for arm in arms}
+        for repeat, prompts in enumerate(repeats):
+            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+                taken[arm.name].append(arm.run(list(prompts), arguments.max_tokens, wants_outputs=True))
+        for name, answers in taken.items():
+            if None not in answers:
+                rows[name][str(batch)] = row_of(answers, taken.get("off", []))
+                print(batch, name, rows[name][str(batch)], flush=True)
+    for arm in arms:
+        arm.stop()
+    return {
+        "engines": engines,
+        "max tokens": arguments.max_tokens,
+        "prompt tokens": summary([len(one) for found in sets.values() for part in found for one in part]),
+        "arms": rows,
+        "gate": {name: gate(row) for name, row in rows.items()},
+        "tokens/s against off": ratios(rows),
+    }
+
+
+def row_of(answers: Sequence[Any], off: Sequence[Any]) -> dict[str, Any]:
+    """One arm at one batch. Speeds and counters leave out the first answer; outputs do not.
+
+    num_drafts and the acceptance_length count steps with a draft, "tokens per step" every step of a request.
+    """
+    timed = answers[1:]
+    speeds = [answer["tokens"] / answer["seconds"] for answer in timed]
+    first, last = answers[0]["counters"], answers[-1]["counters"]
+    counted = {name: value - first.get(name, 0.0) for name, value in last.items()}
+    drafts, drafted = counted.get("num_drafts"), counted.get("num_draft_tokens")
+    accepted = counted.get("num_accepted_tokens", 0.0)
+    tokens = sum(answer["tokens"] for answer in timed)
+    row = {"tokens/s": speeds, "summary": summary(speeds), "tokens": tokens, **counted}
+    row["tokens per step"] = round(tokens / (tokens - accepted), 3)
+    row["acceptance_length"] = round(1 + accepted / drafts, 3) if drafts else None
+    row["acceptance_rate"] = round(accepted / drafted, 3) if drafted else None
+    if off and None not in off:
+        pairs = [
+            (mine, truth)
+            for answer, other in zip(answers, off, strict=True)
+            for mine, truth in zip(answer["outputs"], other["outputs"], strict=True)
+        ]
+        row["outputs"] = len(pairs)
+        row["outputs as off"] = sum(mine == truth for mine, truth in pairs)
+    return row
+
+
+def gate(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Equal outputs of an arm over all batches; ``passes`` is None where there is no off to compare with."""
+    counted = [one for one in row.values() if "outputs" in one]
+    outputs, same = sum(one["outputs"] for one in counted), sum(one["outputs as off"] for one in counted)
+    passes = same >= GATE_SHARE_MIN * outputs if outputs else None
+    return {"outputs as off": same, "outputs": outputs, "passes": passes}
+
+
+def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Over the repeats: tokens/s against off on the same prompts, where the gate passes."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items():
+        if not gate(row)["passes"]:
+            continue
+        for batch, one in row.items():
+            if batch not in rows["off"]:
+                continue
+            base = rows["off"][batch]["tokens/s"]
+            against = [mine / other for mine, other in zip(one["tokens/s"], base, strict=True)]
+            found.setdefault(name, {})[batch] = summary(against)
+    return found
