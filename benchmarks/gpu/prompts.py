@@ -5,8 +5,10 @@
 A prompt asks the reference target to repeat a passage and begins the answer with the passage's first tokens.
 The passages are pieces of the prompt sets of $SPECCTL_SHARED that hold much text and, as these repeat each
 other, of Python files of the standard library and of site-packages. A passage shares little text with those
-before it. Kept are prompts that the model does copy: with the answer's first part given, its most likely next
-token is the passage's at 80 % of the next 64 places. No proposer is asked.
+before it. Kept are prompts where, with the passage's first part given, the model's most likely next token is
+the passage's at 80 % of the next 64 places. No proposer is asked. This costs one pass and no decoding, and it
+does not promise that the model's own answer stays on the passage: it often leaves it after the first wrong
+token. compare copying therefore measures how much of the answers is repeated.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def copied_shares(model: Any, prompts: Sequence[Sequence[int]], following: Seque
 
 
 def chosen(model: Any, encode: Any, pieces: Sequence[list[int]], count: int) -> list[list[int]]:
-    """The first ``count`` prompts over ``pieces`` that the model copies; fewer where pieces run out."""
+    """The first ``count`` prompts over ``pieces`` that pass; fewer where pieces run out."""
     at_once = 16
     before, after = encode("<|bos|><|user|>Repeat the following text.\n\n"), encode("<|end|><|assistant|>")
     kept: list[list[int]] = []
@@ -100,7 +102,7 @@ def chosen(model: Any, encode: Any, pieces: Sequence[list[int]], count: int) -> 
         kept += [prompt for prompt, share in zip(prompts, found, strict=True) if share >= SHARE_MIN]
         if len(kept) >= count:
             break
-    print(f"{len(kept)} of {len(shares)} copy; median share {median(shares):.2f}", flush=True)
+    print(f"{len(kept)} of {len(shares)} kept; median share {median(shares):.2f}", flush=True)
     return kept[:count]
 
 

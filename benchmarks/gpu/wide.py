@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.choose_copying import repeated_share
 from benchmarks.gpu.arms import speculative, started
 from benchmarks.provenance import summary
 
@@ -93,6 +94,8 @@ def compared(
         for name, answers in taken.items():
             if None not in answers:
                 rows[name][str(batch)] = row_of(answers, taken.get("off", []))
+                if name == "off":
+                    rows[name][str(batch)]["repeated_share"] = repeated(repeats, answers)
                 print(batch, name, rows[name][str(batch)], flush=True)
     for arm in arms:
         arm.stop()
@@ -109,7 +112,8 @@ def compared(
 def row_of(answers: Sequence[Any], off: Sequence[Any]) -> dict[str, Any]:
     """One arm at one batch. Speeds and counters leave out the first answer; outputs do not.
 
-    num_drafts and the acceptance_length count steps with a draft, "tokens per step" every step of a request.
+    The counters know steps with a draft alone, and count accepted tokens past the end of an answer too: the
+    acceptance_length is of those steps, and tokens less accepted tokens is no number of steps.
     """
     timed = answers[1:]
     speeds = [answer["tokens"] / answer["seconds"] for answer in timed]
@@ -119,7 +123,6 @@ def row_of(answers: Sequence[Any], off: Sequence[Any]) -> dict[str, Any]:
     accepted = counted.get("num_accepted_tokens", 0.0)
     tokens = sum(answer["tokens"] for answer in timed)
     row = {"tokens/s": speeds, "summary": summary(speeds), "tokens": tokens, **counted}
-    row["tokens per step"] = round(tokens / (tokens - accepted), 3)
     row["acceptance_length"] = round(1 + accepted / drafts, 3) if drafts else None
     row["acceptance_rate"] = round(accepted / drafted, 3) if drafted else None
     if off and None not in off:
@@ -131,6 +134,17 @@ def row_of(answers: Sequence[Any], off: Sequence[Any]) -> dict[str, Any]:
         row["outputs"] = len(pairs)
         row["outputs as off"] = sum(mine == truth for mine, truth in pairs)
     return row
+
+
+def repeated(sets: Sequence[Sequence[list[int]]], answers: Sequence[Any]) -> dict[str, Any]:
+    """Share of the n-grams of an answer that occurred before, in prompt or answer: what there is to copy."""
+    return summary(
+        [
+            repeated_share(prompt, output)
+            for prompts, answer in zip(sets, answers, strict=True)
+            for prompt, output in zip(prompts, answer["outputs"], strict=True)
+        ]
+    )
 
 
 def gate(row: Mapping[str, Any]) -> dict[str, Any]:

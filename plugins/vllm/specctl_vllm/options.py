@@ -15,6 +15,7 @@ from specctl_vllm.methods import AUTOREGRESSIVE
 
 __all__ = [
     "OPTIONS_ENV",
+    "PARALLEL_HEADS",
     "SPECCTL_METHODS",
     "ControlOptions",
     "HeadOptions",
@@ -191,7 +192,7 @@ SPECCTL_METHODS: dict[str, set[str]] = {
     "specctl_suffix": _ENGINE_KEYS | set(SuffixOptions.model_fields),
 }
 """The methods that specctl brings, and what each may be told."""
-_WITH_HEAD = {"specctl_hybrid", "specctl_peagle"}
+PARALLEL_HEADS = {"specctl_hybrid", "specctl_peagle"}
 _WITH_SUFFIX = {"specctl_hybrid", "specctl_suffix"}
 _DRAFTS_DEFAULT = {"specctl_hybrid": 5, "specctl_peagle": 5, "specctl_suffix": 8}
 
@@ -227,11 +228,16 @@ def _of_ours(
     method: str, config: dict[str, Any], control: ControlOptions, on_device: bool
 ) -> tuple[dict[str, Any], Options]:
     _check_keys(method, config)
+    if method == "specctl_hybrid" and not on_device:
+        raise ValueError(
+            "speculative-config: specctl_hybrid expects a GPU and Model Runner V2; here specctl_suffix and "
+            "specctl_peagle run"
+        )
     config.setdefault("num_speculative_tokens", _DRAFTS_DEFAULT[method])
     _check_num_speculative_tokens(config["num_speculative_tokens"])
     table = _start_table(config)
     suffix = _take(SuffixOptions, config) if method in _WITH_SUFFIX else None
-    head = _take(HeadOptions, config) if method in _WITH_HEAD else None
+    head = _take(HeadOptions, config) if method in PARALLEL_HEADS else None
     if method == "specctl_suffix" and not on_device:
         config |= {"method": "custom_class", "model": "specctl_vllm.proposers.suffix.SuffixProposer"}
     elif method == "specctl_suffix":
@@ -253,7 +259,7 @@ def _check_keys(method: str, config: dict[str, Any]) -> None:
         nearest = difflib.get_close_matches(key, allowed, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
         raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
-    if method in _WITH_HEAD and not isinstance(config.get("model"), str):
+    if method in PARALLEL_HEADS and not isinstance(config.get("model"), str):
         raise ValueError(
             f"speculative-config: {method} expects model, the folder or name of its draft head, "
             f"got {config.get('model')!r}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from specctl_vllm.compat import engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
-from specctl_vllm.options import OPTIONS_ENV, options_from_env, parse_speculative_config
+from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
 from specctl_vllm.peagle_checkpoint import check_peagle_checkpoint
 
 __all__ = ["install"]
@@ -46,7 +46,7 @@ def install() -> None:
             return _refuse(
                 self, original, options.method, asked, missing, target_model_config, *args, **kwargs
             )
-        if options.method == "specctl_peagle":
+        if options.method in PARALLEL_HEADS:
             _check_head(config, target_model_config)
         os.environ[OPTIONS_ENV] = options.model_dump_json()
         engine_process.activate()

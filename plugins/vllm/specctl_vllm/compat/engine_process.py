@@ -70,7 +70,8 @@ def _check_host_method(vllm_config: Any) -> None:
     options = options_from_env()
     is_ours = options is not None and options.method.startswith("specctl_")
     speculative = vllm_config.speculative_config
-    if is_ours and speculative is not None and speculative.method == "ngram_gpu":
+    needs_device = is_ours and (options.method == "specctl_hybrid" or speculative.method == "ngram_gpu")
+    if needs_device:
         raise ValueError(
             "specctl: expected Model Runner V2, but vLLM chose V1 for another option of this server (its log "
             "names it); set VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.options import options_from_env
+from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
 
@@ -35,6 +35,7 @@ def install() -> None:
     if hasattr(model_runner.GPUModelRunner, "specctl_is_installed"):
         return
     model_runner.GPUModelRunner.specctl_is_installed = True
+    model_runner.RequestState = _dense_tokens(model_runner.RequestState)
     model_runner.init_speculator = _ours_or_theirs(model_runner.init_speculator)
     model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
     NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
@@ -55,9 +56,27 @@ def _ours_or_theirs(original: Any) -> Any:
             from specctl_vllm.proposers.peagle_device import PEagleSpeculator
 
             return PEagleSpeculator(vllm_config, device)
+        if method == "specctl_hybrid":
+            from specctl_vllm.proposers.hybrid_device import HybridSpeculator
+
+            return HybridSpeculator(vllm_config, device, req_states)
         return original(vllm_config, device, req_states)
 
     return init_speculator
+
+
+def _dense_tokens(original: Any) -> Any:
+    """Reason: vLLM keeps every request's tokens in the host's memory but for n-grams; suffix drafts scan
+    them in each step."""
+
+    @functools.wraps(original)
+    def request_state(*args: Any, **kwargs: Any) -> Any:
+        options = options_from_env()
+        if options is not None and options.method == "specctl_hybrid":
+            kwargs["use_dense_all_token_ids"] = True
+        return original(*args, **kwargs)
+
+    return request_state
 
 
 def allow_parallel_drafting() -> None:
@@ -73,7 +92,7 @@ def allow_parallel_drafting() -> None:
     def unsupported_features(self: Any) -> list[str]:
         found: list[str] = original(self)
         options = options_from_env()
-        if options is not None and options.method == "specctl_peagle":
+        if options is not None and options.method in PARALLEL_HEADS:
             found = [feature for feature in found if not feature.startswith("parallel drafting")]
         return found
 

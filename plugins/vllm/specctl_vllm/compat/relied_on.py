@@ -88,6 +88,9 @@ _WORKER: tuple[Seam, ...] = (
 )
 
 _WORKER_V2: tuple[Seam, ...] = (
+    Seam(_RUNNER_V2, "RequestState"),
+    Seam("vllm.distributed.parallel_state", "get_tp_group"),
+    Seam("vllm.distributed.parallel_state", "GroupCoordinator.broadcast", ("self", "input_", "src")),
     Seam(_RUNNER_V2, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
     Seam(_RUNNER_V2, "init_speculator"),
     Seam(_SPEC, "init_speculator", ("vllm_config", "device", "req_states")),

@@ -30,7 +30,7 @@ from specctl_vllm.compat.head_graphs import HeadGraphs
 from specctl_vllm.compat.head_tables import HeadBlockTables
 from specctl_vllm.options import head_options_from_env
 
-__all__ = ["PEagleSpeculator"]
+__all__ = ["HeadStep", "PEagleSpeculator"]
 
 logger = logging.getLogger("vllm.specctl")
 _CATCH_UP_ROWS_MAX = 8192
@@ -43,7 +43,7 @@ def _rows_of(drafts: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Step:
+class HeadStep:
     """What the target's step has left for the head."""
 
     batch: Any
@@ -193,25 +193,28 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             self._profile(requests, input_batch.num_tokens + requests * (most - 1))
             return self.draft_tokens[:requests]
         self._copy_request_inputs(requests, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
-        step = _Step(
+        step = HeadStep(
             input_batch, aux_hidden_states or [last_hidden_states], num_sampled, num_rejected,
             last_sampled.view(-1), next_prefill_tokens[0],
         )  # fmt: skip
         wanted = most if num_speculative_tokens is None else num_speculative_tokens
+        self._make_drafts(step, wanted, dummy_run, is_profile)
+        return self.draft_tokens[:requests]
+
+    def _make_drafts(self, step: HeadStep, wanted: int, is_dummy: bool, is_profile: bool) -> None:
         if wanted == 0:
             self._rest(step)
         else:
             self._draft_step(step, wanted, is_profile)
-        return self.draft_tokens[:requests]
 
-    def _rest(self, step: _Step) -> None:
+    def _rest(self, step: HeadStep) -> None:
         remember(
             self._memory, **step.places(self), target_ids=step.batch.input_ids,
             target_states=torch.cat(step.states, dim=-1), **step.outcome(), block_tokens=self._block_tokens,
         )  # fmt: skip
         self._is_resting = self._has_rested = True
 
-    def _draft_step(self, step: _Step, wanted: int, is_profile: bool) -> None:
+    def _draft_step(self, step: HeadStep, wanted: int, is_profile: bool) -> None:
         requests = step.batch.num_reqs
         longest = int(step.batch.num_scheduled_tokens.max())
         drafts, graph = self._plan(requests, longest, wanted, is_profile)

@@ -1,31 +1,15 @@
-"""Method specctl_suffix on Model Runner V2: drafts are found on the device, in the order of its stream.
-
-The host's index (``proposers.suffix``) has the same rule. The tokens of every request are on the device
-already; finished outputs come from the scheduler and become a corpus there (``device_corpus``).
-"""
+"""Method specctl_suffix on Model Runner V2. vLLM takes it for its own ``ngram_gpu``."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-import numpy as np
 import torch
-from specctl_kernels.suffix_draft import SuffixDraftRule, suffix_draft
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from specctl.draft import device_rule
-from specctl.draft.calibration import chances
-from specctl.draft.corpus_file import documents_of, load
-from specctl.draft.suffix_index import SHARED, rungs_for
-from specctl.errors import CorpusFileError
-from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
-from specctl_vllm.options import SuffixOptions, suffix_options_from_env
-from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
+from specctl_vllm.proposers.suffix_source import DeviceSuffixSource
 
 __all__ = ["DeviceSuffixSpeculator"]
-
-logger = logging.getLogger("vllm.specctl")
 
 
 class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
@@ -33,45 +17,18 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
     draft_logits = None
 
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
-        suffix = suffix_options_from_env()
-        index = suffix.index_options()
-        width = vllm_config.speculative_config.num_speculative_tokens
-        requests = vllm_config.scheduler_config.max_num_seqs
-        self.num_speculative_steps: int = width
-        self._req_states = req_states
-        self._rule = SuffixDraftRule(**device_rule.rule_of(index))
-        self._limits = torch.tensor(device_rule.limits_of(index), dtype=torch.float64, device=device)
-        self._chances = torch.from_numpy(chances()).to(device)
-        self._reads_corpus = torch.full((requests,), int(suffix.use_global), dtype=torch.int32, device=device)
-        self._foreign: set[int] = set()
-        """Slots of requests of other namespaces: they read no shared outputs."""
-        self._foreign_ids: set[str] = set()
-        self._drafts = torch.zeros((requests, width), dtype=torch.int64, device=device)
-        self._probs = torch.zeros((requests, width), dtype=torch.float32, device=device)
-        self._heads = torch.zeros((3, requests), dtype=torch.int32, device=device)
-        self._use_global = suffix.use_global
-        self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
-        self._load_file(suffix, vllm_config.model_config)
+        self.num_speculative_steps: int = vllm_config.speculative_config.num_speculative_tokens
+        self._source = DeviceSuffixSource(vllm_config, device, req_states)
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """One launch without a model: there is nothing to capture."""
 
     def capture(self) -> None:
-        """Compiles the launch, so that no step has to."""
-        none = torch.zeros(1, dtype=torch.int32, device=self._heads.device)
-        slots = torch.zeros(1, dtype=torch.int64, device=self._heads.device)
-        self._launch(slots, none, 1)
+        self._source.compile()
 
     def note_step(self, scheduler_output: Any) -> None:
-        """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
-        if self._use_global:
-            self._feeder.add(
-                np.asarray(output, np.int32)
-                for namespace, output in getattr(scheduler_output, "specctl_outputs", ())
-                if namespace == SHARED
-            )
-        self._foreign_ids.difference_update(scheduler_output.finished_req_ids)
-        self._foreign_ids.update(getattr(scheduler_output, "specctl_namespaces", {}))
+        """Called before each step, with what the scheduler sends along."""
+        self._source.note_step(scheduler_output)
 
     @torch.inference_mode()
     def propose(
@@ -95,41 +52,7 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
         num_speculative_tokens: int | None = None,
     ) -> torch.Tensor:
         """int64[num_reqs, num_speculative_tokens_max]; a place without a draft holds an id that exists."""
-        requests = input_batch.num_reqs
-        drafts = self._drafts[:requests]
         wanted = self.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-        if dummy_run or wanted == 0:
-            return drafts
-        self._feeder.poll()
-        self._mark_foreign()
-        self._launch(input_batch.idx_mapping, num_sampled, wanted)
-        return drafts
-
-    def _launch(self, slots: torch.Tensor, is_drafting: torch.Tensor, wanted: int) -> None:
-        requests, states = slots.shape[0], self._req_states
-        suffix_draft(
-            states.all_token_ids.gpu, states.total_len.gpu, slots, is_drafting, self._reads_corpus,
-            self._feeder.corpus, self._chances, self._rule, self._limits, wanted, self._drafts[:requests],
-            self._probs[:requests], self._heads[:, :requests],
-        )  # fmt: skip
-
-    def _mark_foreign(self) -> None:
-        index = self._req_states.req_id_to_index
-        foreign = {index[request_id] for request_id in self._foreign_ids if request_id in index}
-        if foreign != self._foreign:
-            self._foreign = foreign
-            reads = np.full(self._reads_corpus.shape[0], int(self._use_global), np.int32)
-            reads[list(foreign)] = 0
-            self._reads_corpus.copy_(torch.from_numpy(reads))
-
-    def _load_file(self, suffix: SuffixOptions, model_config: Any) -> None:
-        """The shared outputs that were kept. A file of another tokenizer is not used."""
-        path = suffix.corpus_file
-        if path is None or not suffix.use_global or not path.exists():
-            return
-        try:
-            fingerprint = tokenizer_fingerprint(model_config, path)
-            if fingerprint is not None:
-                self._feeder.add(documents_of(load(path, SHARED, fingerprint)))
-        except CorpusFileError as error:
-            logger.error("%s; starting without it", error)
+        if not dummy_run and wanted > 0:
+            self._source.find(input_batch.idx_mapping, num_sampled, wanted)
+        return self._source.drafts[: input_batch.num_reqs]
