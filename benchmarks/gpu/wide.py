@@ -21,6 +21,8 @@ from benchmarks.provenance import summary
 GATE_SHARE_MIN = 0.8
 """Of outputs equal to off's. In bf16 sums depend on the tokens of a step and near ties flip: the small model
 differs from itself at another batch in one answer of eight. An arm below it gets no ratio."""
+SUFFIX_TABLE = [[1, 32, 8], [33, 128, 4], [129, 256, 2]]
+"""specctl_suffix's, by the cost of verified tokens on an H200; stock suffix takes no table."""
 _ENGINE = {
     "dtype": "bfloat16",
     "skip_tokenizer_init": True,
@@ -33,30 +35,32 @@ _Sets = Mapping[int, Sequence[Sequence[list[int]]]]
 def copying(arguments: argparse.Namespace) -> dict[str, Any]:
     if "VLLM_USE_V2_MODEL_RUNNER" in os.environ:
         raise RuntimeError("VLLM_USE_V2_MODEL_RUNNER: expected unset, as stock suffix picks its own")
-    # 256 requests of at most 471 + 192 tokens, 128 KiB a token, and three engines on 140 GiB.
-    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 20 * 2**30}
+    # 256 requests of 400 + 256 tokens, 128 KiB a token, and three engines on 140 GiB.
+    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 22 * 2**30}
     number = {"num_speculative_tokens": arguments.num_speculative_tokens or 8}
+    table = {"num_speculative_tokens_per_batch_size": SUFFIX_TABLE}
     arms = {
         "off": engine,
         "suffix": engine | speculative("suffix", **number),
-        "specctl_suffix": engine | speculative("specctl_suffix", **number),
+        "specctl_suffix": engine | speculative("specctl_suffix", **number, **table),
     }
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
-    return compared(arguments, arms, distinct_sets(prompts, arguments.batch, arguments.repeats + 1))
+    return compared(arguments, arms, distinct_sets(prompts, arguments.batch, arguments.repeats + 1), "suffix")
 
 
 def peagle(arguments: argparse.Namespace) -> dict[str, Any]:
     most = max(arguments.batch)
-    engine = {**_ENGINE, "max_model_len": 2048, "max_num_seqs": most, "kv_cache_memory_bytes": 8 * 2**30}
+    engine = {**_ENGINE, "max_model_len": 2048, "max_num_seqs": most, "kv_cache_memory_bytes": 6 * 2**30}
     number = {"num_speculative_tokens": arguments.num_speculative_tokens or 5}
     arms = {
         "off": engine,
         "peagle": engine | speculative("eagle3", model=arguments.peagle, parallel_drafting=True, **number),
         "specctl_peagle": engine | speculative("specctl_peagle", model=arguments.peagle, **number),
+        "specctl_hybrid": engine | speculative("specctl_hybrid", model=arguments.peagle, **number),
         "eagle3": engine | speculative("eagle3", model=arguments.draft, **number),
     }
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
-    return compared(arguments, arms, rolling_sets(prompts, arguments.batch, arguments.repeats + 1))
+    return compared(arguments, arms, rolling_sets(prompts, arguments.batch, arguments.repeats + 1), "peagle")
 
 
 def distinct_sets(prompts: Sequence[list[int]], batches: Sequence[int], repeats: int) -> _Sets:
@@ -80,7 +84,7 @@ def rolling_sets(prompts: Sequence[list[int]], batches: Sequence[int], repeats: 
 
 
 def compared(
-    arguments: argparse.Namespace, engines: dict[str, dict[str, Any]], sets: _Sets
+    arguments: argparse.Namespace, engines: dict[str, dict[str, Any]], sets: _Sets, stock: str
 ) -> dict[str, Any]:
     """Every set through every arm; tokens per second, counters and equal outputs by arm and batch."""
     engines = {name: one for name, one in engines.items() if not arguments.arms or name in arguments.arms}
@@ -105,7 +109,8 @@ def compared(
         "prompt tokens": summary([len(one) for found in sets.values() for part in found for one in part]),
         "arms": rows,
         "gate": {name: gate(row) for name, row in rows.items()},
-        "tokens/s against off": ratios(rows),
+        "tokens/s against off": ratios(rows, "off"),
+        "tokens/s against stock": ratios(rows, stock),
     }
 
 
@@ -155,16 +160,16 @@ def gate(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"outputs as off": same, "outputs": outputs, "passes": passes}
 
 
-def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Over the repeats: tokens/s against off on the same prompts, where the gate passes."""
+def ratios(rows: Mapping[str, Mapping[str, Any]], base_arm: str) -> dict[str, dict[str, Any]]:
+    """Over the repeats: tokens/s against another arm on the same prompts, where the gate passes."""
     found: dict[str, dict[str, Any]] = {}
     for name, row in rows.items():
         if not gate(row)["passes"]:
             continue
         for batch, one in row.items():
-            if batch not in rows["off"]:
+            if batch not in rows.get(base_arm, {}):
                 continue
-            base = rows["off"][batch]["tokens/s"]
+            base = rows[base_arm][batch]["tokens/s"]
             against = [mine / other for mine, other in zip(one["tokens/s"], base, strict=True)]
             found.setdefault(name, {})[batch] = summary(against)
     return found

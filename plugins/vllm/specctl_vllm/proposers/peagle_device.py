@@ -22,6 +22,7 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.forward_context import BatchDescriptor, set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
+from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
@@ -145,11 +146,27 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self._sample_rows.zero_()
         self._sample_positions.zero_()
         self._sample_requests.fill_(-1)
+        self._compile()
         self._graphs.capture(
             self._captured_draft, self.input_buffers, self.block_tables, self.attn_groups,
             self.kv_cache_config, self.max_model_len, causal=True, prepare_forward=self._refresh_metadata,
             progress_bar_desc="Capturing parallel draft CUDA graphs",
         )  # fmt: skip
+
+    @torch.inference_mode()
+    def _compile(self) -> None:
+        """A rest and the return from it, of a request that is nobody's: no step is to wait for a compiler."""
+        batch = InputBatch.make_dummy(1, 1, self.target_input_buffers)
+        one = torch.ones(1, dtype=torch.int32, device=self.device)
+        self.idx_mapping.fill_(-1)
+        places = self.max_num_reqs
+        last = torch.zeros(places, dtype=torch.int64, device=self.device)
+        states = torch.zeros(1, self._state_size, dtype=self.dtype, device=self.device)
+        step = HeadStep(batch, [states], one, one - 1, last, last.to(torch.int32))
+        self._rest(step)
+        self._lay_out(step, drafts=1, longest=1, behind=self._memory.ring, width=0)
+        self._lay_out(step, drafts=1, longest=1, behind=0, width=0)
+        self._is_resting = self._has_rested = False
 
     def _refresh_metadata(self, requests: int, attn_metadata: dict[str, Any] | None) -> None:
         if attn_metadata is not None and self.supports_decode_metadata_update:
@@ -218,27 +235,28 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         requests = step.batch.num_reqs
         longest = int(step.batch.num_scheduled_tokens.max())
         drafts, graph = self._plan(requests, longest, wanted, is_profile)
-        behind, behind_hidden = 0, None
+        behind = 0
         if graph is None and self._is_resting:
             room = min(_CATCH_UP_ROWS_MAX, self.max_num_tokens - step.batch.num_tokens) // requests
             behind = max(0, min(self._memory.ring, room - drafts + 1))
+        self._lay_out(step, drafts, longest, behind, _rows_of(drafts) if graph is not None else 0)
+        self._is_resting = False
+        self._run(step.batch, drafts, behind, graph)
+
+    def _lay_out(self, step: HeadStep, drafts: int, longest: int, behind: int, width: int) -> None:
         places = step.places(self)
-        if behind:
-            behind_hidden = self._remembered(places, behind)
         peagle_inputs(
             self._rows, **places, target_ids=step.batch.input_ids, mask_hidden=self._mask_hidden,
             target_hidden=self.model.combine_hidden_states(torch.cat(step.states, dim=-1)), **step.outcome(),
             longest_query=longest, block_tokens=self._block_tokens, mask_id=self._mask_id, drafts=drafts,
-            width=_rows_of(drafts) if graph is not None else 0, max_model_len=self.max_model_len,
-            memory=self._memory, behind_hidden=behind_hidden,
+            width=width, max_model_len=self.max_model_len, memory=self._memory,
+            behind_hidden=self._remembered(places, behind) if behind else None,
         )  # fmt: skip
         table = self.block_tables.input_block_tables[self.group]
         see(
             self._memory, table, self.input_buffers.seq_lens, **places, num_rejected=step.num_rejected,
             behind=behind, has_unseen=self._has_rested, block_tokens=self._block_tokens,
         )  # fmt: skip
-        self._is_resting = False
-        self._run(step.batch, drafts, behind, graph)
 
     def _remembered(self, places: dict[str, torch.Tensor], behind: int) -> torch.Tensor:
         """[requests * behind, H], combined in pieces."""
