@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specctl_vllm.compat import engine_process, model_runner_v2
+from specctl_vllm.compat import decode_graphs, engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
 from specctl_vllm.peagle_checkpoint import check_peagle_checkpoint
@@ -36,7 +36,8 @@ def install() -> None:
     @functools.wraps(original)
     def create_speculative_config(self: Any, target_model_config: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _asked(self)
-        parsed = parse_speculative_config(asked, model_runner_v2.runs_on_device()) if asked else None
+        is_on_device = model_runner_v2.runs_on_device()
+        parsed = parse_speculative_config(asked, is_on_device) if asked else None
         if parsed is None:
             os.environ.pop(OPTIONS_ENV, None)
             return original(self, target_model_config, *args, **kwargs)
@@ -48,6 +49,8 @@ def install() -> None:
             )
         if options.method in PARALLEL_HEADS:
             _check_head(config, target_model_config)
+        if is_on_device and isinstance(config.get("num_speculative_tokens"), int):
+            decode_graphs.ask_for_wide_graphs(self, options, config["num_speculative_tokens"])
         os.environ[OPTIONS_ENV] = options.model_dump_json()
         engine_process.activate()
         _open_routes()

@@ -15,13 +15,9 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from vllm.v1.worker.gpu.spec_decode.dflash.cudagraph import DFlashCudaGraphManager
 
-__all__ = ["HeadGraphs", "request_counts"]
+from specctl_vllm.compat.decode_graphs import request_counts
 
-
-def request_counts(most: int) -> list[int]:
-    """Numbers of requests to capture, sorted; a batch between two of them is padded to the larger."""
-    steps = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, most + 1, 32)]
-    return sorted({*(count for count in steps if count < most), most})
+__all__ = ["HeadGraphs"]
 
 
 class HeadGraphs(DFlashCudaGraphManager):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl_vllm.compat import decode_graphs
 from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
@@ -39,6 +40,7 @@ def install() -> None:
     model_runner.init_speculator = _ours_or_theirs(model_runner.init_speculator)
     model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
     NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
+    decode_graphs.install()
     for module in (cudagraph_utils, drafter_graphs):
         module.build_dynamic_sd_schedule_lookup = _every_number
 

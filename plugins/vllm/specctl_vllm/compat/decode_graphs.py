@@ -1,0 +1,124 @@
+"""A full CUDA graph for every number of drafts that a live table may ask for.
+
+Patched are two methods of vLLM's CudaGraphManager. Reasons: it captures decodes of up to 512 tokens, which is
+1 draft for each of 256 requests; and with several numbers of drafts it looks for a graph among those of the
+next larger number of tokens only, which mostly belongs to another number of drafts, so that a batch runs
+without its full graph although one was captured.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from dataclasses import replace
+from typing import Any
+
+from specctl_vllm.options import Options, options_from_env
+
+__all__ = ["ask_for_wide_graphs", "install", "request_counts"]
+
+_GRID_TOKENS_MAX = 512
+"""Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
+_REQUESTS_MAX = 256
+_TOKENS_MAX = 4096
+
+
+def request_counts(most: int) -> list[int]:
+    """Numbers of requests to capture, sorted; a batch between two of them is padded to the larger."""
+    steps = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, most + 1, 32)]
+    return sorted({*(count for count in steps if count < most), most})
+
+
+def ask_for_wide_graphs(engine_args: Any, options: Options, num_speculative_tokens: int) -> None:
+    """Raise the largest batch that is captured, where the user has not set it."""
+    compilation = engine_args.compilation_config
+    given = (
+        engine_args.max_cudagraph_capture_size,
+        engine_args.cudagraph_capture_sizes,
+        compilation.max_cudagraph_capture_size,
+        compilation.cudagraph_capture_sizes,
+    )
+    if all(value is None for value in given):
+        requests = min(engine_args.max_num_seqs or _REQUESTS_MAX, _REQUESTS_MAX)
+        rows = num_speculative_tokens + 1
+        if options.head is not None:
+            rows = max(rows, 2 * num_speculative_tokens)
+        compilation.max_cudagraph_capture_size = max(_GRID_TOKENS_MAX, min(requests * rows, _TOKENS_MAX))
+
+
+def install() -> None:
+    """Wrap vLLM's manager, in a process that runs the model and was asked for specctl."""
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    CudaGraphManager._init_candidates = _chosen(CudaGraphManager._init_candidates)
+    CudaGraphManager.dispatch = _by_requests(CudaGraphManager.dispatch)
+
+
+def _chosen(original: Any) -> Any:
+    @functools.wraps(original)
+    def _init_candidates(self: Any) -> None:
+        original(self)
+        self.specctl_decodes = {}
+        if options_from_env() is None:
+            return
+        for mode, descs in self._capture_descs.items():
+            grid = [desc for desc in descs if _is_of_the_grid(desc)]
+            decodes = _decodes(self, descs)
+            for desc in decodes:
+                key = desc.uniform_token_count, desc.num_active_loras
+                self.specctl_decodes.setdefault(key, []).append(desc)
+            self._capture_descs[mode] = sorted(grid + decodes, key=lambda desc: desc.num_tokens, reverse=True)
+        kept = {desc for descs in self._capture_descs.values() for desc in descs}
+        self._candidates = {
+            key: [desc for desc in found if desc in kept] for key, found in self._candidates.items()
+        }
+
+    return _init_candidates
+
+
+def _decodes(manager: Any, descs: list[Any]) -> list[Any]:
+    """One for each number of requests, for every width that vLLM has in ``descs``; sorted by requests."""
+    most = manager.compilation_config.max_cudagraph_capture_size
+    shapes = {
+        (desc.uniform_token_count, desc.num_active_loras): desc
+        for desc in descs
+        if desc.uniform_token_count is not None and desc.num_ubatches == 1
+    }
+    return [
+        replace(desc, num_reqs=count, num_tokens=count * width)
+        for (width, _), desc in shapes.items()
+        for count in request_counts(manager.max_num_reqs)
+        if count * width <= most
+    ]
+
+
+def _is_of_the_grid(desc: Any) -> bool:
+    if desc.uniform_token_count is not None:
+        return bool(desc.num_ubatches > 1)
+    return desc.max_query_len is not None or desc.num_tokens <= _GRID_TOKENS_MAX
+
+
+def _by_requests(original: Any) -> Any:
+    @functools.wraps(original)
+    def dispatch(
+        self: Any,
+        num_reqs: int,
+        num_tokens: int,
+        uniform_token_count: int | None,
+        num_active_loras: int = 0,
+        max_query_len: int | None = None,
+        num_ubatches: int = 1,
+    ) -> Any:
+        if uniform_token_count and num_ubatches == 1 and self._graphs_captured:
+            loras = self._resolve_effective_loras(num_active_loras)
+            descs = self.specctl_decodes.get((uniform_token_count, loras), [])
+            # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
+            needed = max(num_reqs, -(-num_tokens // uniform_token_count))
+            at = bisect_left(descs, needed, key=lambda desc: desc.num_reqs)
+            if at < len(descs):
+                return descs[at]
+        return original(
+            self, num_reqs, num_tokens, uniform_token_count, num_active_loras, max_query_len, num_ubatches
+        )
+
+    return dispatch

@@ -1,0 +1,89 @@
+"""Which graphs are captured and found, on vLLM's own manager without a GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+from specctl_vllm.compat import decode_graphs
+from specctl_vllm.options import OPTIONS_ENV, HeadOptions, Options
+
+cudagraph_utils = pytest.importorskip("vllm.v1.worker.gpu.cudagraph_utils")
+MOST_REQUESTS, MOST_DRAFTS = 256, 8
+
+
+def engine_args(**given):
+    sizes = dict.fromkeys(("max_cudagraph_capture_size", "cudagraph_capture_sizes"))
+    return SimpleNamespace(
+        max_num_seqs=MOST_REQUESTS, compilation_config=SimpleNamespace(**sizes), **sizes | given
+    )
+
+
+@pytest.fixture
+def manager(monkeypatch):
+    """As vLLM builds it for a live table, with every graph taken as captured."""
+    from vllm.config.compilation import CUDAGraphMode
+
+    monkeypatch.setenv(OPTIONS_ENV, Options(method="specctl_suffix").model_dump_json())
+    base = cudagraph_utils.CudaGraphManager
+    monkeypatch.setattr(base, "_init_candidates", base._init_candidates)
+    monkeypatch.setattr(base, "dispatch", base.dispatch)
+    monkeypatch.setattr(
+        cudagraph_utils, "build_dynamic_sd_schedule_lookup", lambda *_, **__: [0, *range(MOST_DRAFTS + 1)]
+    )
+    decode_graphs.install()
+    found = object.__new__(base)
+    found.max_num_reqs, found.decode_query_len = MOST_REQUESTS, MOST_DRAFTS + 1
+    found.cudagraph_mode, found.varlen_decode = CUDAGraphMode.FULL_AND_PIECEWISE, False
+    found.lora_capture_cases, found.ubatch_runner = [0], None
+    found._candidates, found._capture_descs, found._lora_dispatch_map = {}, {}, {}
+    found._graphs_captured = True
+    most = MOST_REQUESTS * (MOST_DRAFTS + 1)
+    found.compilation_config = SimpleNamespace(
+        cudagraph_capture_sizes=[1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)],
+        max_cudagraph_capture_size=most,
+    )
+    found.vllm_config = SimpleNamespace(
+        speculative_config=SimpleNamespace(
+            uses_dynamic_speculative_decoding=lambda: True, num_speculative_tokens_per_batch_size=[]
+        ),
+        num_speculative_tokens=MOST_DRAFTS,
+        cache_config=SimpleNamespace(use_kda_recoverssm=False),
+    )
+    found._init_candidates()
+    return found
+
+
+@pytest.mark.parametrize("drafts", range(MOST_DRAFTS + 1))
+def test_every_batch_has_a_full_graph_of_its_own_number_of_drafts(manager, drafts):
+    width = drafts + 1
+    for requests in range(1, MOST_REQUESTS + 1):
+        desc = manager.dispatch(requests, requests * width, width, 0)
+        assert desc.cg_mode.name == "FULL"
+        assert desc.uniform_token_count == width
+        assert requests <= desc.num_reqs <= requests + 31
+        assert desc.num_tokens == desc.num_reqs * width
+        assert desc in manager._capture_descs[desc.cg_mode]
+
+
+def test_graphs_stay_few(manager):
+    full, pieces = (manager._capture_descs[mode] for mode in manager._capture_descs)
+    if full[0].uniform_token_count is None:
+        full, pieces = pieces, full
+    assert len(full) == len(decode_graphs.request_counts(MOST_REQUESTS)) * (MOST_DRAFTS + 1)
+    assert max(desc.num_tokens for desc in pieces) == 512
+
+
+def test_a_batch_with_a_prefill_is_looked_up_as_before(manager):
+    assert manager.dispatch(3, 300, None, 0).cg_mode.name == "PIECEWISE"
+    assert manager.dispatch(3, 3000, None, 0).cg_mode.name == "NONE"
+
+
+def test_the_largest_batch_is_raised_where_the_user_has_not_set_it():
+    asked = engine_args()
+    decode_graphs.ask_for_wide_graphs(asked, Options(method="specctl_suffix"), 8)
+    assert asked.compilation_config.max_cudagraph_capture_size == 256 * 9
+    head = engine_args()
+    decode_graphs.ask_for_wide_graphs(head, Options(method="specctl_peagle", head=HeadOptions()), 5)
+    assert head.compilation_config.max_cudagraph_capture_size == 256 * 10
+    own = engine_args(cudagraph_capture_sizes=[1, 2])
+    decode_graphs.ask_for_wide_graphs(own, Options(method="specctl_suffix"), 8)
+    assert own.compilation_config.max_cudagraph_capture_size is None
