@@ -61,8 +61,11 @@ def _chosen(original: Any) -> Any:
         self.specctl_decodes = {}
         if options_from_env() is None:
             return
+        largest = max(
+            (desc.num_tokens for descs in self._capture_descs.values() for desc in descs), default=0
+        )
         for mode, descs in self._capture_descs.items():
-            grid = [desc for desc in descs if _is_of_the_grid(desc)]
+            grid = [desc for desc in descs if _is_of_the_grid(desc, largest)]
             decodes = _decodes(self, descs)
             for desc in decodes:
                 key = desc.uniform_token_count, desc.num_active_loras
@@ -92,10 +95,11 @@ def _decodes(manager: Any, descs: list[Any]) -> list[Any]:
     ]
 
 
-def _is_of_the_grid(desc: Any) -> bool:
+def _is_of_the_grid(desc: Any, largest: int) -> bool:
+    """The largest stays: what is captured first sizes the buffers that all graphs write their output to."""
     if desc.uniform_token_count is not None:
         return bool(desc.num_ubatches > 1)
-    return desc.max_query_len is not None or desc.num_tokens <= _GRID_TOKENS_MAX
+    return desc.max_query_len is not None or desc.num_tokens <= _GRID_TOKENS_MAX or desc.num_tokens == largest
 
 
 def _by_requests(original: Any) -> Any:
