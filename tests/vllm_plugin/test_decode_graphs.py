@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from specctl_vllm.compat import decode_graphs
-from specctl_vllm.options import OPTIONS_ENV, HeadOptions, Options
+from specctl_vllm.options import OPTIONS_ENV, Options
 
 cudagraph_utils = pytest.importorskip("vllm.v1.worker.gpu.cudagraph_utils")
 MOST_REQUESTS, MOST_DRAFTS = 256, 8
@@ -78,13 +78,10 @@ def test_a_batch_with_a_prefill_is_looked_up_as_before(manager):
     assert manager.dispatch(3, 3000, None, 0).cg_mode.name == "NONE"
 
 
-def test_the_largest_batch_is_raised_where_the_user_has_not_set_it():
+def test_the_largest_batch_is_raised_where_it_is_asked_for_and_the_user_has_not_set_it():
     asked = engine_args()
-    decode_graphs.ask_for_wide_graphs(asked, Options(method="specctl_suffix"), 8)
-    assert asked.compilation_config.max_cudagraph_capture_size == 256 * 9
-    head = engine_args()
-    decode_graphs.ask_for_wide_graphs(head, Options(method="specctl_peagle", head=HeadOptions()), 5)
-    assert head.compilation_config.max_cudagraph_capture_size == 256 * 10
-    own = engine_args(cudagraph_capture_sizes=[1, 2])
-    decode_graphs.ask_for_wide_graphs(own, Options(method="specctl_suffix"), 8)
-    assert own.compilation_config.max_cudagraph_capture_size is None
+    decode_graphs.ask_for_wide_graphs(asked, 2304)
+    assert asked.compilation_config.max_cudagraph_capture_size == 2304
+    for left_alone, tokens in ((engine_args(), 512), (engine_args(cudagraph_capture_sizes=[1, 2]), 2304)):
+        decode_graphs.ask_for_wide_graphs(left_alone, tokens)
+        assert left_alone.compilation_config.max_cudagraph_capture_size is None

@@ -123,6 +123,13 @@ class ControlOptions(BaseModel):
         default=None, description="lines read:TOKEN or control:TOKEN; without it only loopback is let in"
     )
     lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
+    graph_tokens_max: int = Field(
+        default=512,
+        ge=512,
+        le=8192,
+        description="on a GPU: largest batch with a full CUDA graph, in tokens: requests x (drafts + 1); "
+        "larger ones run piecewise or without a graph, as in stock vLLM",
+    )
 
 
 _Bound = Annotated[int, Field(ge=1)]

@@ -1,9 +1,8 @@
 """A full CUDA graph for every number of drafts that a live table may ask for.
 
-Patched are two methods of vLLM's CudaGraphManager. Reasons: it captures decodes of up to 512 tokens, which is
-1 draft for each of 256 requests; and with several numbers of drafts it looks for a graph among those of the
-next larger number of tokens only, which mostly belongs to another number of drafts, so that a batch runs
-without its full graph although one was captured.
+Patched are two methods of vLLM's CudaGraphManager. Reason: with several numbers of drafts it looks for a
+graph among those of the next larger number of tokens only, which mostly belongs to another number of drafts,
+so that a batch runs without its full graph although one was captured.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
-from specctl_vllm.options import Options, options_from_env
+from specctl_vllm.options import options_from_env
 
 __all__ = ["ask_for_wide_graphs", "install", "request_counts"]
 
 _GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
-_REQUESTS_MAX = 256
-_TOKENS_MAX = 4096
 
 
 def request_counts(most: int) -> list[int]:
@@ -29,8 +26,8 @@ def request_counts(most: int) -> list[int]:
     return sorted({*(count for count in steps if count < most), most})
 
 
-def ask_for_wide_graphs(engine_args: Any, options: Options, num_speculative_tokens: int) -> None:
-    """Raise the largest batch that is captured, where the user has not set it."""
+def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
+    """Raise the largest batch that is captured, where the user has not set vLLM's own option."""
     compilation = engine_args.compilation_config
     given = (
         engine_args.max_cudagraph_capture_size,
@@ -38,12 +35,8 @@ def ask_for_wide_graphs(engine_args: Any, options: Options, num_speculative_toke
         compilation.max_cudagraph_capture_size,
         compilation.cudagraph_capture_sizes,
     )
-    if all(value is None for value in given):
-        requests = min(engine_args.max_num_seqs or _REQUESTS_MAX, _REQUESTS_MAX)
-        rows = num_speculative_tokens + 1
-        if options.head is not None:
-            rows = max(rows, 2 * num_speculative_tokens)
-        compilation.max_cudagraph_capture_size = max(_GRID_TOKENS_MAX, min(requests * rows, _TOKENS_MAX))
+    if graph_tokens_max > _GRID_TOKENS_MAX and all(value is None for value in given):
+        compilation.max_cudagraph_capture_size = graph_tokens_max
 
 
 def install() -> None:

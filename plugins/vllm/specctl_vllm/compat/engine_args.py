@@ -49,8 +49,8 @@ def install() -> None:
             )
         if options.method in PARALLEL_HEADS:
             _check_head(config, target_model_config)
-        if is_on_device and isinstance(config.get("num_speculative_tokens"), int):
-            decode_graphs.ask_for_wide_graphs(self, options, config["num_speculative_tokens"])
+        if is_on_device:
+            decode_graphs.ask_for_wide_graphs(self, options.control.graph_tokens_max)
         os.environ[OPTIONS_ENV] = options.model_dump_json()
         engine_process.activate()
         _open_routes()
