@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
 
-In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k}; the last, where it is there, goes
-into specctl's table. Out, after ARM: {"seconds", "tokens", "outputs", "counters"}.
+In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "sampling": {...}}; the last two
+may be missing: what goes into specctl's table, and further SamplingParams (greedy without). Out, after ARM:
+{"seconds", "tokens", "outputs", "counters"}.
 """
 
 from __future__ import annotations
@@ -54,9 +55,8 @@ def main() -> None:
         work = json.loads(line)
         if work.get("num_speculative_tokens") is not None:
             set_table(llm, work["num_speculative_tokens"])
-        sampling = SamplingParams(
-            temperature=0.0, max_tokens=work["max_tokens"], ignore_eos=True, detokenize=False
-        )
+        chosen = {"temperature": 0.0, **work.get("sampling", {})}
+        sampling = SamplingParams(max_tokens=work["max_tokens"], ignore_eos=True, detokenize=False, **chosen)
         prompts: Any = [{"prompt_token_ids": ids} for ids in work["prompts"]]
         started_s = time.perf_counter()
         finished = llm.generate(prompts, sampling, use_tqdm=False)

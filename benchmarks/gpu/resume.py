@@ -2,9 +2,8 @@
 
     python -m benchmarks.gpu.resume --model DIR --speculative JSON --prompts FILE [--output FILE]
 
-Three runs over the same prompts, greedy: never at rest; at rest for a part of every text; the same without
-the catch-up being wanted (--baseline reads a JSON of an engine that is steered the same way). What is given
-is the accepted tokens for each draft, by the number of steps since drafting was asked for again.
+The same prompts, greedy, once without a rest and once for each length of one. Given are the accepted tokens
+for each draft, by the number of steps since drafting was asked for again.
 """
 
 from __future__ import annotations

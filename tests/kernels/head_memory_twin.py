@@ -124,8 +124,10 @@ def test_rest_and_return_as_the_reference(
     """attended_min: positions of full blocks that the head attended to, lest nothing was checked."""
     serving = Serving(block_tokens, seed=ring)
     memory, twin = (
-        HeadMemory(SLOTS, ring, STATE, BLOCKS, torch.float32, d) for d in (DEVICE, torch.device("cpu"))
+        HeadMemory(SLOTS, ring, STATE, torch.float32, device) for device in (DEVICE, torch.device("cpu"))
     )
+    memory.set_blocks(BLOCKS)
+    twin.set_blocks(BLOCKS)
     is_at_rest, rested, attended = False, False, 0
     masked = torch.randn(HIDDEN)
     settings = {
@@ -183,7 +185,7 @@ def forget(serving: Serving, given: dict[str, torch.Tensor]) -> None:
 
 
 def test_what_is_kept_comes_back_oldest_first() -> None:
-    memory = HeadMemory(2, 4, 3, 8, torch.float32, DEVICE)
+    memory = HeadMemory(2, 4, 3, torch.float32, DEVICE)
     memory.states[1] = torch.arange(12).view(4, 3)  # position 8 is in entry 0
     got = memory.inputs(torch.tensor([1, -1], device=DEVICE), torch.tensor([11, 3], device=DEVICE), 2)
     assert got[:2, 0].tolist() == [3.0, 6.0]
@@ -191,4 +193,4 @@ def test_what_is_kept_comes_back_oldest_first() -> None:
 
 def test_a_ring_that_is_no_power_of_two() -> None:
     with pytest.raises(ValueError, match="ring: expected a power of two, got 12"):
-        HeadMemory(1, 12, 3, 8, torch.float32, DEVICE)
+        HeadMemory(1, 12, 3, torch.float32, DEVICE)

@@ -17,9 +17,10 @@ class HeadMemory:
     """Of S slots the last ``ring`` positions that the head did not run on, and B blocks' unseen positions."""
 
     def __init__(
-        self, slots: int, ring: int, state_size: int, blocks: int, dtype: torch.dtype, device: torch.device
+        self, slots: int, ring: int, state_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """ring: a power of two; ValueError otherwise. Takes ``HeadMemory.bytes_of`` bytes."""
+        """ring: a power of two; ValueError otherwise. Takes ``HeadMemory.bytes_of`` bytes; ``set_blocks``
+        comes before the first use."""
         if ring < 1 or ring & (ring - 1):
             raise ValueError(f"ring: expected a power of two, got {ring}")
         self.ring = ring
@@ -29,12 +30,16 @@ class HeadMemory:
         self.tokens = torch.zeros((slots, ring), dtype=torch.int32, device=device)
         """int32[S, ring]: the token after each position."""
         self.blocks = torch.zeros((slots, ring), dtype=torch.int32, device=device)
-        self.unseen = torch.zeros(blocks, dtype=torch.int64, device=device)
+        self.set_blocks(0)
+
+    def set_blocks(self, blocks: int) -> None:
+        """KV blocks 0 .. blocks - 1, all of which the head has seen; 8 bytes each."""
+        self.unseen = torch.zeros(blocks, dtype=torch.int64, device=self.states.device)
         """int64[B]: bit i is set where the head has not written position i of the block."""
 
     @staticmethod
-    def bytes_of(slots: int, ring: int, state_size: int, blocks: int, dtype: torch.dtype) -> int:
-        return slots * ring * (state_size * dtype.itemsize + 12) + 8 * blocks
+    def bytes_of(slots: int, ring: int, state_size: int, dtype: torch.dtype) -> int:
+        return slots * ring * (state_size * dtype.itemsize + 12)
 
     def inputs(self, requests: torch.Tensor, first: torch.Tensor, behind: int) -> torch.Tensor:
         """[n * behind, F]: what was kept of the ``behind`` positions before ``first``, oldest first.

@@ -104,6 +104,18 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             masked = self.model.mask_hidden.to(self.device, self.dtype).view(1, -1)
             self._state_size = masked.shape[1]
             self._mask_hidden = self.model.combine_hidden_states(masked).view(-1).contiguous()
+        self._memory = self._new_memory()
+
+    def _new_memory(self) -> HeadMemory:
+        """Before vLLM measures what is left for its KV cache."""
+        sizes = self.max_num_reqs, head_options_from_env().resume_tokens, self._state_size, self.dtype
+        try:
+            return HeadMemory(*sizes, self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise RuntimeError(
+                f"specctl: no device memory for the {HeadMemory.bytes_of(*sizes)} bytes that bring the head "
+                "back after a rest; lower resume_tokens in --speculative-config, or --max-num-seqs"
+            ) from error
 
     def set_attn(
         self, model_state: Any, kv_cache_config: Any, block_tables: Any, *args: Any, **kwargs: Any
@@ -127,15 +139,7 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             sample_positions=self._sample_positions,
             sample_requests=self._sample_requests,
         )
-        ring = head_options_from_env().resume_tokens
-        sizes = (self.max_num_reqs, ring, self._state_size, kv_cache_config.num_blocks, self.dtype)
-        try:
-            self._memory = HeadMemory(*sizes, self.device)
-        except torch.cuda.OutOfMemoryError as error:
-            raise RuntimeError(
-                f"specctl: no device memory for the {HeadMemory.bytes_of(*sizes)} bytes that bring the head "
-                "back after a rest; lower resume_tokens in --speculative-config, or --max-num-seqs"
-            ) from error
+        self._memory.set_blocks(kv_cache_config.num_blocks)
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         is_full = cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
