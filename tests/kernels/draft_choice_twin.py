@@ -24,6 +24,8 @@ def test_choice_as_the_reference(width: int, slots: int) -> None:
         verified = torch.randint(0, width + 1, (n,))
         sampled = (torch.rand(n) * (verified + 1)).long() + 1
         sampled[torch.rand(n) < 0.1] = 0
+        is_prompt = torch.rand(n) < 0.1
+        verified[is_prompt], sampled[is_prompt] = 50, 1
         given = {
             "suffix_drafts": torch.randint(100, 200, (n, width)),
             "suffix_probs": torch.rand(n, width).cumprod(1),

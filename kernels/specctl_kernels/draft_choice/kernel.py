@@ -27,7 +27,8 @@ def draft_choice_kernel(
     source = tl.load(sources_ptr + request, mask=is_real, other=0)
 
     accepted = tl.maximum(sampled - 1, 0)
-    was_head = is_real & (source == 2) & (sampled > 0)
+    # More rows than drafts can be are a prompt's; its slot may still name a source from another request.
+    was_head = is_real & (source == 2) & (sampled > 0) & (verified <= WIDTH)
     reached_now = was_head[:, None] & (column[None, :] < tl.minimum(accepted + 1, verified)[:, None])
     accepted_now = reached_now & (column[None, :] < accepted[:, None])
     is_column = column < WIDTH

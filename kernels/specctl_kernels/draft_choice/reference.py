@@ -27,9 +27,10 @@ def draft_choice_reference(
     reached, accepted = [0.0] * width, [0.0] * width
     for req in range(n):
         slot, sampled = int(requests[req]), int(num_sampled[req])
-        if slot < 0 or sampled == 0 or choice.sources[slot] != HEAD:
+        verified = int(starts[req + 1] - starts[req]) - 1
+        if slot < 0 or sampled == 0 or choice.sources[slot] != HEAD or verified > width:
             continue
-        for position in range(min(sampled, int(starts[req + 1] - starts[req]) - 1, width)):
+        for position in range(min(sampled, verified)):
             reached[position] += 1
             accepted[position] += position < sampled - 1
     for position in range(width):
