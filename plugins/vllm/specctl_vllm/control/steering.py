@@ -108,6 +108,7 @@ class Steering:
         self._decoding = 0
         self._open: dict[int, _OpenStep] = {}
         self._last: _OpenStep | None = None
+        self._ended_s = 0.0
         self._report: WorkerReport | None = None
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
@@ -138,7 +139,8 @@ class Steering:
             for request in self._scheduler.running:
                 if len(request.spec_token_ids) > allowed:
                     request.spec_token_ids = request.spec_token_ids[:allowed]
-        self._verified = min(allowed, self._proposed)
+        # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
+        self._verified = self._proposed if self._is_async else min(allowed, self._proposed)
         self._step = _OpenStep(self._verified, now_s)
 
     @_never_fatal
@@ -219,6 +221,9 @@ class Steering:
         if step is None:
             return
         report, self._report = self._report, None
+        # Under asynchronous scheduling a step is scheduled while the one before it still runs.
+        step_s = step.ended_s - max(step.started_s, self._ended_s)
+        self._ended_s = step.ended_s
         if report is not None:
             self._shadow = report.shadow or self._shadow
             self._proposer = report.proposer or self._proposer
@@ -230,7 +235,7 @@ class Steering:
                 emitted_tokens=step.emitted_tokens,
                 context_tokens=step.context_tokens,
                 prefill_tokens=step.prefill_tokens,
-                step_s=step.ended_s - step.started_s,
+                step_s=step_s,
                 draft_s=report.draft_s if report is not None else 0.0,
                 verify_s=report.verify_s if report is not None else 0.0,
             )
