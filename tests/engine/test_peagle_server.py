@@ -1,13 +1,12 @@
 """specctl_peagle on a real vLLM, on the V1 runner: one server, and one start that is refused."""
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.engine_control import controlled_server
+from support.engine_control import controlled_server, wait_for
 
 from benchmarks.lossless import compare
 from benchmarks.server import vllm_server
@@ -155,10 +154,3 @@ def test_a_plain_eagle3_head_stops_the_start_before_weights_are_read(shared_mode
         server.__enter__()
     assert 'a plain EAGLE-3 head: "method": "eagle3" is the one to use for it' in str(refused.value)
     assert STARTS_TO_LOAD not in log.read_text()
-
-
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    ends_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_s, "timed out"
-        time.sleep(0.02)

@@ -5,13 +5,13 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from support.engine_control import wait_for
 
 from benchmarks.autotune import autotune
 from benchmarks.lossless import compare
@@ -256,10 +256,3 @@ def steps_of_others(control, tokens: int) -> int:
     """Steps so far with another num_speculative_tokens."""
     cells = control.get("telemetry")["cells"]
     return sum(cell["steps"] for cell in cells if cell["num_speculative_tokens"] != tokens)
-
-
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    ends_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_s, "timed out"
-        threading.Event().wait(0.02)

@@ -9,13 +9,19 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 DRAFTS = 5
-METHODS = ("specctl_suffix", "specctl_peagle", "specctl_hybrid")
+HEADS = {
+    "specctl_suffix": {},
+    "specctl_peagle": {"model": "reference-peagle"},
+    "specctl_hybrid": {"model": "reference-peagle"},
+    "eagle3": {"model": "reference-eagle3", "specctl": {}},
+}
+"""By method; a stock one is steered by the block specctl."""
 SAMPLES = 2000
 SAMPLED_TOKENS = 4
 ALLOWED = list(range(300, 316))
 """A small vocabulary for sampled output."""
 P_MIN = 1e-4
-"""12 positions of methods are tested: a sound build fails in one run of 800."""
+"""16 positions of methods are tested: a sound build fails in one run of 600."""
 _ENGINE = {
     "dtype": "float32",
     "skip_tokenizer_init": True,
@@ -48,9 +54,9 @@ def arms(shared_models, tmp_path_factory):
     from benchmarks.gpu.arms import speculative, started
 
     engines = {"off": _ENGINE}
-    for method in METHODS:
-        head = {} if method == "specctl_suffix" else {"model": str(shared_models / "reference-peagle")}
-        engines[method] = _ENGINE | speculative(method, num_speculative_tokens=DRAFTS, **head)
+    for method, head in HEADS.items():
+        own = head | {"model": str(shared_models / head["model"])} if head else {}
+        engines[method] = _ENGINE | speculative(method, num_speculative_tokens=DRAFTS, **own)
     found = started(engines, str(shared_models / "reference-target"), tmp_path_factory.mktemp("arms"))
     yield {arm.name: arm for arm in found}
     for arm in found:
@@ -58,7 +64,7 @@ def arms(shared_models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("requests", [1, 7, 64])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", HEADS)
 def test_greedy_output_is_that_of_no_speculation_at_every_number(arms, method, requests):
     asked = prompts(requests)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
@@ -67,7 +73,7 @@ def test_greedy_output_is_that_of_no_speculation_at_every_number(arms, method, r
         assert [i for i, (a, b) in enumerate(zip(got, truth, strict=True)) if a != b] == [], number
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", HEADS)
 def test_sampled_output_has_the_same_distribution_at_each_position(arms, method):
     stats = pytest.importorskip("scipy.stats")
     asked = prompts(1) * SAMPLES

@@ -1,6 +1,7 @@
 """The control routes and the completions of one real server, for tests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx
 
 from benchmarks.server import Server, vllm_server
 
-__all__ = ["Control", "controlled_server"]
+__all__ = ["Control", "controlled_server", "wait_for"]
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,11 @@ def controlled_server(
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield Control(server, client)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """AssertionError once ``timeout_s`` have passed without it."""
+    ends_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends_s, "timed out"
+        time.sleep(0.02)

@@ -47,6 +47,11 @@ def test_on_model_runner_v2_graphs_are_asked_for_and_a_users_table_stays():
     config, options = parse_speculative_config(asked, on_device=True)
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 1, 3]]
     assert options.start_table is None
+    for none in (None, []):
+        config, _ = parse_speculative_config(
+            {**asked, "num_speculative_tokens_per_batch_size": none}, on_device=True
+        )
+        assert config["num_speculative_tokens_per_batch_size"] == [[1, 1, 3]]
     table = [[1, 16, 3], [17, 256, 0]]
     config, _ = parse_speculative_config(
         {**asked, "num_speculative_tokens_per_batch_size": table}, on_device=True

@@ -302,7 +302,9 @@ def _ask_for_graphs(config: dict[str, Any]) -> None:
     is told by compat.model_runner_v2."""
     full = config.get("num_speculative_tokens")
     if isinstance(full, int) and full > 0:
-        config.setdefault("num_speculative_tokens_per_batch_size", [[1, 1, full]])
+        config["num_speculative_tokens_per_batch_size"] = config.get(
+            "num_speculative_tokens_per_batch_size"
+        ) or [[1, 1, full]]
 
 
 def options_from_env() -> Options | None:
