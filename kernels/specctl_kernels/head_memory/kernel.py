@@ -21,6 +21,26 @@ def bits(low, high):
 
 
 @triton.jit
+def following_token(num_sampled_ptr, last_sampled_ptr, next_prefill_ptr, req, slot):
+    """int32: what comes after a request's last accepted row: sampled, or the prompt's next token."""
+    last = tl.load(last_sampled_ptr + slot).to(tl.int32)
+    after = tl.load(next_prefill_ptr + slot)
+    return tl.where(tl.load(num_sampled_ptr + req) > 0, last, after)
+
+
+@triton.jit
+def ring_entry(slot, position, RING: tl.constexpr):
+    return slot * RING + tl.maximum(position, 0) % RING
+
+
+@triton.jit
+def is_kept(ring_positions_ptr, ring_blocks_ptr, entry, position, block, is_asked):
+    """Whether the ring's entries are still of these positions and KV blocks."""
+    kept = is_asked & (tl.load(ring_positions_ptr + entry, mask=is_asked, other=-1) == position)
+    return kept & (tl.load(ring_blocks_ptr + entry, mask=is_asked, other=-1) == block)
+
+
+@triton.jit
 def remember_kernel(
     states_ptr, positions_ptr, tokens_ptr, ring_blocks_ptr, unseen_ptr,
     target_ids_ptr, target_positions_ptr, target_starts_ptr, target_states_ptr, target_states_stride,
@@ -45,9 +65,7 @@ def remember_kernel(
             tl.store(states_ptr + entry * STATE + column, state, mask=is_column)
         if tl.program_id(1) == 0:
             row_blocks = blocks_ptr + req.to(tl.int64) * blocks_stride
-            last = tl.load(last_sampled_ptr + request).to(tl.int32)
-            after = tl.load(next_prefill_ptr + request)
-            following = tl.where(tl.load(num_sampled_ptr + req) > 0, last, after)
+            following = following_token(num_sampled_ptr, last_sampled_ptr, next_prefill_ptr, req, request)
             for row in range(tl.maximum(known - RING, 0), known):
                 position = first + row
                 entry = request * RING + position % RING
@@ -97,14 +115,13 @@ def see_kernel(
             row = tl.arange(0, RING)
             position = first - 1 - row
             is_row = (row < behind) & (position >= 0)
-            entry = request * RING + tl.maximum(position, 0) % RING
             block = tl.load(row_blocks + tl.maximum(position, 0) // BLOCK_TOKENS, mask=is_row, other=0)
-            is_kept = is_row & (tl.load(ring_positions_ptr + entry) == position)
-            is_kept = is_kept & (tl.load(ring_blocks_ptr + entry) == block)
+            entry = ring_entry(request, position, RING)
+            kept = is_kept(ring_positions_ptr, ring_blocks_ptr, entry, position, block, is_row)
             from_block = tl.maximum(first - behind, 0) // BLOCK_TOKENS
             for number in range(from_block, (first + BLOCK_TOKENS - 1) // BLOCK_TOKENS):
                 offset = position - number * BLOCK_TOKENS
-                inside = is_kept & (offset >= 0) & (offset < BLOCK_TOKENS)
+                inside = kept & (offset >= 0) & (offset < BLOCK_TOKENS)
                 bit = tl.where(inside, offset, 0) * BITS // BLOCK_TOKENS
                 change = tl.reduce(tl.where(inside, bits(bit, bit + 1), 0), 0, either)
                 at = unseen_ptr + tl.load(row_blocks + number)

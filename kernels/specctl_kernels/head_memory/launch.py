@@ -7,7 +7,7 @@ import triton
 
 from specctl_kernels.head_memory.kernel import remember_kernel, see_kernel
 
-__all__ = ["HeadMemory", "remember", "see"]
+__all__ = ["HeadMemory", "bits_of", "remember", "see"]
 
 _CHUNK = 128
 _TILE = 1024
@@ -51,7 +51,8 @@ class HeadMemory:
         return self.states[requests.clamp(min=0)[:, None], entries].flatten(0, 1)
 
 
-def _bits(block_tokens: int) -> int:
+def bits_of(block_tokens: int) -> int:
+    """Bits of a KV block's word in ``unseen``."""
     return min(block_tokens, 64)
 
 
@@ -78,7 +79,7 @@ def remember(
         memory.states, memory.positions, memory.tokens, memory.blocks, memory.unseen,
         target_ids, target_positions, target_starts, target_states, target_states.stride(0),
         requests, num_sampled, num_rejected, last_sampled, next_prefill, blocks, blocks.stride(0),
-        STATE=state_size, RING=memory.ring, BLOCK_TOKENS=block_tokens, BITS=_bits(block_tokens),
+        STATE=state_size, RING=memory.ring, BLOCK_TOKENS=block_tokens, BITS=bits_of(block_tokens),
         TILE=tile, CHUNK=_CHUNK,
     )  # fmt: skip
 
@@ -110,5 +111,5 @@ def see(
         memory.unseen, memory.positions, memory.blocks, table, seq_lens,
         target_positions, target_starts, requests, num_rejected, blocks, blocks.stride(0),
         table.shape[1], behind, int(has_unseen),
-        RING=memory.ring, BLOCK_TOKENS=block_tokens, BITS=_bits(block_tokens), CHUNK=_CHUNK,
+        RING=memory.ring, BLOCK_TOKENS=block_tokens, BITS=bits_of(block_tokens), CHUNK=_CHUNK,
     )  # fmt: skip

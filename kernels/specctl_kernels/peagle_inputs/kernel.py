@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.head_memory.kernel import bits
+from specctl_kernels.head_memory.kernel import bits, following_token, is_kept, ring_entry
 
 __all__ = ["peagle_inputs_kernel"]
 
@@ -45,9 +45,7 @@ def peagle_inputs_kernel(
     is_known = (row >= 0) & (row < known)
     position = first + row
     slot_of = tl.maximum(request, 0)
-    last = tl.load(last_sampled_ptr + slot_of).to(tl.int32)
-    after = tl.load(next_prefill_ptr + slot_of)
-    following = tl.where(tl.load(num_sampled_ptr + req) > 0, last, after)
+    following = following_token(num_sampled_ptr, last_sampled_ptr, next_prefill_ptr, req, slot_of)
     token = tl.load(target_ids_ptr + target_start + row + 1, mask=(row >= 0) & (row < known - 1), other=0)
     token = tl.where(row == known - 1, following, token)
     token = tl.where(row >= known, mask_id, token)
@@ -58,14 +56,13 @@ def peagle_inputs_kernel(
     )
     is_written = is_inside & (row >= 0) & (block != 0)
     if HAS_BEHIND:
-        entry = slot_of * RING + tl.maximum(position, 0) % RING
-        is_kept = is_inside & (row < 0) & is_row
-        is_kept = is_kept & (tl.load(ring_positions_ptr + entry, mask=is_kept, other=-1) == position)
-        is_kept = is_kept & (tl.load(ring_blocks_ptr + entry, mask=is_kept, other=-1) == block)
-        bit = tl.where(is_kept, position % BLOCK_TOKENS, 0) * BITS // BLOCK_TOKENS
-        word = tl.load(unseen_ptr + block, mask=is_kept, other=0)
-        is_written = is_written | (is_kept & ((word & bits(bit, bit + 1)) != 0))
-        token = tl.where(row < 0, tl.load(ring_tokens_ptr + entry, mask=is_kept, other=0), token)
+        entry = ring_entry(slot_of, position, RING)
+        is_behind = is_inside & (row < 0) & is_row
+        kept = is_kept(ring_positions_ptr, ring_blocks_ptr, entry, position, block, is_behind)
+        bit = tl.where(kept, position % BLOCK_TOKENS, 0) * BITS // BLOCK_TOKENS
+        word = tl.load(unseen_ptr + block, mask=kept, other=0)
+        is_written = is_written | (kept & ((word & bits(bit, bit + 1)) != 0))
+        token = tl.where(row < 0, tl.load(ring_tokens_ptr + entry, mask=kept, other=0), token)
     tl.store(ids_ptr + goal, token, mask=is_row)
     tl.store(positions_ptr + goal, tl.minimum(tl.maximum(position, 0), most_len - 1), mask=is_row)
     slot = block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS
@@ -82,8 +79,8 @@ def peagle_inputs_kernel(
         if HAS_BEHIND:
             before = (req * behind + place).to(tl.int64)[:, None] * HIDDEN + column[None, :]
             is_before = (row < 0)[:, None] & is_column[None, :]
-            kept = tl.load(behind_hidden_ptr + before, mask=is_before, other=0.0)
-            hidden = tl.where((row < 0)[:, None], kept, hidden)
+            remembered = tl.load(behind_hidden_ptr + before, mask=is_before, other=0.0)
+            hidden = tl.where((row < 0)[:, None], remembered, hidden)
         goals = goal.to(tl.int64)[:, None] * HIDDEN + column[None, :]
         tl.store(hidden_ptr + goals, hidden, mask=is_given[:, None] & is_column[None, :])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from specctl_kernels.head_memory import HeadMemory
+from specctl_kernels.head_memory import HeadMemory, bits_of
 from specctl_kernels.peagle_inputs.kernel import peagle_inputs_kernel
 
 __all__ = ["DraftRows", "peagle_inputs"]
@@ -104,5 +104,5 @@ def peagle_inputs(
         rows.slots.shape[0], max_model_len, mask_id,
         HIDDEN=rows.hidden.shape[1], BLOCK_TOKENS=block_tokens, ROWS=_ROWS,
         TILE=min(_TILE, triton.next_power_of_2(rows.hidden.shape[1])), PAD=PAD_SLOT,
-        HAS_BEHIND=behind > 0, RING=1 if memory is None else memory.ring, BITS=min(block_tokens, 64),
+        HAS_BEHIND=behind > 0, RING=1 if memory is None else memory.ring, BITS=bits_of(block_tokens),
     )  # fmt: skip
