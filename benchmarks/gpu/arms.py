@@ -65,5 +65,10 @@ def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[A
     return ready
 
 
+def in_turn(arms: list[Arm], repeat: int) -> list[Arm]:
+    """A B, then B A: the order of one repeat."""
+    return arms if repeat % 2 == 0 else arms[::-1]
+
+
 def speculative(method: str, **values: Any) -> dict[str, Any]:
     return {"speculative_config": {"method": method, "num_speculative_tokens": 4, **values}}

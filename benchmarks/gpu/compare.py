@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.arms import speculative, started
+from benchmarks.gpu.arms import in_turn, speculative, started
 from benchmarks.gpu.wide import copying, peagle
 
 _BATCHES = {"copying": [1, 4, 16, 64, 256], "peagle": [1, 8, 32]}
@@ -65,7 +65,7 @@ def off_cost(arguments: argparse.Namespace) -> dict[str, Any]:
     for batch in arguments.batch:
         prompts = generator.integers(10, 100_000, (batch, 256)).tolist()
         for repeat in range(arguments.repeats + 1):  # the first warms up
-            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+            for arm in in_turn(arms, repeat):
                 is_live = arm.name.endswith("live table at 0")
                 answer = arm.run(prompts, 192, **({"num_speculative_tokens": 0} if is_live else {}))
                 if answer and repeat:
@@ -152,7 +152,7 @@ def lossless(arguments: argparse.Namespace) -> dict[str, Any]:
     for concurrent in arguments.batch:
         outputs: dict[str, Any] = {}
         for repeat in range(arguments.repeats + 1):
-            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+            for arm in in_turn(arms, repeat):
                 answer = arm.run(prompts[:concurrent], 256, wants_outputs=repeat == 0)
                 if answer is None:
                     continue

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.choose_copying import repeated_share
-from benchmarks.gpu.arms import speculative, started
+from benchmarks.gpu.arms import in_turn, speculative, started
 from benchmarks.provenance import summary
 
 GATE_SHARE_MIN = 0.8
@@ -93,7 +93,7 @@ def compared(
     for batch, repeats in sets.items():
         taken: dict[str, list[dict[str, Any] | None]] = {arm.name: [] for arm in arms}
         for repeat, prompts in enumerate(repeats):
-            for arm in arms if repeat % 2 == 0 else arms[::-1]:
+            for arm in in_turn(arms, repeat):
                 taken[arm.name].append(arm.run(list(prompts), arguments.max_tokens, wants_outputs=True))
         for name, answers in taken.items():
             if None not in answers:

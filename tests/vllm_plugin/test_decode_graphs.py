@@ -85,3 +85,24 @@ def test_the_largest_batch_is_raised_where_it_is_asked_for_and_the_user_has_not_
     for left_alone, tokens in ((engine_args(), 512), (engine_args(cudagraph_capture_sizes=[1, 2]), 2304)):
         decode_graphs.ask_for_wide_graphs(left_alone, tokens)
         assert left_alone.compilation_config.max_cudagraph_capture_size is None
+
+
+def test_a_heads_pass_finds_the_smallest_captured_graph_of_its_width():
+    from specctl_vllm.compat.head_graphs import HeadGraphs
+    from vllm.config.compilation import CUDAGraphMode
+
+    graphs = object.__new__(HeadGraphs)
+    graphs.cudagraph_mode, graphs.max_num_reqs, graphs._widths = CUDAGraphMode.FULL_DECODE_ONLY, 64, [2, 4, 6]
+    graphs.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=256))
+    graphs._by_width, graphs.graphs = {}, {}
+    graphs._init_candidates()
+    assert graphs.find(3, 4) is None  # nothing is captured yet
+    (descs,) = graphs._capture_descs.values()
+    assert [desc.num_tokens for desc in descs] == sorted((desc.num_tokens for desc in descs), reverse=True)
+    graphs.graphs = dict.fromkeys(descs)
+    for requests, width, count in ((1, 2, 1), (3, 4, 4), (9, 6, 16), (64, 4, 64)):
+        found = graphs.find(requests, width)
+        assert (found.num_reqs, found.num_tokens, found.uniform_token_count) == (count, count * width, width)
+    assert graphs.find(64, 6) is None  # 384 rows are more than a step may have
+    assert graphs.find(65, 2) is None
+    assert graphs.find(1, 8) is None

@@ -17,6 +17,8 @@ class Engine:
         monkeypatch.setenv(OPTIONS_ENV, Options(method="specctl_suffix").model_dump_json())
         monkeypatch.setattr(steering, "sampled_verification_problem", lambda: None)
         self.now_s = 1000.0
+        self.is_async = is_async
+        self.waiting = []
         monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
         self.request = SimpleNamespace(
             request_id="r", num_computed_tokens=10, num_prompt_tokens=5, num_tokens=11, num_output_tokens=6,
@@ -67,19 +69,22 @@ class Engine:
         self.request.num_output_tokens += len(tokens)
         self.steering.after_update(output)
 
+    def run(self, steps):
+        """Under asynchronous scheduling the next step is scheduled before the one that runs has ended."""
+        self.waiting = self.waiting or [self.scheduled()]
+        for _ in range(steps):
+            if self.is_async:
+                self.waiting.append(self.scheduled())
+            self.now_s += 1.0
+            self.done(self.waiting.pop(0))
+            if not self.is_async:
+                self.waiting.append(self.scheduled())
+
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_seconds_of_steps_add_up_to_the_time_that_passed(monkeypatch, is_async):
-    """Under asynchronous scheduling the next step is scheduled before the one that runs has ended."""
     engine = Engine(monkeypatch, is_async)
-    waiting = [engine.scheduled()]
-    for _ in range(10):
-        if is_async:
-            waiting.append(engine.scheduled())
-        engine.now_s += 1.0
-        engine.done(waiting.pop(0))
-        if not is_async:
-            waiting.append(engine.scheduled())
+    engine.run(10)
     assert engine.steering.is_active
     (cell,) = engine.steering.telemetry().cells
     assert (cell.steps, cell.emitted_tokens, cell.accepted_at) == (10, 20, (10, 0, 0))
@@ -90,16 +95,10 @@ def test_seconds_of_steps_add_up_to_the_time_that_passed(monkeypatch, is_async):
 def test_a_step_counts_under_the_drafts_that_it_verified(monkeypatch, is_async):
     """Where the next step is scheduled ahead, its drafts were asked for under the table before."""
     engine = Engine(monkeypatch, is_async)
-    waiting = [engine.scheduled()]
+    engine.run(0)
     for number in (TOKENS, 1, 0, 2, TOKENS, 0):
         engine.set_table(number)
-        for _ in range(4):
-            if is_async:
-                waiting.append(engine.scheduled())
-            engine.now_s += 1.0
-            engine.done(waiting.pop(0))
-            if not is_async:
-                waiting.append(engine.scheduled())
+        engine.run(4)
     cells = engine.steering.telemetry().cells
     assert {cell.num_speculative_tokens for cell in cells} == {0, 1, 2, TOKENS}
     for cell in cells:

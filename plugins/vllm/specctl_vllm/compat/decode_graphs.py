@@ -14,7 +14,7 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["ask_for_wide_graphs", "install", "request_counts"]
+__all__ = ["ask_for_wide_graphs", "install", "request_counts", "smallest_for"]
 
 _GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
@@ -24,6 +24,12 @@ def request_counts(most: int) -> list[int]:
     """Numbers of requests to capture, sorted; a batch between two of them is padded to the larger."""
     steps = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, most + 1, 32)]
     return sorted({*(count for count in steps if count < most), most})
+
+
+def smallest_for(descs: list[Any], requests: int) -> Any:
+    """The first of ``descs``, sorted by requests, that holds as many; None: none does."""
+    at = bisect_left(descs, requests, key=lambda desc: desc.num_reqs)
+    return descs[at] if at < len(descs) else None
 
 
 def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
@@ -111,9 +117,9 @@ def _by_requests(original: Any) -> Any:
             descs = self.specctl_decodes.get((uniform_token_count, loras), [])
             # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
             needed = max(num_reqs, -(-num_tokens // uniform_token_count))
-            at = bisect_left(descs, needed, key=lambda desc: desc.num_reqs)
-            if at < len(descs):
-                return descs[at]
+            desc = smallest_for(descs, needed)
+            if desc is not None:
+                return desc
         return original(
             self, num_reqs, num_tokens, uniform_token_count, num_active_loras, max_query_len, num_ubatches
         )

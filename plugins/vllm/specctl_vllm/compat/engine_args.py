@@ -36,7 +36,7 @@ def install() -> None:
     @functools.wraps(original)
     def create_speculative_config(self: Any, target_model_config: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _asked(self)
-        is_on_device = model_runner_v2.runs_on_device()
+        is_on_device = bool(asked) and model_runner_v2.runs_on_device()
         parsed = parse_speculative_config(asked, is_on_device) if asked else None
         if parsed is None:
             os.environ.pop(OPTIONS_ENV, None)

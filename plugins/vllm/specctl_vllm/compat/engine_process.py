@@ -70,8 +70,9 @@ def _check_host_method(vllm_config: Any) -> None:
     options = options_from_env()
     is_ours = options is not None and options.method.startswith("specctl_")
     speculative = vllm_config.speculative_config
-    needs_device = is_ours and (options.method == "specctl_hybrid" or speculative.method == "ngram_gpu")
-    if needs_device:
+    if not is_ours or speculative is None:
+        return
+    if options.method == "specctl_hybrid" or speculative.method == "ngram_gpu":
         raise ValueError(
             "specctl: expected Model Runner V2, but vLLM chose V1 for another option of this server (its log "
             "names it); set VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"

@@ -22,8 +22,6 @@ __all__ = ["HybridSpeculator"]
 class HybridSpeculator(PEagleSpeculator):
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
         super().__init__(vllm_config, device)
-        if self.draft_logits is not None:
-            raise ValueError("specctl_hybrid: expected draft_sample_method 'greedy'")
         self._suffix = DeviceSuffixSource(vllm_config, device, req_states)
         self._choice = DraftChoice(self.max_num_reqs, self.num_speculative_steps, device)
         self._readings = DeviceReadings()

@@ -11,7 +11,6 @@ At 0 drafts the head rests: the target's states of the last positions are kept i
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,6 @@ from specctl_vllm.options import head_options_from_env
 
 __all__ = ["HeadStep", "PEagleSpeculator"]
 
-logger = logging.getLogger("vllm.specctl")
 _CATCH_UP_ROWS_MAX = 8192
 _COMBINED_ROWS = 2048
 """Rows of target states that are combined at a time: 48 MiB of them for a hidden size of 4096."""
@@ -41,6 +39,10 @@ _COMBINED_ROWS = 2048
 
 def _rows_of(drafts: int) -> int:
     return 2 * drafts
+
+
+def _drafts_of(rows: int) -> int:
+    return rows // 2
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         _rows_across_dp: torch.Tensor | None,
         _mode: CUDAGraphMode = CUDAGraphMode.NONE,
     ) -> None:
-        self._draft(requests, rows, rows // requests // 2, attn_metadata, slots)
+        self._draft(requests, rows, _drafts_of(rows // requests), attn_metadata, slots)
 
     @torch.inference_mode()
     def propose(
