@@ -50,6 +50,8 @@ class Arm:
             self.process.wait(15)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.log.close()
 
 

@@ -4,7 +4,8 @@
 
 In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "sampling": {...}}; the last two
 may be missing: what goes into specctl's table, and further SamplingParams (greedy without). Out, after ARM:
-{"seconds", "tokens", "outputs", "counters"}.
+{"seconds", "tokens", "outputs", "counters", "logprobs"}, the last of each answer's first token, {id: value},
+where the sampling asks for logprobs.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def set_table(llm: Any, num_speculative_tokens: int) -> None:
         raise RuntimeError(str(answered))
 
 
+def first_logprobs(finished: Any) -> dict[int, float]:
+    return {token: found.logprob for token, found in finished.outputs[0].logprobs[0].items()}
+
+
 def main() -> None:
     from vllm import LLM, SamplingParams
 
@@ -67,6 +72,7 @@ def main() -> None:
             tokens=sum(map(len, outputs)),
             outputs=outputs if work.get("wants_outputs") else None,
             counters=counters(llm),
+            logprobs=[first_logprobs(one) for one in finished] if "logprobs" in chosen else None,
         )
 
 

@@ -9,19 +9,27 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 DRAFTS = 5
-HEADS = {
-    "specctl_suffix": {},
-    "specctl_peagle": {"model": "reference-peagle"},
-    "specctl_hybrid": {"model": "reference-peagle"},
-    "eagle3": {"model": "reference-eagle3", "specctl": {}},
+METHODS = {
+    "specctl_suffix": {"method": "specctl_suffix"},
+    "specctl_peagle": {"method": "specctl_peagle", "model": "reference-peagle"},
+    "specctl_peagle, block": {
+        "method": "specctl_peagle",
+        "model": "reference-peagle",
+        "draft_sample_method": "probabilistic",
+        "rejection_sample_method": "block",
+    },
+    "specctl_hybrid": {"method": "specctl_hybrid", "model": "reference-peagle"},
+    "eagle3": {"method": "eagle3", "model": "reference-eagle3", "specctl": {}},
 }
-"""By method; a stock one is steered by the block specctl."""
+"""A stock method is steered by the block specctl."""
+TIE = 0.005
+"""Two candidates whose log probabilities lie nearer than this are a tie that the batch's shape may decide."""
 SAMPLES = 2000
 SAMPLED_TOKENS = 4
 ALLOWED = list(range(300, 316))
 """A small vocabulary for sampled output."""
 P_MIN = 1e-4
-"""16 positions of methods are tested: a sound build fails in one run of 600."""
+"""20 positions of methods are tested: a sound build fails in one run of 500."""
 _ENGINE = {
     "dtype": "float32",
     "skip_tokenizer_init": True,
@@ -45,6 +53,17 @@ def prompts(count):
     return made
 
 
+def p_of_same(one, other):
+    """Pearson's chi-square test of two samples of one size; what occurs under 10 times is left out."""
+    torch = pytest.importorskip("torch")
+    counts = torch.tensor([one, other], dtype=torch.float64)
+    counts = counts[:, counts.sum(0) >= 10]
+    expected = counts.sum(1, keepdim=True) * counts.sum(0, keepdim=True) / counts.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = torch.tensor(float(max(1, counts.shape[1] - 1)), dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
 @pytest.fixture(scope="module")
 def arms(shared_models, tmp_path_factory):
     torch = pytest.importorskip("torch")
@@ -54,28 +73,46 @@ def arms(shared_models, tmp_path_factory):
     from benchmarks.gpu.arms import speculative, started
 
     engines = {"off": _ENGINE}
-    for method, head in HEADS.items():
-        own = head | {"model": str(shared_models / head["model"])} if head else {}
-        engines[method] = _ENGINE | speculative(method, num_speculative_tokens=DRAFTS, **own)
+    for name, config in METHODS.items():
+        head = {"model": str(shared_models / config["model"])} if "model" in config else {}
+        engines[name] = _ENGINE | speculative(num_speculative_tokens=DRAFTS, **(config | head))
     found = started(engines, str(shared_models / "reference-target"), tmp_path_factory.mktemp("arms"))
     yield {arm.name: arm for arm in found}
     for arm in found:
         arm.stop()
 
 
+def margins(off, asked, got, truth):
+    """By how much the engine without speculation prefers its own token, for each answer that differs.
+
+    It scores the shared beginning as a prompt; infinite where one of the two tokens is not among its first.
+    """
+    found = {}
+    for i, (mine, other) in enumerate(zip(got, truth, strict=True)):
+        at = next((at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), None)
+        if at is not None:
+            answer = off.run([asked[i] + other[:at]], 1, sampling={"logprobs": 2})
+            scores = {int(token): value for token, value in answer["logprobs"][0].items()}
+            pair = [scores.get(token, float("-inf")) for token in (other[at], mine[at])]
+            found[i, at] = abs(pair[0] - pair[1]) if min(pair) > float("-inf") else float("inf")
+    return found
+
+
 @pytest.mark.parametrize("requests", [1, 7, 64])
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", METHODS)
 def test_greedy_output_is_that_of_no_speculation_at_every_number(arms, method, requests):
     asked = prompts(requests)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
     for number in (*range(DRAFTS, -1, -1), DRAFTS):
         got = arms[method].run(asked, 96, wants_outputs=True, num_speculative_tokens=number)["outputs"]
-        assert [i for i, (a, b) in enumerate(zip(got, truth, strict=True)) if a != b] == [], number
+        parted = margins(arms["off"], asked, got, truth)
+        print(method, requests, number, "answers that part, with their margins:", parted)
+        assert all(margin < TIE for margin in parted.values()), (number, parted)
+        assert len(parted) <= 1 + requests // 16, (number, parted)
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", METHODS)
 def test_sampled_output_has_the_same_distribution_at_each_position(arms, method):
-    stats = pytest.importorskip("scipy.stats")
     asked = prompts(1) * SAMPLES
     sampling = {"temperature": 1.0, "allowed_token_ids": ALLOWED}
     truth, got = (
@@ -87,6 +124,4 @@ def test_sampled_output_has_the_same_distribution_at_each_position(arms, method)
             [sum(output[position] == token for output in outputs) for token in ALLOWED]
             for outputs in (truth, got)
         ]
-        seen = [pair for pair in zip(*counts, strict=True) if sum(pair) >= 10]
-        p = stats.chi2_contingency(list(zip(*seen, strict=True))).pvalue if len(seen) > 1 else 1.0
-        assert p > P_MIN, (position, counts)
+        assert p_of_same(*counts) > P_MIN, (position, counts)

@@ -62,9 +62,17 @@ def _ours_or_theirs(original: Any) -> Any:
             from specctl_vllm.proposers.hybrid_device import HybridSpeculator
 
             return HybridSpeculator(vllm_config, device, req_states)
-        return original(vllm_config, device, req_states)
+        speculator = original(vllm_config, device, req_states)
+        return speculator if options is None else _spared(speculator, vllm_config, device)
 
     return init_speculator
+
+
+def _spared(speculator: Any, vllm_config: Any, device: Any) -> Any:
+    """Reason: at 0 drafts vLLM's EAGLE head runs in every step, which costs 7 to 12 % of the tokens."""
+    from specctl_vllm.proposers.eagle_device import SparedEagleSpeculator, can_spare
+
+    return SparedEagleSpeculator(vllm_config, device) if can_spare(speculator) else speculator
 
 
 def _dense_tokens(original: Any) -> Any:

@@ -35,6 +35,7 @@ _GRAPHS = f"{_GPU}.cudagraph_utils"
 _SPEC = f"{_GPU}.spec_decode"
 _DFLASH_GRAPHS = f"{_SPEC}.dflash.cudagraph"
 _SPECULATOR = f"{_SPEC}.speculator"
+_AUTOREGRESSIVE = f"{_SPEC}.target_dependent_ar.speculator"
 
 _START: tuple[Seam, ...] = (
     Seam("vllm.version", "__version__"),
@@ -189,6 +190,14 @@ _DRAFT_HEAD: tuple[Seam, ...] = (
             "draft_step",
             "draft_logits",
         ),
+    ),
+    Seam(f"{_SPEC}.eagle.speculator", "EagleSpeculator"),
+    Seam(_AUTOREGRESSIVE, "TargetDependentARSpeculator.load_model", ("self", "target_model")),
+    Seam(_AUTOREGRESSIVE, "TargetDependentARSpeculator.capture", ("self",)),
+    Seam(
+        _AUTOREGRESSIVE,
+        "TargetDependentARSpeculator._run_model",
+        ("self", "num_tokens", "attn_metadata", "slot_mappings", "num_tokens_across_dp"),
     ),
     Seam(f"{_SPEC}.eagle.utils", "load_eagle_model", ("target_model", "vllm_config")),
     Seam(f"{_SPEC}.utils", "get_parallel_drafting_token_id", ("hf_config",)),

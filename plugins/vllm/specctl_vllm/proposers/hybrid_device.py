@@ -13,7 +13,8 @@ import torch
 from specctl_kernels.draft_choice import DraftChoice, draft_choice
 
 from specctl_vllm.proposers.head_pace import DeviceReadings, HeadPace
-from specctl_vllm.proposers.peagle_device import HeadStep, PEagleSpeculator
+from specctl_vllm.proposers.head_states import HeadStep
+from specctl_vllm.proposers.peagle_device import PEagleSpeculator
 from specctl_vllm.proposers.suffix_source import DeviceSuffixSource
 
 __all__ = ["HybridSpeculator"]

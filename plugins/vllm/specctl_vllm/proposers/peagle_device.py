@@ -11,11 +11,10 @@ At 0 drafts the head rests: the target's states of the last positions are kept i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from specctl_kernels.head_memory import HeadMemory, remember, see
+from specctl_kernels.head_memory import remember, see
 from specctl_kernels.peagle_inputs import DraftRows, peagle_inputs
 from vllm.config.compilation import CUDAGraphMode
 from vllm.forward_context import BatchDescriptor, set_forward_context
@@ -29,8 +28,9 @@ from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 from specctl_vllm.compat.head_graphs import HeadGraphs
 from specctl_vllm.compat.head_tables import HeadBlockTables
 from specctl_vllm.options import head_options_from_env
+from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
-__all__ = ["HeadStep", "PEagleSpeculator"]
+__all__ = ["PEagleSpeculator"]
 
 _CATCH_UP_ROWS_MAX = 8192
 _COMBINED_ROWS = 2048
@@ -43,36 +43,6 @@ def _rows_of(drafts: int) -> int:
 
 def _drafts_of(rows: int) -> int:
     return rows // 2
-
-
-@dataclass(frozen=True)
-class HeadStep:
-    """What the target's step has left for the head."""
-
-    batch: Any
-    states: list[torch.Tensor]
-    num_sampled: torch.Tensor
-    num_rejected: torch.Tensor
-    last_sampled: torch.Tensor
-    next_prefill: torch.Tensor
-
-    def places(self, head: PEagleSpeculator) -> dict[str, torch.Tensor]:
-        """Where the target's rows are; requests are -1 in a dummy run."""
-        requests = self.batch.num_reqs
-        return {
-            "target_positions": self.batch.positions,
-            "target_starts": self.batch.query_start_loc[: requests + 1],
-            "requests": head.idx_mapping[:requests],
-            "blocks": head.block_tables.target.input_block_tables[head.group],
-        }
-
-    def outcome(self) -> dict[str, torch.Tensor]:
-        return {
-            "num_sampled": self.num_sampled,
-            "num_rejected": self.num_rejected,
-            "last_sampled": self.last_sampled,
-            "next_prefill": self.next_prefill,
-        }
 
 
 class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
@@ -106,18 +76,11 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             masked = self.model.mask_hidden.to(self.device, self.dtype).view(1, -1)
             self._state_size = masked.shape[1]
             self._mask_hidden = self.model.combine_hidden_states(masked).view(-1).contiguous()
-        self._memory = self._new_memory()
-
-    def _new_memory(self) -> HeadMemory:
-        """Before vLLM measures what is left for its KV cache."""
-        sizes = self.max_num_reqs, head_options_from_env().resume_tokens, self._state_size, self.dtype
-        try:
-            return HeadMemory(*sizes, self.device)
-        except torch.cuda.OutOfMemoryError as error:
-            raise RuntimeError(
-                f"specctl: no device memory for the {HeadMemory.bytes_of(*sizes)} bytes that bring the head "
-                "back after a rest; lower resume_tokens in --speculative-config, or --max-num-seqs"
-            ) from error
+        # Before vLLM measures what is left for its KV cache.
+        self._memory = head_memory(
+            self.max_num_reqs, head_options_from_env().resume_tokens, self._state_size, self.dtype,
+            self.device, lower="resume_tokens in --speculative-config, or --max-num-seqs",
+        )  # fmt: skip
 
     def set_attn(
         self, model_state: Any, kv_cache_config: Any, block_tables: Any, *args: Any, **kwargs: Any
@@ -168,7 +131,7 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         places = self.max_num_reqs
         last = torch.zeros(places, dtype=torch.int64, device=self.device)
         states = torch.zeros(1, self._state_size, dtype=self.dtype, device=self.device)
-        step = HeadStep(batch, [states], one, one - 1, last, last.to(torch.int32))
+        step = HeadStep(batch, states, one, one - 1, last, last.to(torch.int32))
         self._rest(step)
         self._lay_out(step, drafts=1, longest=1, behind=self._memory.ring, width=0)
         self._lay_out(step, drafts=1, longest=1, behind=0, width=0)
@@ -217,8 +180,8 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             return self.draft_tokens[:requests]
         self._copy_request_inputs(requests, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
         step = HeadStep(
-            input_batch, aux_hidden_states or [last_hidden_states], num_sampled, num_rejected,
-            last_sampled.view(-1), next_prefill_tokens[0],
+            input_batch, torch.cat(aux_hidden_states or [last_hidden_states], dim=-1), num_sampled,
+            num_rejected, last_sampled.view(-1), next_prefill_tokens[0],
         )  # fmt: skip
         wanted = most if num_speculative_tokens is None else num_speculative_tokens
         self._make_drafts(step, wanted, dummy_run, is_profile)
@@ -230,10 +193,13 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         else:
             self._draft_step(step, wanted, is_profile)
 
+    def _places(self, step: HeadStep) -> dict[str, torch.Tensor]:
+        return step.places(self.idx_mapping, self.block_tables.target.input_block_tables[self.group])
+
     def _rest(self, step: HeadStep) -> None:
         remember(
-            self._memory, **step.places(self), target_ids=step.batch.input_ids,
-            target_states=torch.cat(step.states, dim=-1), **step.outcome(), block_tokens=self._block_tokens,
+            self._memory, **self._places(step), target_ids=step.batch.input_ids,
+            target_states=step.states, **step.outcome(), block_tokens=self._block_tokens,
         )  # fmt: skip
         self._is_resting = self._has_rested = True
 
@@ -250,10 +216,10 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self._run(step.batch, drafts, behind, graph)
 
     def _lay_out(self, step: HeadStep, drafts: int, longest: int, behind: int, width: int) -> None:
-        places = step.places(self)
+        places = self._places(step)
         peagle_inputs(
             self._rows, **places, target_ids=step.batch.input_ids, mask_hidden=self._mask_hidden,
-            target_hidden=self.model.combine_hidden_states(torch.cat(step.states, dim=-1)), **step.outcome(),
+            target_hidden=self.model.combine_hidden_states(step.states), **step.outcome(),
             longest_query=longest, block_tokens=self._block_tokens, mask_id=self._mask_id, drafts=drafts,
             width=width, max_model_len=self.max_model_len, memory=self._memory,
             behind_hidden=self._remembered(places, behind) if behind else None,
