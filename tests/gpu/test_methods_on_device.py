@@ -4,6 +4,7 @@ Greedy output is compared token for token, in float32; sampled output by a test 
 """
 
 import random
+from contextlib import contextmanager
 
 import pytest
 
@@ -64,22 +65,38 @@ def p_of_same(one, other):
     return float(torch.special.gammaincc(freedom / 2, statistic / 2))
 
 
-@pytest.fixture(scope="module")
-def arms(shared_models, tmp_path_factory):
+@contextmanager
+def engines(shared_models, logs, devices=1):
+    """By name, in processes of their own, all at once; ``off`` never speculates."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("vllm")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
+    if torch.cuda.device_count() < devices:
+        pytest.skip(f"{torch.cuda.device_count()} GPUs, expected {devices}")
     from benchmarks.gpu.arms import speculative, started
 
-    engines = {"off": _ENGINE}
+    base = _ENGINE | {"tensor_parallel_size": devices}
+    asked = {"off": base}
     for name, config in METHODS.items():
         head = {"model": str(shared_models / config["model"])} if "model" in config else {}
-        engines[name] = _ENGINE | speculative(num_speculative_tokens=DRAFTS, **(config | head))
-    found = started(engines, str(shared_models / "reference-target"), tmp_path_factory.mktemp("arms"))
-    yield {arm.name: arm for arm in found}
-    for arm in found:
-        arm.stop()
+        asked[name] = base | speculative(num_speculative_tokens=DRAFTS, **(config | head))
+    found = started(asked, str(shared_models / "reference-target"), logs)
+    try:
+        yield {arm.name: arm for arm in found}
+    finally:
+        for arm in found:
+            arm.stop()
+
+
+@pytest.fixture(scope="module")
+def arms(shared_models, tmp_path_factory):
+    with engines(shared_models, tmp_path_factory.mktemp("arms")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ranks(shared_models, tmp_path_factory):
+    with engines(shared_models, tmp_path_factory.mktemp("ranks"), devices=2) as found:
+        yield found
 
 
 def margins(off, asked, got, truth):
@@ -98,17 +115,26 @@ def margins(off, asked, got, truth):
     return found
 
 
-@pytest.mark.parametrize("requests", [1, 7, 64])
-@pytest.mark.parametrize("method", METHODS)
-def test_greedy_output_is_that_of_no_speculation_at_every_number(arms, method, requests):
+def assert_greedy_is_kept(arms, method, requests, numbers):
     asked = prompts(requests)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
-    for number in (*range(DRAFTS, -1, -1), DRAFTS):
+    for number in numbers:
         got = arms[method].run(asked, 96, wants_outputs=True, num_speculative_tokens=number)["outputs"]
         parted = margins(arms["off"], asked, got, truth)
         print(method, requests, number, "answers that part, with their margins:", parted)
         assert all(margin < TIE for margin in parted.values()), (number, parted)
         assert len(parted) <= 1 + requests // 16, (number, parted)
+
+
+@pytest.mark.parametrize("requests", [1, 7, 64])
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_output_is_that_of_no_speculation_at_every_number(arms, method, requests):
+    assert_greedy_is_kept(arms, method, requests, (*range(DRAFTS, -1, -1), DRAFTS))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_tensor_parallel_ranks_give_what_they_give_without_speculation(ranks, method):
+    assert_greedy_is_kept(ranks, method, 16, (DRAFTS, 2, 0, DRAFTS))
 
 
 @pytest.mark.parametrize("method", METHODS)

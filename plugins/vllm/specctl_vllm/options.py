@@ -6,7 +6,7 @@ import difflib
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -124,11 +124,15 @@ class ControlOptions(BaseModel):
     )
     lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
     graph_tokens_max: int = Field(
-        default=512,
+        default=2304,
         ge=512,
         le=8192,
         description="on a GPU: largest batch with a full CUDA graph, in tokens: requests x (drafts + 1); "
         "larger ones run piecewise or without a graph, as in stock vLLM",
+    )
+    verify: Literal["engine", "specctl"] | None = Field(
+        default=None,
+        description="on a GPU: whose kernels verify greedy drafts; without it ours for our own methods",
     )
 
 
@@ -171,6 +175,10 @@ class Options(BaseModel):
         default=None, description="the user's own num_speculative_tokens_per_batch_size"
     )
     """Carried beside vLLM's config, where some versions drop it: 0.33.0 does for custom_class on V1."""
+
+    def verifies_itself(self) -> bool:
+        chosen = self.control.verify or ("specctl" if self.method in SPECCTL_METHODS else "engine")
+        return chosen == "specctl"
 
 
 _ENGINE_KEYS = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import decode_graphs
+from specctl_vllm.compat import decode_graphs, verification
 from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
@@ -41,6 +41,9 @@ def install() -> None:
     model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
     NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
     decode_graphs.install()
+    options = options_from_env()
+    if options is not None and options.verifies_itself():
+        verification.install()
     for module in (cudagraph_utils, drafter_graphs):
         module.build_dynamic_sd_schedule_lookup = _every_number
 

@@ -35,6 +35,7 @@ _GRAPHS = f"{_GPU}.cudagraph_utils"
 _SPEC = f"{_GPU}.spec_decode"
 _DFLASH_GRAPHS = f"{_SPEC}.dflash.cudagraph"
 _SPECULATOR = f"{_SPEC}.speculator"
+_REJECTION = f"{_SPEC}.rejection_sampler"
 _AUTOREGRESSIVE = f"{_SPEC}.target_dependent_ar.speculator"
 
 _START: tuple[Seam, ...] = (
@@ -72,6 +73,12 @@ _ENGINE_CORE: tuple[Seam, ...] = (
     Seam("vllm.v1.request", "Request.num_output_tokens", ("self",)),
     Seam("vllm.v1.request", "Request.spec_token_ids"),
     Seam("vllm.v1.outputs", "DraftTokenIds.draft_token_ids"),
+    Seam("vllm.config.vllm", "VllmConfig._maybe_disable_dynamic_sd_for_data_parallel", ("self",)),
+    Seam("vllm.config.model", "ModelConfig.is_moe", ("self",)),
+    Seam("vllm.config.parallel", "ParallelConfig.reconfigure_for_independent_dp_rank", ("self",)),
+    Seam("vllm.v1.engine.core_client", "MPClient.core_engines"),
+    Seam("vllm.v1.engine.core_client", "MPClient.engine_ranks_managed"),
+    Seam("vllm.v1.engine.core_client", "AsyncMPClient._call_utility_async", ("self", "method")),
 )
 
 _WORKER: tuple[Seam, ...] = (
@@ -128,6 +135,23 @@ _WORKER_V2: tuple[Seam, ...] = (
     Seam(f"{_SPEC}.target_dependent_ar.cudagraph_utils", "build_dynamic_sd_schedule_lookup"),
     Seam(_GRAPHS, "CudaGraphManager._init_candidates", ("self",)),
     Seam(f"{_SPEC}.ngram.speculator", "NgramGPUSpeculator.propose", ("self", "input_batch")),
+    Seam(
+        _REJECTION,
+        "RejectionSampler._verify",
+        (
+            "self",
+            "logits",
+            "draft_logits",
+            "draft_sampled",
+            "pos",
+            "cu_num_logits",
+            "idx_mapping",
+            "idx_mapping_np",
+        ),
+    ),
+    Seam(_REJECTION, "RejectionSampler.__init__", ("self", "sampler", "spec_config", "device")),
+    Seam(f"{_GPU}.sample.sampler", "Sampler.apply_sampling_params", ("self", "logits")),
+    Seam(f"{_GPU}.sample.states", "SamplingStates.add_request", ("self", "req_idx", "sampling_params")),
     Seam(f"{_GPU}.states", "RequestState.__init__", ("self", "max_num_reqs", "max_model_len")),
 )
 
@@ -201,6 +225,11 @@ _DRAFT_HEAD: tuple[Seam, ...] = (
     ),
     Seam(f"{_SPEC}.eagle.utils", "load_eagle_model", ("target_model", "vllm_config")),
     Seam(f"{_SPEC}.utils", "get_parallel_drafting_token_id", ("hf_config",)),
+    Seam(
+        _SPECULATOR,
+        "DraftModelSpeculator.compute_draft_logits",
+        ("self", "hidden_states", "spec_step_idx"),
+    ),
 )
 
 _DRAFT_PASS: tuple[Seam, ...] = (

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from specctl_kernels.head_memory import remember, see
 from specctl_kernels.peagle_inputs import DraftRows, peagle_inputs
+from specctl_kernels.row_argmax import row_argmax
 from vllm.config.compilation import CUDAGraphMode
 from vllm.forward_context import BatchDescriptor, set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
@@ -286,6 +287,16 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         slots = build_slot_mappings_by_layer(self.block_tables.slot_mappings[:, :rows], self.kv_cache_config)
         self._draft(requests, rows, drafts, metadata, slots)
 
+    def sample_draft(
+        self, hidden_states: torch.Tensor, *args: Any, draft_logits: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Greedy drafts from one read of the logits; others as vLLM draws them."""
+        is_plain = not (self.use_local_argmax_reduction or self.use_acceptance_estimator)
+        if draft_logits is None and is_plain:
+            return row_argmax(self.compute_draft_logits(hidden_states, 0))
+        drawn: torch.Tensor = super().sample_draft(hidden_states, *args, draft_logits=draft_logits, **kwargs)
+        return drawn
+
     def _map_blocks(self) -> None:
         for groups in self.attn_groups:
             for group in groups:
@@ -318,6 +329,6 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         drawn = self.sample_draft(
             hidden[self._sample_rows[:places]], self._sample_positions[:places],
             self._sample_requests[:places], self.temperature, self.seeds, self._columns[drafts][:places],
-            self.draft_logits,
+            draft_logits=self.draft_logits,
         )  # fmt: skip
         self.draft_tokens[:requests, :drafts] = drawn.view(requests, drafts)

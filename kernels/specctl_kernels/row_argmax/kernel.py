@@ -1,0 +1,40 @@
+"""A row's largest entry: pieces of it first, then the best piece."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["best_of_pieces", "finish_kernel", "pieces_kernel"]
+
+
+@triton.jit
+def pieces_kernel(
+    values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr
+):  # fmt: skip
+    """Program (row, piece). NaN counts as the smallest value; of equals the first is taken."""
+    row = tl.program_id(0)
+    piece = tl.program_id(1)
+    column = piece * PIECE + tl.arange(0, PIECE)
+    lowest = float("-inf")
+    value = tl.load(values_ptr + row.to(tl.int64) * stride + column, mask=column < width, other=lowest)
+    value = value.to(tl.float32)
+    value = tl.where(value == value, value, lowest)
+    at = tl.argmax(value, axis=0, tie_break_left=True)
+    tl.store(best_ptr + row * pieces + piece, tl.max(value, axis=0))
+    tl.store(at_ptr + row * pieces + piece, (piece * PIECE + at).to(tl.int32))
+
+
+@triton.jit
+def best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED: tl.constexpr):
+    """int32: the column of a row's largest entry."""
+    piece = tl.arange(0, PADDED)
+    best = tl.load(best_ptr + row * pieces + piece, mask=piece < pieces, other=float("-inf"))
+    winner = tl.argmax(best, axis=0, tie_break_left=True)
+    return tl.load(at_ptr + row * pieces + winner)
+
+
+@triton.jit
+def finish_kernel(best_ptr, at_ptr, out_ptr, pieces, PADDED: tl.constexpr):
+    row = tl.program_id(0)
+    tl.store(out_ptr + row, best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED).to(tl.int64))
