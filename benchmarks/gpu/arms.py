@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,28 @@ def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[A
 def in_turn(arms: list[Arm], repeat: int) -> list[Arm]:
     """A B, then B A: the order of one repeat."""
     return arms if repeat % 2 == 0 else arms[::-1]
+
+
+def margins(
+    judge: Arm, prompts: Sequence[list[int]], outputs: Sequence[list[int]], truth: Sequence[list[int]]
+) -> dict[int, float]:
+    """Where an answer parts from the true one: by how much ``judge`` prefers one of the two tokens, in log
+    probability, after the shared beginning as a prompt. Infinite where one is not among its first two."""
+    parted = {}
+    for i, (mine, other) in enumerate(zip(outputs, truth, strict=True)):
+        at = next((at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), None)
+        if at is not None:
+            parted[i] = (prompts[i] + other[:at], other[at], mine[at])
+    if not parted:
+        return {}
+    answer = judge.run([one[0] for one in parted.values()], 1, sampling={"logprobs": 2})
+    if answer is None:
+        raise RuntimeError(f"{judge.name} has died")
+    found = {}
+    for (i, (_, *pair)), scores in zip(parted.items(), answer["logprobs"], strict=True):
+        values = [scores.get(str(token), -math.inf) for token in pair]
+        found[i] = abs(values[0] - values[1]) if min(values) > -math.inf else math.inf
+    return found
 
 
 def speculative(method: str, **values: Any) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.choose_copying import repeated_share
-from benchmarks.gpu.arms import in_turn, speculative, started
+from benchmarks.gpu.arms import Arm, in_turn, margins, speculative, started
 from benchmarks.provenance import summary
 
 GATE_SHARE_MIN = 0.8
-"""Of outputs equal to off's. In bf16 sums depend on the tokens of a step and near ties flip: the small model
-differs from itself at another batch in one answer of eight. An arm below it gets no ratio."""
-SUFFIX_TABLE = [[1, 32, 8], [33, 128, 4], [129, 256, 2]]
+"""Of outputs equal to off's, or to the stock method's where off is not run. In bf16 sums depend on the tokens
+of a step and near ties flip: the small model differs from itself at another batch in one answer of eight. An
+arm below it gets no ratio."""
+SUFFIX_TABLE = [[1, 32, 8], [33, 128, 4], [129, 256, 3]]
 """specctl_suffix's, by the cost of verified tokens on an H200; stock suffix takes no table."""
 _ENGINE = {
     "dtype": "bfloat16",
@@ -35,8 +36,10 @@ _Sets = Mapping[int, Sequence[Sequence[list[int]]]]
 def copying(arguments: argparse.Namespace) -> dict[str, Any]:
     if "VLLM_USE_V2_MODEL_RUNNER" in os.environ:
         raise RuntimeError("VLLM_USE_V2_MODEL_RUNNER: expected unset, as stock suffix picks its own")
-    # 256 requests of 400 + 256 tokens, 128 KiB a token, and three engines on 140 GiB.
-    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 22 * 2**30}
+    # 256 requests of 400 tokens and their answers, 128 KiB a token. 140 GiB hold three engines with 256
+    # output tokens, or two with 512.
+    cache = (22 if arguments.max_tokens <= 256 else 30) * 2**30
+    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": cache}
     number = {"num_speculative_tokens": arguments.num_speculative_tokens or 8}
     table = {"num_speculative_tokens_per_batch_size": SUFFIX_TABLE}
     arms = {
@@ -97,9 +100,13 @@ def compared(
                 taken[arm.name].append(arm.run(list(prompts), arguments.max_tokens, wants_outputs=True))
         for name, answers in taken.items():
             if None not in answers:
-                rows[name][str(batch)] = row_of(answers, taken.get("off", []))
+                rows[name][str(batch)] = row_of(answers, taken.get("off", taken.get(stock, [])))
                 if name == "off":
                     rows[name][str(batch)]["repeated_share"] = repeated(repeats, answers)
+                elif "off" in taken and None not in taken["off"]:
+                    rows[name][str(batch)]["margins where outputs part"] = parted(
+                        arms[0], repeats, answers, taken["off"]
+                    )
                 print(batch, name, rows[name][str(batch)], flush=True)
     for arm in arms:
         arm.stop()
@@ -139,6 +146,15 @@ def row_of(answers: Sequence[Any], off: Sequence[Any]) -> dict[str, Any]:
         row["outputs"] = len(pairs)
         row["outputs as off"] = sum(mine == truth for mine, truth in pairs)
     return row
+
+
+def parted(judge: Arm, sets: Sequence[Sequence[list[int]]], answers: Any, truth: Any) -> list[float]:
+    """Sorted; in log probability, by the engine without speculation."""
+    return sorted(
+        round(margin, 4)
+        for prompts, mine, other in zip(sets, answers, truth, strict=True)
+        for margin in margins(judge, list(prompts), mine["outputs"], other["outputs"]).values()
+    )
 
 
 def repeated(sets: Sequence[Sequence[list[int]]], answers: Sequence[Any]) -> dict[str, Any]:

@@ -46,6 +46,13 @@ def test_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(seen["survival_at"]) == 8
 
 
+def test_status_names_ranks_with_another_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine() as engine:
+        engine.ranks_behind = (1, 3)
+        assert main(["status", engine.url]) == 0
+    assert "another table is in force on data-parallel rank 1, 3" in capsys.readouterr().out
+
+
 def test_status_of_a_stock_server(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine(start_tokens=4, has_plugin=False) as engine:
         engine.advance(5.0)

@@ -143,6 +143,26 @@ def test_the_lease_is_renewed_and_ends_with_the_daemon() -> None:
         assert engine.tokens_at(1) == 0
 
 
+def test_ranks_that_hold_another_table_get_one_at_the_next_look() -> None:
+    """A PUT that did not reach every data-parallel rank needs no change of mind to be repeated."""
+
+    async def course() -> int:
+        rig = Rig(engine, policy="kind: fixed\nnum_speculative_tokens: 4\nlease_s: 60")
+        await rig.run(3)
+        puts = len(engine.puts)
+        await rig.run(12)
+        assert len(engine.puts) == puts
+        engine.ranks_behind = (1,)
+        await rig.run(11)
+        assert len(engine.puts) > puts
+        engine.ranks_behind = ()
+        await rig.client.close()
+        return puts
+
+    with FakeEngine() as engine:
+        assert asyncio.run(course()) == 1
+
+
 def test_a_restart_of_the_server_is_survived(caplog: pytest.LogCaptureFixture) -> None:
     async def course() -> None:
         rig = Rig(engine)

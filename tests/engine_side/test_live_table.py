@@ -3,6 +3,7 @@ import pytest
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TablePut, TableState, uniform_rows
 from specctl.engine.live_table import LiveTable
+from specctl.engine.ranks import Adoption
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 CAPABILITIES = Capabilities(
@@ -116,3 +117,27 @@ def test_refused_tables_leave_the_last_good_one(table, change, message):
         table.put(change.model_copy(update={"base_version": 1}))
     assert table.lookup(1) == 3
     assert table.version == 1
+
+
+def test_an_adopted_table_counts_whatever_is_in_force(table, clock):
+    table.put(put(1, version=0, owner="b", lease_s=30.0))
+    applied = table.adopt(Adoption(decider="d", version=7, change=put(3, version=6, lease_s=5.0, fallback=2)))
+    assert (applied.version, applied.owner, applied.lease_remaining_s) == (7, "a", 5.0)
+    assert table.lookup(1) == 3
+    clock.now_s += 6
+    assert (table.lookup(1), table.read().version) == (2, 7)
+
+
+def test_only_a_newer_table_of_one_decider_is_adopted(table):
+    table.adopt(Adoption(decider="d", version=7, change=put(3, version=6)))
+    for version in (6, 7):
+        assert table.adopt(Adoption(decider="d", version=version, change=put(1, version=5))).version == 7
+        assert table.lookup(1) == 3
+    assert table.adopt(Adoption(decider="e", version=1, change=put(1, version=0))).version == 1
+    assert table.lookup(1) == 1
+
+
+def test_a_refused_adoption_changes_nothing(table):
+    with pytest.raises(TableError):
+        table.adopt(Adoption(decider="d", version=7, change=put(9, version=6)))
+    assert (table.lookup(1), table.version) == (4, 0)

@@ -102,6 +102,7 @@ class FakeEngine:
         self.forced_status: dict[str, int] = {}
         self.mangle: dict[str, Callable[[bytes], bytes]] = {}
         self.lies = False
+        self.ranks_behind: tuple[int, ...] = ()
         self.restart()
 
     def restart(self) -> None:
@@ -227,6 +228,7 @@ class FakeEngine:
             owner=self.owner,
             reason=self.reason,
             age_s=self.time_s - self.applied_s,
+            ranks_behind=self.ranks_behind,
         )
 
     def telemetry(self) -> dict[str, Any]:

@@ -99,23 +99,9 @@ def ranks(shared_models, tmp_path_factory):
         yield found
 
 
-def margins(off, asked, got, truth):
-    """By how much the engine without speculation prefers its own token, for each answer that differs.
-
-    It scores the shared beginning as a prompt; infinite where one of the two tokens is not among its first.
-    """
-    found = {}
-    for i, (mine, other) in enumerate(zip(got, truth, strict=True)):
-        at = next((at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), None)
-        if at is not None:
-            answer = off.run([asked[i] + other[:at]], 1, sampling={"logprobs": 2})
-            scores = {int(token): value for token, value in answer["logprobs"][0].items()}
-            pair = [scores.get(token, float("-inf")) for token in (other[at], mine[at])]
-            found[i, at] = abs(pair[0] - pair[1]) if min(pair) > float("-inf") else float("inf")
-    return found
-
-
 def assert_greedy_is_kept(arms, method, requests, numbers):
+    from benchmarks.gpu.arms import margins
+
     asked = prompts(requests)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
     for number in numbers:

@@ -18,7 +18,11 @@ METHODS = {
     "eagle3": {"method": "eagle3", "model": "reference-eagle3", "specctl": {}},
     "ngram_gpu": {"method": "ngram_gpu", "prompt_lookup_max": 4, "specctl": {}},
 }
-_GRAPHS = ("--no-enforce-eager", "--max-num-seqs", "16", "--gpu-memory-utilization", "0.1")
+_CACHE_BYTES = 2 * 2**30
+_ARGUMENTS = (
+    *("--no-enforce-eager", "--max-num-seqs", "16"),
+    *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(_CACHE_BYTES)),
+)
 PROMPTS = [
     "The quick brown fox jumps over the lazy dog. The quick brown fox jumps",
     "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
@@ -40,7 +44,7 @@ def servers(shared_models, tmp_path_factory):
         if "model" in config:
             config["model"] = str(shared_models / config["model"])
         server = controlled_server(
-            shared_models / "reference-target", logs / f"{name}.log", config, arguments=_GRAPHS
+            shared_models / "reference-target", logs / f"{name}.log", config, arguments=_ARGUMENTS
         )
         return stack.enter_context(server)
 

@@ -6,31 +6,30 @@ from specctl_vllm.methods import method_support
     "method", ["ngram", "draft_model", "eagle", "eagle3", "mtp", "deepseek_mtp", "suffix"]
 )
 def test_stock_methods_take_every_number(method):
-    support = method_support(method, method, 3, data_parallel_size=1)
+    support = method_support(method, method, 3, ranks_in_step=1)
     assert support.legal == (0, 1, 2, 3)
     assert support.why_not_controllable is None
     assert not support.has_shadow_acceptance
 
 
 def test_our_suffix_tells_its_acceptance_in_the_shadow():
-    assert method_support("specctl_suffix", "custom_class", 8, data_parallel_size=1).has_shadow_acceptance
+    assert method_support("specctl_suffix", "custom_class", 8, ranks_in_step=1).has_shadow_acceptance
 
 
 def test_our_suffix_on_the_device_takes_every_number_and_has_no_shadow():
-    support = method_support("specctl_suffix", "ngram_gpu", 8, data_parallel_size=1)
+    support = method_support("specctl_suffix", "ngram_gpu", 8, ranks_in_step=1)
     assert support.legal == tuple(range(9))
     assert not support.has_shadow_acceptance
 
 
 @pytest.mark.parametrize("method", ["medusa", "ngram_gpu", "dflash", "custom_class"])
 def test_methods_of_a_fixed_number_are_refused_with_the_reason(method):
-    support = method_support(method, method, 3, data_parallel_size=1)
+    support = method_support(method, method, 3, ranks_in_step=1)
     assert support.legal == (3,)
     assert method in support.why_not_controllable
 
 
-def test_data_parallel_is_refused_with_the_reason():
-    assert (
-        "data parallel size 2"
-        in method_support("ngram", "ngram", 3, data_parallel_size=2).why_not_controllable
-    )
+def test_ranks_that_step_together_are_refused_with_the_reason():
+    support = method_support("ngram", "ngram", 3, ranks_in_step=2)
+    assert support.legal == (3,)
+    assert "data parallel size 2 with a mixture-of-experts model" in support.why_not_controllable

@@ -1,0 +1,62 @@
+"""Which servers keep their batch table under data parallelism; vLLM's config is stood in for."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from specctl_vllm.compat import data_parallel
+from specctl_vllm.options import OPTIONS_ENV, Options
+
+
+@pytest.fixture
+def config_class(monkeypatch):
+    class VllmConfig:
+        def __init__(self, model_config):
+            self.model_config = model_config
+            self.has_table = True
+
+        def _maybe_disable_dynamic_sd_for_data_parallel(self):
+            self.has_table = False
+
+    for name in ("vllm", "vllm.config", "vllm.config.vllm"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["vllm.config.vllm"].VllmConfig = VllmConfig
+    data_parallel.keep_batch_tables()
+    data_parallel.keep_batch_tables()
+    return VllmConfig
+
+
+@pytest.mark.parametrize(
+    ("model", "is_asked", "keeps"),
+    [
+        pytest.param(SimpleNamespace(is_moe=False), True, True, id="dense"),
+        pytest.param(SimpleNamespace(is_moe=True), True, False, id="mixture of experts"),
+        pytest.param(SimpleNamespace(is_moe=False), False, False, id="without specctl"),
+        pytest.param(None, True, False, id="no model"),
+    ],
+)
+def test_a_dense_model_keeps_its_batch_table(config_class, monkeypatch, model, is_asked, keeps):
+    monkeypatch.delenv(OPTIONS_ENV, raising=False)
+    if is_asked:
+        monkeypatch.setenv(OPTIONS_ENV, Options(method="ngram").model_dump_json())
+    config = config_class(model)
+    config._maybe_disable_dynamic_sd_for_data_parallel()
+    assert config.has_table is keeps
+
+
+def test_a_call_reaches_the_rank_that_is_named():
+    """A server of several nodes may begin with another rank than 0."""
+
+    class Client:
+        core_engines = (b"\x02\x00", b"\x03\x00")
+        engine_ranks_managed = (2, 3)
+
+        async def _call_utility_async(self, *args, engine):
+            return f"{args} of {engine!r}"
+
+    client = SimpleNamespace(engine_core=Client())
+    assert data_parallel.ranks_of(client) == [2, 3]
+    call = data_parallel.call_rank(client, 3, "table", "")
+    with pytest.raises(StopIteration) as answer:
+        call.send(None)
+    assert answer.value.value == "('specctl_call', 'table', '') of b'\\x03\\x00'"
