@@ -52,6 +52,18 @@ def servers(shared_models, tmp_path_factory):
         yield dict(zip(METHODS, pool.map(start, METHODS), strict=True))
 
 
+@pytest.fixture(scope="module")
+def ranks(shared_models, tmp_path_factory):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"{torch.cuda.device_count()} GPUs, expected 2")
+    config = {"num_speculative_tokens": FULL, **METHODS["specctl_suffix"]}
+    log = tmp_path_factory.mktemp("served") / "ranks.log"
+    arguments = (*_ARGUMENTS, "--data-parallel-size", "2")
+    with controlled_server(shared_models / "reference-target", log, config, arguments=arguments) as control:
+        yield control
+
+
 def steps_with(control, value):
     cells = Telemetry.model_validate(control.get("telemetry")).cells
     return sum(cell.request_steps for cell in cells if cell.num_speculative_tokens == value)
@@ -76,3 +88,17 @@ def test_the_live_table_is_obeyed_and_changes_no_token(servers, method):
         assert [control.complete(prompt) for prompt in PROMPTS] == reference
         assert steps_with(control, value) > before
         assert (drafted(control) > drafts) == (value > 0)
+
+
+def test_data_parallel_ranks_obey_one_table(ranks):
+    assert ranks.get("capabilities")["controllable"]
+    assert ranks.put(ranks.change(0)).status_code == 200
+    reference = [ranks.complete(prompt) for prompt in PROMPTS]
+    for value in (FULL, 2, 0):
+        assert ranks.put(ranks.change(value)).status_code == 200
+        before = steps_with(ranks, value)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ranks.complete, PROMPTS * 4))
+        assert answers == reference * 4
+        assert steps_with(ranks, value) > before
+        assert not ranks.get("table")["ranks_behind"]

@@ -20,9 +20,11 @@ def pieces_kernel(
     value = tl.load(values_ptr + row.to(tl.int64) * stride + column, mask=column < width, other=lowest)
     value = value.to(tl.float32)
     value = tl.where(value == value, value, lowest)
-    at = tl.argmax(value, axis=0, tie_break_left=True)
-    tl.store(best_ptr + row * pieces + piece, tl.max(value, axis=0))
-    tl.store(at_ptr + row * pieces + piece, (piece * PIECE + at).to(tl.int32))
+    best = tl.max(value, axis=0)
+    # Two plain reductions: one that carries the column along takes longer than the read.
+    at = tl.min(tl.where(value == best, column, piece * PIECE + PIECE), axis=0)
+    tl.store(best_ptr + row * pieces + piece, best)
+    tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
 
 
 @triton.jit

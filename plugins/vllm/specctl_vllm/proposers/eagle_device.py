@@ -35,6 +35,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self._arrears = Arrears(_RING, self.max_num_tokens, self.max_num_reqs, self.num_speculative_steps)
+        self._is_spared = False
         places = self.max_num_reqs
         self._nobody = torch.zeros(3, places, dtype=torch.int64, device=device)
         """Places of drafts, which a pass that catches up does not make."""
