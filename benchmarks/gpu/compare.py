@@ -48,6 +48,7 @@ def off_cost_arms(draft: str) -> dict[str, dict[str, Any]]:
         "ngram at 0": speculative("ngram", prompt_lookup_max=4, **table),
         "ngram_gpu at 0": speculative("ngram_gpu", prompt_lookup_max=4, **table),
         "eagle3 at 0": speculative("eagle3", model=draft, **table),
+        "eagle3, spared at 0": speculative("eagle3", model=draft, specctl={}, **table),
         "specctl_suffix at 0": speculative("specctl_suffix", **table),
         "specctl_suffix, live table at 0": speculative("specctl_suffix"),
     }
