@@ -128,6 +128,9 @@ def _words(seen: dict[str, Any]) -> list[str]:
     lines.append(f"  acceptance  {_curve(seen['survival_at'])} (since the start)")
     lines += ["  decoding    tokens  steps     tok/s  tokens a step"] if seen["buckets"] else []
     lines += [f"  {_bucket(bucket)}" for bucket in seen["buckets"]]
+    if table["ranks_behind"]:
+        ranks = ", ".join(map(str, table["ranks_behind"]))
+        lines.append(f"  warning     another table is in force on data-parallel rank {ranks}")
     if not capabilities["controllable"]:
         lines.append(f"  warning     not controllable: {capabilities['why_not_controllable']}")
     lines += [f"  warning     {warning}" for warning in capabilities["warnings"]]

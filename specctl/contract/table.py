@@ -96,6 +96,9 @@ class AppliedTable(BaseModel):
     owner: str | None
     reason: str
     age_s: float = Field(description="seconds since this version was applied")
+    ranks_behind: tuple[int, ...] = Field(
+        default=(), description="data-parallel ranks that hold another table, until the next PUT"
+    )
 
 
 def uniform_rows(num_speculative_tokens: int) -> tuple[TableRow, ...]:

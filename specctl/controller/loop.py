@@ -179,7 +179,8 @@ class TargetLoop:
             return
         if not observation.may_act:
             return
-        is_renewal_due = observation.time_s >= self._renew_s or not self._is_ours(observation.applied)
+        is_ours = self._is_ours(observation.applied) and not observation.applied.ranks_behind
+        is_renewal_due = observation.time_s >= self._renew_s or not is_ours
         if not decision.is_change and not is_renewal_due:
             return
         await self._apply(self._desired(observation, decision), observation, decision)

@@ -16,6 +16,7 @@ from specctl.contract.table import (
     TableState,
     uniform_rows,
 )
+from specctl.engine.ranks import Adoption
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 __all__ = ["LiveTable"]
@@ -32,6 +33,7 @@ class LiveTable:
         self._table = SpeculationTable(start_rows, capabilities)
         self._state = TableState.START
         self._version = 0
+        self._decider: str | None = None
         self._fallback = SpeculationTable(
             uniform_rows(min(capabilities.num_speculative_tokens_legal)), capabilities
         )
@@ -70,6 +72,22 @@ class LiveTable:
             raise LeaseHeld(self._owner, remaining_s)
         if change.base_version != self._version:
             raise VersionConflict(expected=self._version, got=change.base_version)
+        self._swap(change, self._version + 1)
+        return self.read()
+
+    def adopt(self, adoption: Adoption) -> AppliedTable:
+        """Take what another rank decided on, whichever table and lease are in force here.
+
+        One that is older than the last adopted one is left alone: several API servers may pass them on out of
+        order. Raises TableError; the table is then as before.
+        """
+        self._expire()
+        if adoption.decider != self._decider or adoption.version > self._version:
+            self._swap(adoption.change, adoption.version)
+            self._decider = adoption.decider
+        return self.read()
+
+    def _swap(self, change: TablePut, version: int) -> None:
         refusals = self._refusals(change)
         if refusals:
             raise TableError(refusals)
@@ -79,13 +97,12 @@ class LiveTable:
         )
         self._table = table
         self._state = TableState.LIVE
-        self._version += 1
+        self._version = version
         self._owner = change.owner
         self._reason = change.reason
         self._applied_s = self._monotonic_s()
         self._lease_s = change.lease_s
         self._lease_ends_s = math.inf if change.lease_s is None else self._applied_s + change.lease_s
-        return self.read()
 
     def read(self) -> AppliedTable:
         self._expire()

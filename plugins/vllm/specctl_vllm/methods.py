@@ -19,15 +19,18 @@ class MethodSupport:
 
 
 def method_support(
-    asked_method: str, engine_method: str, num_speculative_tokens_max: int, data_parallel_size: int
+    asked_method: str, engine_method: str, num_speculative_tokens_max: int, ranks_in_step: int
 ) -> MethodSupport:
-    """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it."""
+    """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it.
+
+    ranks_in_step: data-parallel ranks that run every step together; 1 where each runs its own.
+    """
     every = tuple(range(num_speculative_tokens_max + 1))
     fixed = (num_speculative_tokens_max,)
-    if data_parallel_size > 1:
+    if ranks_in_step > 1:
         why = (
-            f"data parallel size {data_parallel_size}: ranks would have to apply a table on the same "
-            "step, which this version does not do"
+            f"data parallel size {ranks_in_step} with a mixture-of-experts model: its ranks run every step "
+            "together and would have to look up the same number, which this version does not do"
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import model_runner_v2
+from specctl_vllm.compat import data_parallel, model_runner_v2
 from specctl_vllm.options import options_from_env
 
 __all__ = ["activate"]
@@ -21,6 +21,7 @@ def activate() -> None:
         return
     EngineCore.specctl_call = _specctl_call
     model_runner_v2.allow_parallel_drafting()
+    data_parallel.keep_batch_tables()
     SchedulerConfig.get_scheduler_cls = _steered_scheduler_cls(SchedulerConfig.get_scheduler_cls)
     WorkerBase.__init__ = _hooked_worker_init(WorkerBase.__init__)
 

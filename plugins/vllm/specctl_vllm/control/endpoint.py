@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from argparse import Namespace
 from typing import Any
@@ -18,13 +17,13 @@ from specctl.contract.capabilities import Capabilities, Scope
 from specctl.contract.table import SpeculationTable, TablePut
 from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
 from specctl.errors import TableError
+from specctl_vllm.control import rank_calls
 from specctl_vllm.options import ControlOptions, options_from_env
 
 __all__ = ["SpecctlEndpointPlugin"]
 
 logger = logging.getLogger("vllm.specctl")
 _BODY_MAX_BYTES = 64 * 1024
-_ENGINE_TIMEOUT_S = 10.0
 
 
 class SpecctlEndpointPlugin:
@@ -59,15 +58,15 @@ def _router() -> APIRouter:
 
 
 async def _get_capabilities(request: Request) -> JSONResponse:
-    return await _answer(request, Scope.READ, "capabilities")
+    return await _answer(request, "capabilities")
 
 
 async def _get_table(request: Request) -> JSONResponse:
-    return await _answer(request, Scope.READ, "table")
+    return await _answer(request, "table")
 
 
 async def _get_telemetry(request: Request) -> JSONResponse:
-    return await _answer(request, Scope.READ, "telemetry")
+    return await _answer(request, "telemetry")
 
 
 async def _put_table(request: Request) -> JSONResponse:
@@ -84,49 +83,53 @@ async def _put_table(request: Request) -> JSONResponse:
             f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:8]
         )
         return _error(400, "malformed", problems)
+    engine = request.app.state.specctl_engine
+    if engine is None:
+        return _not_ready()
+    return await _refusal(request, change) or _response(await rank_calls.put_table(engine, change))
+
+
+async def _refusal(request: Request, change: TablePut) -> JSONResponse | None:
+    """What can be told beside the engine's loop; a table that takes long to check is refused here."""
+    capabilities = await _capabilities(request)
+    if capabilities is None:
+        return None
+    if not capabilities.controllable:
+        return _error(422, "not_controllable", capabilities.why_not_controllable or "", refusals=[])
     try:
-        # A table that takes long to check is refused here, beside the engine's loop.
-        capabilities = await _capabilities(request)
-        if capabilities is not None and capabilities.controllable:
-            await asyncio.to_thread(SpeculationTable, change.rows, capabilities)
+        await asyncio.to_thread(SpeculationTable, change.rows, capabilities)
     except TableError as error:
         refusals = [refusal.model_dump(mode="json") for refusal in error.refusals]
         return _error(422, "table_refused", str(error), refusals=refusals)
-    return await _call(request, "put_table", change.model_dump_json())
+    return None
 
 
-async def _answer(request: Request, scope: Scope, operation: str) -> JSONResponse:
-    denied = _denied(request, scope)
-    return denied if denied is not None else await _call(request, operation, "")
+async def _answer(request: Request, operation: str) -> JSONResponse:
+    denied = _denied(request, Scope.READ)
+    if denied is not None:
+        return denied
+    engine = request.app.state.specctl_engine
+    return _not_ready() if engine is None else _response(await rank_calls.ask(engine, operation))
 
 
 async def _capabilities(request: Request) -> Capabilities | None:
     """The engine's capabilities do not change while it lives, so one call is enough."""
     state = request.app.state
     if state.specctl_capabilities is None:
-        answer = await _call(request, "capabilities", "")
-        if answer.status_code != 200:
+        answer = await rank_calls.ask(state.specctl_engine, "capabilities")
+        if answer.status != 200:
             return None
-        state.specctl_capabilities = Capabilities.model_validate_json(bytes(answer.body))
+        state.specctl_capabilities = Capabilities.model_validate(answer.body)
     known: Capabilities = state.specctl_capabilities
     return known
 
 
-async def _call(request: Request, operation: str, payload: str) -> JSONResponse:
-    engine = request.app.state.specctl_engine
-    if engine is None:
-        return _error(503, "not_ready", "this server was not started with specctl in its speculative config")
-    try:
-        text = await asyncio.wait_for(
-            engine.engine_core.call_utility_async("specctl_call", operation, payload), _ENGINE_TIMEOUT_S
-        )
-    except TimeoutError:
-        return _error(504, "engine_busy", f"the engine did not answer within {_ENGINE_TIMEOUT_S:g} s")
-    except Exception as error:
-        logger.warning("specctl: the engine did not answer %s: %s", operation, error)
-        return _error(503, "engine_unreachable", "the engine did not answer; see the server's log")
-    answer = json.loads(text)
-    return JSONResponse(answer["body"], status_code=answer["status"])
+def _response(answer: rank_calls.Answer) -> JSONResponse:
+    return JSONResponse(answer.body, status_code=answer.status)
+
+
+def _not_ready() -> JSONResponse:
+    return _error(503, "not_ready", "this server was not started with specctl in its speculative config")
 
 
 def _denied(request: Request, scope: Scope) -> JSONResponse | None:

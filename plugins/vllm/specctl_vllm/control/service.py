@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from specctl.contract.table import TablePut
+from specctl.engine.ranks import Adoption
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def _dispatch(steering: Steering, operation: str, payload: str) -> tuple[int, di
         return 200, steering.telemetry().model_dump(mode="json")
     if operation == "put_table":
         return _put_table(steering, payload)
+    if operation == "adopt_table":
+        return _adopt_table(steering, payload)
     return 404, {"error": "unknown_operation", "message": operation}
 
 
@@ -60,8 +63,7 @@ def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
     except VersionConflict as error:
         return 409, {"error": "version_conflict", "message": str(error), "version": error.expected}
     except TableError as error:
-        refusals = [refusal.model_dump(mode="json") for refusal in error.refusals]
-        return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
+        return _table_refused(error)
     if before.rows != applied.rows or before.owner != applied.owner:
         logger.info(
             "specctl: table %d -> %d by %s: %s -> %s (%s)",
@@ -73,6 +75,19 @@ def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
             change.reason or "no reason given",
         )
     return 200, applied.model_dump(mode="json")
+
+
+def _adopt_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
+    try:
+        applied = steering.table.adopt(Adoption.model_validate_json(payload))
+    except TableError as error:
+        return _table_refused(error)
+    return 200, applied.model_dump(mode="json")
+
+
+def _table_refused(error: TableError) -> tuple[int, dict[str, Any]]:
+    refusals = [refusal.model_dump(mode="json") for refusal in error.refusals]
+    return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
 
 
 def _short(rows: Any) -> str:

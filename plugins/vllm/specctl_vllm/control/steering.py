@@ -125,6 +125,13 @@ class Steering:
     def before_schedule(self) -> None:
         self._flush()
         now_s = time.monotonic()
+        self._guarded_steps += self._is_guarded()
+        # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
+        self._verified = self._proposed if self._is_async else self._trimmed()
+        self._step = _OpenStep(self._verified, now_s)
+
+    def _trimmed(self) -> int:
+        """Drafts that were made before the table or the batch changed, cut to what is allowed now."""
         decoding, context_tokens = 0, 0
         needs_context = self.table.needs_context
         for request in self._scheduler.running:
@@ -132,16 +139,12 @@ class Steering:
                 decoding += 1
                 if needs_context:
                     context_tokens += request.num_computed_tokens
-        self._decoding = decoding
         allowed = self._allowed(decoding, context_tokens)
-        self._guarded_steps += self._is_guarded()
-        if allowed < self._proposed and not self._is_async:
+        if allowed < self._proposed:
             for request in self._scheduler.running:
                 if len(request.spec_token_ids) > allowed:
                     request.spec_token_ids = request.spec_token_ids[:allowed]
-        # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
-        self._verified = self._proposed if self._is_async else min(allowed, self._proposed)
-        self._step = _OpenStep(self._verified, now_s)
+        return min(allowed, self._proposed)
 
     @_never_fatal
     def after_schedule(self, scheduler_output: Any) -> None:
@@ -162,6 +165,7 @@ class Steering:
                     continue
             next_decoding += 1
             next_context_tokens += computed + scheduled
+        self._decoding = len(step.requests)
         self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens)
         scheduler_output.num_spec_tokens_to_schedule = self._proposed
         self._open[id(scheduler_output)] = step
@@ -264,7 +268,8 @@ class Steering:
             method,
             speculative.method,
             speculative.num_speculative_tokens,
-            config.parallel_config.data_parallel_size,
+            # A dense model's rank is an engine of its own, and reads 1 here.
+            ranks_in_step=config.parallel_config.data_parallel_size,
         )
         warnings = []
         if self._sampling_problem is not None:

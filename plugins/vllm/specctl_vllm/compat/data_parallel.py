@@ -1,0 +1,51 @@
+"""Data-parallel ranks: the batch table that a dense model's ranks keep, and calls to each rank's engine core.
+
+Ranks of a dense model share no step: vLLM gives each an engine core whose own config says a size of 1. Ranks
+of a mixture-of-experts model step together, and keep a size over 1 there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from specctl_vllm.options import options_from_env
+
+__all__ = ["call_rank", "keep_batch_tables", "ranks_of"]
+
+
+def keep_batch_tables() -> None:
+    """Reason: vLLM drops the batch table from the config under data parallelism, lest ranks that step
+    together choose different numbers. A dense model's do not, and without that table no graphs are captured
+    for fewer drafts. Asked where the command line is read: the config says there how many ranks there are."""
+    from vllm.config.vllm import VllmConfig
+
+    original = VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
+    if hasattr(original, "specctl"):
+        return
+
+    @functools.wraps(original)
+    def drop_batch_table(self: Any) -> None:
+        is_dense = self.model_config is not None and not self.model_config.is_moe
+        if options_from_env() is None or not is_dense:
+            original(self)
+
+    drop_batch_table.specctl = True  # type: ignore[attr-defined]
+    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = drop_batch_table
+
+
+def ranks_of(engine_client: Any) -> list[int]:
+    """Those that this API server talks to, in vLLM's order; [0] without data parallelism."""
+    return list(engine_client.engine_core.engine_ranks_managed)
+
+
+async def call_rank(engine_client: Any, rank: int, operation: str, payload: str) -> str:
+    """The answer of one rank's EngineCore.specctl_call.
+
+    Reason for the client's private method: its public ones reach the first engine, or all of them at once,
+    where one failure hides every answer.
+    """
+    client = engine_client.engine_core
+    engine = client.core_engines[client.engine_ranks_managed.index(rank)]
+    answer: str = await client._call_utility_async("specctl_call", operation, payload, engine=engine)
+    return answer

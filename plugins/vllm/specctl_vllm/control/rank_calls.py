@@ -1,0 +1,102 @@
+"""Operations of the control path on every engine core of a server: one for each data-parallel rank."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable, TablePut
+from specctl.contract.telemetry import Telemetry
+from specctl.engine.ranks import Adoption, merged_capabilities, merged_table, merged_telemetry
+from specctl_vllm.compat.data_parallel import call_rank, ranks_of
+
+__all__ = ["Answer", "ask", "put_table"]
+
+logger = logging.getLogger("vllm.specctl")
+_ENGINE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``status``: an HTTP status."""
+
+    rank: int
+    status: int
+    body: dict[str, Any]
+
+
+async def ask(engine: Any, operation: str) -> Answer:
+    """capabilities, table or telemetry of the server; the first failure where a rank fails to answer."""
+    ranks = ranks_of(engine)
+    answers = await asyncio.gather(*(_ask_rank(engine, rank, operation) for rank in ranks))
+    failed = [answer for answer in answers if answer.status != 200]
+    if failed and len(ranks) > 1:
+        told = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
+        return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": told})
+    return failed[0] if failed else _merged(operation, answers)
+
+
+async def put_table(engine: Any, change: TablePut) -> Answer:
+    """The first rank decides, as a lone engine does; the others adopt what it applied.
+
+    Its refusal changes nothing anywhere. Where another rank fails to adopt, the answer names it, GET table
+    does so until it has caught up, and it adopts the next table whatever it missed.
+    """
+    first, *others = ranks_of(engine)
+    decided = await _ask_rank(engine, first, "put_table", change.model_dump_json())
+    if decided.status != 200 or not others:
+        return decided
+    version = decided.body["version"]
+    adoption = Adoption(decider=decided.body["boot_id"], version=version, change=change).model_dump_json()
+    answers = await asyncio.gather(*(_ask_rank(engine, rank, "adopt_table", adoption) for rank in others))
+    failed = [answer for answer in answers if answer.status != 200]
+    if failed:
+        return _apart(first, version, failed)
+    body = _merged("table", [decided, *answers]).body
+    # A rank may have adopted a later table meanwhile, of another writer; that one reaches all as well.
+    return Answer(first, 200, {**body, "ranks_behind": []})
+
+
+def _apart(first: int, version: int, failed: Sequence[Answer]) -> Answer:
+    why = "; ".join(f"rank {answer.rank}: {answer.body['message']}" for answer in failed)
+    message = (
+        f"expected every data-parallel rank to adopt table {version} of rank {first}, got {why}; "
+        f"a PUT against version {version} brings them together"
+    )
+    logger.warning("specctl: %s", message)
+    body = {"error": "ranks_apart", "message": message, "ranks": [answer.rank for answer in failed]}
+    return Answer(first, 503, {**body, "version": version})
+
+
+def _merged(operation: str, answers: Sequence[Answer]) -> Answer:
+    if len(answers) == 1:
+        return answers[0]
+    bodies = [answer.body for answer in answers]
+    merged: Capabilities | AppliedTable | Telemetry
+    if operation == "capabilities":
+        merged = merged_capabilities([Capabilities.model_validate(body) for body in bodies])
+    elif operation == "table":
+        tables = [AppliedTable.model_validate(body) for body in bodies]
+        merged = merged_table(tables, [answer.rank for answer in answers])
+    else:
+        merged = merged_telemetry([Telemetry.model_validate(body) for body in bodies])
+    return Answer(answers[0].rank, 200, merged.model_dump(mode="json"))
+
+
+async def _ask_rank(engine: Any, rank: int, operation: str, payload: str = "") -> Answer:
+    try:
+        text = await asyncio.wait_for(call_rank(engine, rank, operation, payload), _ENGINE_TIMEOUT_S)
+    except TimeoutError:
+        message = f"the engine did not answer within {_ENGINE_TIMEOUT_S:g} s"
+        return Answer(rank, 504, {"error": "engine_busy", "message": message})
+    except Exception as error:
+        logger.warning("specctl: the engine did not answer %s: %s", operation, error)
+        message = "the engine did not answer; see the server's log"
+        return Answer(rank, 503, {"error": "engine_unreachable", "message": message})
+    answer = json.loads(text)
+    return Answer(rank, answer["status"], answer["body"])
