@@ -37,8 +37,8 @@ def copying(arguments: argparse.Namespace) -> dict[str, Any]:
     if "VLLM_USE_V2_MODEL_RUNNER" in os.environ:
         raise RuntimeError("VLLM_USE_V2_MODEL_RUNNER: expected unset, as stock suffix picks its own")
     # 256 requests of 400 tokens and their answers, 128 KiB a token. 140 GiB hold three engines with 256
-    # output tokens, or two with 512.
-    cache = (22 if arguments.max_tokens <= 256 else 30) * 2**30
+    # output tokens, or two with 512: choose with --arms.
+    cache = (20 if arguments.max_tokens <= 256 else 30) * 2**30
     engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": cache}
     number = {"num_speculative_tokens": arguments.num_speculative_tokens or 8}
     table = {"num_speculative_tokens_per_batch_size": SUFFIX_TABLE}
@@ -46,6 +46,8 @@ def copying(arguments: argparse.Namespace) -> dict[str, Any]:
         "off": engine,
         "suffix": engine | speculative("suffix", **number),
         "specctl_suffix": engine | speculative("specctl_suffix", **number, **table),
+        "specctl_suffix, adaptive": engine
+        | speculative("specctl_suffix", **number, enable_adaptive_verification=True),
     }
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
     return compared(arguments, arms, distinct_sets(prompts, arguments.batch, arguments.repeats + 1), "suffix")

@@ -204,7 +204,7 @@ _OWN_HEAD_KEYS = _ENGINE_KEYS | _HEAD_KEYS | set(HeadOptions.model_fields)
 SPECCTL_METHODS: dict[str, set[str]] = {
     "specctl_hybrid": _OWN_HEAD_KEYS - {"draft_sample_method"} | set(SuffixOptions.model_fields),
     "specctl_peagle": _OWN_HEAD_KEYS,
-    "specctl_suffix": _ENGINE_KEYS | set(SuffixOptions.model_fields),
+    "specctl_suffix": _ENGINE_KEYS | {"enable_adaptive_verification"} | set(SuffixOptions.model_fields),
 }
 """The methods that specctl brings, and what each may be told."""
 PARALLEL_HEADS = {"specctl_hybrid", "specctl_peagle"}
@@ -247,6 +247,11 @@ def _of_ours(
         raise ValueError(
             "speculative-config: specctl_hybrid expects a GPU and Model Runner V2; here specctl_suffix and "
             "specctl_peagle run"
+        )
+    if config.get("enable_adaptive_verification") and not on_device:
+        raise ValueError(
+            "speculative-config: enable_adaptive_verification expects a GPU and Model Runner V2; here every "
+            "draft is verified"
         )
     config.setdefault("num_speculative_tokens", _DRAFTS_DEFAULT[method])
     _check_num_speculative_tokens(config["num_speculative_tokens"])

@@ -150,6 +150,11 @@ _WORKER_V2: tuple[Seam, ...] = (
         ),
     ),
     Seam(_REJECTION, "RejectionSampler.__init__", ("self", "sampler", "spec_config", "device")),
+    Seam(
+        f"{_SPEC}.adaptive_verification",
+        "AdaptiveVerificationManager.record_confidences",
+        ("self", "confidence_probs", "input_batch"),
+    ),
     Seam(f"{_GPU}.sample.sampler", "Sampler.apply_sampling_params", ("self", "logits")),
     Seam(f"{_GPU}.sample.states", "SamplingStates.add_request", ("self", "req_idx", "sampling_params")),
     Seam(f"{_GPU}.states", "RequestState.__init__", ("self", "max_num_reqs", "max_model_len")),

@@ -1,4 +1,8 @@
-"""Method specctl_suffix on Model Runner V2. vLLM takes it for its own ``ngram_gpu``."""
+"""Method specctl_suffix on Model Runner V2. vLLM takes it for its own ``ngram_gpu``.
+
+With vLLM's option ``enable_adaptive_verification`` the engine verifies, of all requests' drafts, as many of
+the likeliest as pay by its own measurement of a step; the index's calibrated chances say which those are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 import torch
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
+from specctl_vllm.proposers.confidence import confidences
 from specctl_vllm.proposers.suffix_source import DeviceSuffixSource
 
 __all__ = ["DeviceSuffixSpeculator"]
@@ -17,7 +22,14 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
     draft_logits = None
 
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
-        self.num_speculative_steps: int = vllm_config.speculative_config.num_speculative_tokens
+        speculative = vllm_config.speculative_config
+        self.num_speculative_steps: int = speculative.num_speculative_tokens
+        self.enable_adaptive_verification: bool = speculative.enable_adaptive_verification
+        requests = vllm_config.scheduler_config.max_num_seqs
+        self.draft_token_confidence_probs = torch.zeros(
+            (requests, self.num_speculative_steps), dtype=torch.float32, device=device
+        )
+        """Read by the engine after each call, row by row of the batch."""
         self._source = DeviceSuffixSource(vllm_config, device, req_states)
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
@@ -53,6 +65,11 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
     ) -> torch.Tensor:
         """int64[num_reqs, num_speculative_tokens_max]; a place without a draft holds an id that exists."""
         wanted = self.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
+        source, requests = self._source, input_batch.num_reqs
         if not dummy_run and wanted > 0:
-            self._source.find(input_batch.idx_mapping, num_sampled, wanted)
-        return self._source.drafts[: input_batch.num_reqs]
+            source.find(input_batch.idx_mapping, num_sampled, wanted)
+            if self.enable_adaptive_verification:
+                self.draft_token_confidence_probs[:requests] = confidences(
+                    source.probs[:requests], source.counts[:requests]
+                )
+        return source.drafts[:requests]
