@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +22,35 @@ import numpy.typing as npt
 from specctl.draft.corpus_file import load, save, set_aside
 from specctl.draft.frozen_corpus import FrozenCorpus, build_block, documents_in, merge
 from specctl.draft.options import SHARED
-from specctl.draft.suffix_index import SuffixIndex
 from specctl.errors import CorpusFileError
 
-__all__ = ["CorpusKeeper"]
+__all__ = ["CorpusKeeper", "Kept"]
 
 logger = logging.getLogger(__name__)
 _SET_ASIDE = {"foreign", "version", "damaged"}
+
+
+class Kept(Protocol):
+    """What drafts from the file and learns new outputs: SuffixIndex, or a corpus on a device."""
+
+    @property
+    def rungs(self) -> npt.NDArray[np.int64]: ...
+
+    def attach(self, corpus: FrozenCorpus) -> None:
+        """Draft from this too, in the place of what was attached before."""
+
+    def outputs_since(self, position: int) -> tuple[npt.NDArray[np.uint32], int]:
+        """(outputs from a position on, SEPARATOR after each; the position after them). Position 0: all."""
+
+    def flush(self) -> None:
+        """Everything that came in is among the outputs."""
 
 
 class CorpusKeeper:
     """``poll`` is called between steps and only copies; files are read and written on a thread of its own."""
 
     def __init__(
-        self, index: SuffixIndex, path: Path, fingerprint: str, max_bytes: int, save_every_s: float
+        self, index: Kept, path: Path, fingerprint: str, max_bytes: int, save_every_s: float
     ) -> None:
         self._index, self._path, self._fingerprint = index, path, fingerprint
         self._max_bytes, self._save_every_s = max_bytes, save_every_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from specctl_vllm.proposers import device_corpus  # noqa: E402
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder  # noqa: E402
 
 from specctl.draft.chains import HEAD  # noqa: E402
+from specctl.draft.keeper import CorpusKeeper  # noqa: E402
 from specctl.draft.suffix_index import SuffixIndexOptions, rungs_for  # noqa: E402
 
 RUNGS = rungs_for(SuffixIndexOptions())
@@ -74,3 +76,65 @@ def test_a_failure_is_counted_and_the_corpus_stays(caplog: pytest.LogCaptureFixt
     assert feeder.failures == 1
     assert int(feeder.corpus.row[HEAD]) == 21
     assert "was not renewed" in caplog.text
+
+
+def words_of(feeder: DeviceCorpusFeeder) -> list[int]:
+    start, head = int(feeder.corpus.row[0]), int(feeder.corpus.row[HEAD])
+    return feeder.corpus.words[start : start + 2 * head : 2].tolist()
+
+
+def kept_in(feeder: DeviceCorpusFeeder, path: Path) -> CorpusKeeper:
+    keeper = CorpusKeeper(feeder, path, "fingerprint", feeder.half_bytes, save_every_s=0.0)
+    keeper.open()
+    return keeper
+
+
+def saved(keeper: CorpusKeeper) -> None:
+    """One save, and what it wrote attached."""
+    keeper.poll()
+    assert keeper._thread is not None
+    keeper._thread.join(60)
+    keeper.poll()
+
+
+def test_a_file_keeps_what_the_device_learnt_and_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "corpus"
+    first, second = (DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu")) for _ in range(2))
+    mine, other = kept_in(first, path), kept_in(second, path)
+    first.add([np.arange(20, dtype=np.int32)])
+    polled(first, 21)
+    saved(mine)
+    first.add([np.arange(100, 107, dtype=np.int32)])  # newer than the file
+    polled(first, 29)
+    assert words_of(first) == [*range(20), -1, *range(100, 107), -1]
+
+    second.add([np.arange(50, 55, dtype=np.int32)])
+    saved(other)  # reads what the first one wrote
+    polled(second, 27)
+    assert words_of(second) == [*range(20), -1, *range(50, 55), -1]
+
+    mine.close()
+    third = DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu"))
+    kept_in(third, path)
+    polled(third, 35)
+    assert words_of(third) == [*range(20), -1, *range(50, 55), -1, *range(100, 107), -1]
+    assert (first.failures, second.failures, third.failures) == (0, 0, 0)
+
+
+def test_the_file_is_left_out_first_where_the_bytes_end(tmp_path: Path) -> None:
+    path = tmp_path / "corpus"
+    writer = DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu"))
+    keeper = kept_in(writer, path)
+    writer.add([np.full(300, i, np.int32) for i in range(8)])
+    keeper.close()
+    reader = DeviceCorpusFeeder(2**16, RUNGS, torch.device("cpu"))
+    kept_in(reader, path)
+    reader.poll()
+    reader.add([np.full(300, 90 + i, np.int32) for i in range(2)])
+    while len(reader._outputs) + len(reader._kept) != reader.tokens // 300 or reader._fresh_tokens:
+        reader.poll()
+        time.sleep(0.01)
+    held = words_of(reader)[::301]
+    assert held == [*range(8), 90, 91][-len(held) :]
+    assert 2 <= len(held) < 10
+    assert len(reader._outputs) == 2

@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.contract.telemetry import ShadowAcceptance
-from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SHARED, SuffixIndex
-from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
-from specctl_vllm.options import SuffixOptions, suffix_options_from_env
+from specctl_vllm.options import suffix_options_from_env
+from specctl_vllm.proposers.corpus_keeping import keeper_of
 
 __all__ = ["SuffixProposer"]
 
@@ -44,7 +43,7 @@ class SuffixProposer:
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
-        self._keeper = _keeper(vllm_config, suffix, self._index)
+        self._keeper = keeper_of(vllm_config, suffix, self._index, suffix.index_bytes)
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """There is no model; the index compiles here, before the first request."""
@@ -141,15 +140,3 @@ class SuffixProposer:
         tokens = input_batch.token_ids_cpu[np.repeat(rows, new), at].astype(np.int32, copy=False)
         self._shadow.emit(slots, tokens, offsets)
         self._index.extend_batch(slots, tokens, offsets)
-
-
-def _keeper(vllm_config: Any, options: SuffixOptions, index: SuffixIndex) -> CorpusKeeper | None:
-    """Of rank 0, whose drafts count; None without corpus_file."""
-    if options.corpus_file is None or vllm_config.parallel_config.rank != 0:
-        return None
-    fingerprint = tokenizer_fingerprint(vllm_config.model_config, options.corpus_file)
-    if fingerprint is None:
-        return None
-    return CorpusKeeper(
-        index, options.corpus_file, fingerprint, options.index_bytes, options.corpus_save_every_s
-    )

@@ -6,7 +6,7 @@ already; finished outputs come from the scheduler and become a corpus there (``d
 
 from __future__ import annotations
 
-import logging
+import atexit
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,12 @@ from vllm.distributed.parallel_state import get_tp_group
 
 from specctl.draft import device_rule
 from specctl.draft.calibration import chances
-from specctl.draft.corpus_file import documents_of, load
 from specctl.draft.suffix_index import SHARED, rungs_for
-from specctl.errors import CorpusFileError
-from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
-from specctl_vllm.options import SuffixOptions, suffix_options_from_env
+from specctl_vllm.options import suffix_options_from_env
+from specctl_vllm.proposers.corpus_keeping import keeper_of
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
 
 __all__ = ["DeviceSuffixSource"]
-
-logger = logging.getLogger("vllm.specctl")
 
 
 class DeviceSuffixSource:
@@ -51,7 +47,10 @@ class DeviceSuffixSource:
         self._tp_group = get_tp_group()
         self._use_global = suffix.use_global
         self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
-        self._load_file(suffix, vllm_config.model_config)
+        self._keeper = keeper_of(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
+        if self._keeper is not None:
+            self._keeper.open()
+            atexit.register(self._keeper.close)
 
     def compile(self) -> None:
         """So that no step has to."""
@@ -61,6 +60,8 @@ class DeviceSuffixSource:
 
     def note_step(self, scheduler_output: Any) -> None:
         """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
+        if self._keeper is not None:
+            self._keeper.poll()
         if self._use_global:
             self._feeder.add(
                 np.asarray(output, np.int32)
@@ -97,15 +98,3 @@ class DeviceSuffixSource:
             reads = np.full(self._reads_corpus.shape[0], int(self._use_global), np.int32)
             reads[list(foreign)] = 0
             self._reads_corpus.copy_(torch.from_numpy(reads))
-
-    def _load_file(self, suffix: SuffixOptions, model_config: Any) -> None:
-        """The shared outputs that were kept. A file of another tokenizer is not used."""
-        path = suffix.corpus_file
-        if path is None or not suffix.use_global or not path.exists():
-            return
-        try:
-            fingerprint = tokenizer_fingerprint(model_config, path)
-            if fingerprint is not None:
-                self._feeder.add(documents_of(load(path, SHARED, fingerprint)))
-        except CorpusFileError as error:
-            logger.error("%s; starting without it", error)
