@@ -1,0 +1,113 @@
+"""The public call of verification by rejection sampling."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from specctl_kernels.verify_rejection.checks import check_drafts, check_target
+from specctl_kernels.verify_rejection.kernel import verify_kernel
+from specctl_kernels.verify_rejection.stats import stats_kernel
+
+__all__ = ["NOT_FINITE", "NO_TOKEN", "ROUNDING", "verify_rejection"]
+
+NO_TOKEN = -1
+NOT_FINITE = -1
+ROUNDING = 2.0**-20
+"""A mass of p - q up to this is rounding: its row is sampled from p. An exact p - q of so little mass comes
+up as rarely, so the law is kept to this."""
+_PIECE = 4096
+"""Columns of a piece. By vocabulary alone: sums in another order for another batch could move a token."""
+_LIST = 2048
+"""Logits of a request that may be kept while its threshold is looked for, 8 KiB."""
+_MOST_PASSES = 256
+"""A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
+
+
+def verify_rejection(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    starts: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    width: int,
+    draft_logits: torch.Tensor | None = None,
+    draft_slots: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that each of R requests emits, and how many, distributed as if the target had sampled them.
+
+    Speculative sampling, token by token (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv
+    2302.01318): a draft x is kept with probability min(1, p(x) / q(x)); the first that is not is replaced by
+    a sample of max(p - q, 0), normalised; after the last draft one more token is sampled from p. p is the
+    softmax of logits / temperature, cut by min-p, then top-k, then top-p, and normalised. q is the softmax of
+    the request's draft logits / temperature, or all on the draft where it has none.
+
+    Ties are kept: min-p keeps what is at least min_p times the largest probability; top-k what is at least
+    the k-th largest; top-p the largest down to the first at which they, with all its equals, reach top_p.
+
+    logits       [N, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
+    drafts       integer[N]: the token that each row was fed; a request's first row holds no draft; a draft
+                 outside the vocabulary is never kept, and its row is sampled from p
+    starts       int32[R + 1], the first row of each request, ending with N; a request has ``width`` rows at
+                 most
+    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy``, whatever its other options
+    top_k        int32[R], under 1 or from V for off; top_p float32[R], 1 for off; min_p float32[R], 0 for
+                 off; None for off in the whole batch, which also compiles a smaller kernel
+    seeds        int64[R], positions int64[N]: a row's random numbers depend on its request's seed and its
+                 position alone (``draws.uniforms_at``), and a request's tokens on nothing else of the batch
+    draft_logits [slots, K, V'], K >= width - 1, V' <= V (q is 0 behind V'), columns contiguous, before the
+                 temperature: [s, i] is what draft i of the request with slot s was sampled from
+    draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
+    uniforms     float64[N, 2] in [0, 1) instead of the random numbers: a row's draft is kept if the first is
+                 under p / q; the second gives the first token, by id, up to which more of the mass lies
+    Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
+    ``NOT_FINITE`` (and no tokens) where a sampled request came to a row with a NaN, a +inf or nothing finite.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
+    ValueError: another shape or dtype.
+    """
+    check_target(logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width)
+    check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
+    requests, columns = starts.shape[0] - 1, logits.shape[1]
+    tokens = logits.new_empty((requests, width), dtype=torch.int64)
+    counts = logits.new_empty(requests, dtype=torch.int32)
+    if requests == 0:
+        return tokens, counts
+    piece = min(_PIECE, max(16, triton.next_power_of_2(columns)))
+    pieces = triton.cdiv(columns, piece)
+    partials = _partials(logits, pieces, draft_logits is not None)
+    is_limited = not (top_k is None and top_p is None and min_p is None)
+    lists = logits.new_empty((requests, _LIST), dtype=torch.float32) if is_limited else None
+    drafted = (draft_logits, *_layout(draft_logits), draft_slots)
+    stats_kernel[(requests * width, pieces, 1 if draft_logits is None else 2)](
+        logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
+        PIECE=piece, num_warps=4,
+    )  # fmt: skip
+    verify_kernel[(requests,)](
+        logits, logits.stride(0), columns, *drafted, *partials, pieces,
+        drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms, lists,
+        tokens, tokens.stride(0), counts, width, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
+        ROWS=max(2, triton.next_power_of_2(width)), PADDED=max(2, triton.next_power_of_2(pieces)),
+        PIECE=piece, LIST=_LIST, MOST_PASSES=_MOST_PASSES,
+        num_warps=4 if draft_logits is None and not is_limited else 16,
+    )  # fmt: skip
+    return tokens, counts
+
+
+def _partials(logits: torch.Tensor, pieces: int, has_drafts: bool) -> tuple[torch.Tensor | None, ...]:
+    """By row and piece: largest logit, mass, column of the largest; of the draft logits the first two."""
+    kinds = [torch.float32, torch.float32, torch.int32] + [torch.float32] * 2 * has_drafts
+    made = [logits.new_empty((logits.shape[0], pieces), dtype=kind) for kind in kinds]
+    return (*made, *[None] * (5 - len(made)))
+
+
+def _layout(draft_logits: torch.Tensor | None) -> tuple[int, int, int]:
+    """(stride of a slot, stride of a draft, columns)."""
+    if draft_logits is None:
+        return 0, 0, 0
+    return draft_logits.stride(0), draft_logits.stride(1), draft_logits.shape[2]

@@ -1,0 +1,156 @@
+"""The same in plain PyTorch and Python, in float64, written like the papers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from specctl_kernels.row_argmax.reference import row_argmax_reference
+from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
+
+__all__ = ["distribution", "law_of_two", "uniforms_reference", "verify_rejection_reference"]
+
+_MASK = 2**32 - 1
+
+
+def _softmax(logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(exp((x - max) / T), the largest x); the factor is rounded to float32, as in the kernel."""
+    factor = torch.tensor(1.4426950408889634).div(torch.tensor(temperature)).clamp(max=1e30).double()
+    values = logits.double()
+    return torch.exp2((values - values.max()) * factor), values.max()
+
+
+def distribution(
+    logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> torch.Tensor:
+    """float64[V], what a target with these options samples from."""
+    weights, _ = _softmax(logits, temperature)
+    if min_p > 0:
+        weights = weights * (weights >= min_p)
+    if 0 < top_k < len(weights):
+        weights = weights * (weights >= weights.sort(descending=True).values[top_k - 1])
+    if top_p < 1:
+        largest = weights.sort(descending=True).values
+        mass_before = largest.cumsum(0) - largest
+        weights = weights * (weights >= largest[mass_before < max(top_p, 1e-300) * weights.sum()].min())
+    return weights / weights.sum()
+
+
+def _sample(weights: torch.Tensor, uniform: float) -> int:
+    is_past = (weights.cumsum(0) > uniform * weights.sum()) & (weights > 0)
+    return int(is_past.int().argmax()) if bool(is_past.any()) else int((weights > 0).nonzero()[-1])
+
+
+def _is_finite(logits: torch.Tensor) -> bool:
+    return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
+
+
+def _chain(
+    logits: torch.Tensor,
+    drafts: list[int],
+    draft_logits: torch.Tensor | None,
+    options: tuple[float, int, float, float],
+    uniforms: torch.Tensor,
+) -> list[int] | None:
+    """What one request emits; None where it came to a row without a distribution."""
+    emitted: list[int] = []
+    for row, values in enumerate(logits):
+        draft = drafts[row] if row < len(drafts) else NO_TOKEN
+        if not _is_finite(values):
+            return None
+        p = distribution(values, *options)
+        accept, sample = uniforms[row].tolist()
+        if not 0 <= draft < len(p):
+            return [*emitted, _sample(p, sample)]
+        if draft_logits is not None and not _is_finite(draft_logits[row]):
+            return None
+        q = torch.zeros_like(p)
+        q[draft] = 1.0
+        least = 0.0
+        if draft_logits is not None:
+            q = torch.zeros_like(p)
+            q[: draft_logits.shape[1]] = distribution(draft_logits[row], options[0])
+            least = ROUNDING
+        if accept * q[draft] < p[draft]:
+            emitted.append(draft)
+            continue
+        residual = (p - q).clamp(min=0)
+        return [*emitted, _sample(residual if residual.sum() > least else p, sample)]
+    raise AssertionError("the last row holds no draft")
+
+
+def verify_rejection_reference(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    starts: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    width: int,
+    draft_logits: torch.Tensor | None = None,
+    draft_slots: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``verify_rejection``."""
+    bounds = starts.tolist()
+    tokens = torch.full((len(bounds) - 1, width), NO_TOKEN, dtype=torch.int64)
+    counts = torch.zeros(len(bounds) - 1, dtype=torch.int32)
+    if uniforms is None:
+        lengths = torch.tensor([end - start for start, end in pairwise(bounds)], dtype=torch.int64)
+        uniforms = uniforms_reference(seeds.repeat_interleave(lengths), positions)
+    for req, (start, end) in enumerate(pairwise(bounds)):
+        if start == end:
+            continue
+        fed = drafts[start + 1 : end].tolist()
+        emitted: list[int] | None
+        if temperature[req] > 0:
+            options = (
+                float(temperature[req]),
+                int(top_k[req]) if top_k is not None else 0,
+                float(top_p[req]) if top_p is not None else 1.0,
+                float(min_p[req]) if min_p is not None else 0.0,
+            )
+            slot = int(draft_slots[req]) if draft_slots is not None else -1
+            given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
+            emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end])
+        else:
+            choices = row_argmax_reference(logits[start:end]).tolist()
+            kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]
+            emitted = choices[: kept.index(False) + 1]
+        counts[req] = NOT_FINITE if emitted is None else len(emitted)
+        tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
+    return tokens, counts
+
+
+def uniforms_reference(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """float64[N, 2] of int64[N] seeds and positions: Philox4x32-10, Salmon et al. 2011, section 3."""
+    out = torch.empty((len(seeds), 2), dtype=torch.float64)
+    for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
+        key = [seed & _MASK, seed >> 32 & _MASK]
+        block = [position & _MASK, position >> 32 & _MASK, 0, 0]
+        for _ in range(10):
+            left, right = 0xD2511F53 * block[0], 0xCD9E8D57 * block[2]
+            block = [
+                right >> 32 ^ block[1] ^ key[0],
+                right & _MASK,
+                left >> 32 ^ block[3] ^ key[1],
+                left & _MASK,
+            ]
+            key = [key[0] + 0x9E3779B9 & _MASK, key[1] + 0xBB67AE85 & _MASK]
+        out[row, 0] = (block[0] << 32 | block[1]) >> 11
+        out[row, 1] = (block[2] << 32 | block[3]) >> 11
+    return out * 2.0**-53
+
+
+def law_of_two(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """float64[V, V], exactly: the law of the first two tokens that a chain of two drafts emits, where p[1, x]
+    and q[1, x] follow p[0, 0] and q[0, 0]; behind a single one stands a sample of the target's own."""
+    kept = torch.minimum(p, q)
+    lost = (p - q).clamp(min=0)
+    lost = lost / lost.sum(-1, keepdim=True).clamp(min=1e-300) * (1 - kept.sum(-1, keepdim=True))
+    return lost[0, 0][:, None] * p[1] + kept[0, 0][:, None] * (kept[1] + lost[1])

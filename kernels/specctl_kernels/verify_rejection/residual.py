@@ -1,0 +1,114 @@
+"""One token from what a rejected draft leaves of the target's distribution, or from all of it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["sample_row"]
+
+
+@triton.jit
+def _weights(
+    row_ptr, columns, column, top, scale, threshold, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS: tl.constexpr,
+):  # fmt: skip
+    """max(p - q, 0) times the target's kept mass, 0 in the column ``without``."""
+    value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    weight = tl.where(value >= threshold, tl.exp2((value - top) * scale), 0.0)
+    if HAS_DRAFTS:
+        drafted = tl.load(draft_row_ptr + column, mask=column < draft_columns, other=float("-inf"))
+        drafted = tl.exp2((drafted.to(tl.float32) - draft_top) * scale) * draft_factor
+        weight = tl.maximum(weight - drafted, 0.0)
+    return tl.where(column == without, 0.0, weight)
+
+
+@triton.jit
+def _masses_read(
+    row_ptr, columns, best_ptr, pieces, top, scale, threshold, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor,
+    HAS_DRAFTS: tl.constexpr, PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """float32[PADDED], the mass of each piece, from reading those that have a kept value."""
+    index = tl.arange(0, PADDED)
+    masses = tl.zeros((PADDED,), tl.float32)
+    for piece in tl.range(0, pieces, num_stages=3):
+        is_kept = tl.load(best_ptr + piece) >= threshold
+        weight = _weights(
+            row_ptr, tl.where(is_kept, columns, 0), piece * PIECE + tl.arange(0, PIECE), top, scale,
+            threshold, without, draft_row_ptr, tl.where(is_kept, draft_columns, 0), draft_top, draft_factor,
+            HAS_DRAFTS,
+        )  # fmt: skip
+        masses = tl.where(index == piece, tl.sum(weight, axis=0), masses)
+    return masses
+
+
+@triton.jit
+def _masses_known(
+    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without,
+    PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """As ``_masses_read`` where nothing is cut off and no distribution is subtracted: of the pieces, only the
+    one that has the column ``without`` is read."""
+    index = tl.arange(0, PADDED)
+    best = tl.load(best_ptr + index, mask=index < pieces, other=float("-inf"))
+    mass = tl.load(mass_ptr + index, mask=index < pieces, other=0.0)
+    masses = mass * tl.exp2((best - top) * scale)
+    if without >= 0:
+        piece = without // PIECE
+        weight = _weights(
+            row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, float("-inf"), without,
+            row_ptr, 0, 0.0, 0.0, False,
+        )  # fmt: skip
+        masses = tl.where(index == piece, tl.sum(weight, axis=0), masses)
+    return masses
+
+
+@triton.jit
+def _first_over(masses, index, goal, NONE: tl.constexpr):
+    """The first index up to which more than the goal lies, else the last that has any mass."""
+    reached = tl.cumsum(masses, axis=0)
+    first = tl.min(tl.where((reached > goal) & (masses > 0), index, NONE), axis=0)
+    return tl.minimum(first, tl.max(tl.where(masses > 0, index, 0), axis=0))
+
+
+@triton.jit
+def sample_row(
+    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, threshold, uniform, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor, least,
+    HAS_DRAFTS: tl.constexpr, IS_LIMITED: tl.constexpr, PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """int32: the first column, in order, up to which more than ``uniform`` (float64) of the mass lies.
+
+    draft_columns 0: no distribution to subtract. If no more mass than ``least`` is left, nothing is.
+    """
+    index = tl.arange(0, PADDED)
+    masses = tl.zeros((PADDED,), tl.float64)
+    total = tl.sum(masses, axis=0)
+    tries = 0
+    while tries < 2:
+        is_known = (threshold == float("-inf")) & (draft_columns == 0)
+        if (not HAS_DRAFTS and not IS_LIMITED) or is_known:
+            masses = _masses_known(
+                row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, PIECE, PADDED
+            ).to(tl.float64)
+        else:
+            masses = _masses_read(
+                row_ptr, columns, best_ptr, pieces, top, scale, threshold, without,
+                draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS, PIECE, PADDED,
+            ).to(tl.float64)  # fmt: skip
+        total = tl.sum(masses, axis=0)
+        tries += 1
+        if total > least:
+            tries = 2
+        elif tries < 2:
+            without = without * 0 - 1
+            draft_columns = draft_columns * 0
+    piece = _first_over(masses, index, uniform * total, PADDED)
+    rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
+    offset = tl.arange(0, PIECE)
+    weight = _weights(
+        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
+    )  # fmt: skip
+    return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)

@@ -1,0 +1,78 @@
+"""What one read of the logits leaves: the largest entry and the softmax mass of each piece of a row."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["scale_of", "stats_kernel"]
+
+
+@triton.jit
+def scale_of(temperature):
+    """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
+    return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
+
+
+@triton.jit
+def _mass_of_piece(row_ptr, columns, piece, scale, PIECE: tl.constexpr):
+    """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
+    column = piece * PIECE + tl.arange(0, PIECE)
+    value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    value = tl.where(value < float("inf"), value, float("nan"))
+    best = tl.max(tl.where(value == value, value, float("-inf")), axis=0)
+    against = tl.where(best > float("-inf"), best, 0.0)
+    return best, tl.sum(tl.exp2((value - against) * scale), axis=0)
+
+
+@triton.jit
+def _first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
+    """(largest entry, its first column); NaN counts as the smallest."""
+    column = piece * PIECE + tl.arange(0, PIECE)
+    value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    value = tl.where(value == value, value, float("-inf"))
+    best = tl.max(value, axis=0)
+    return best, tl.min(tl.where(value == best, column, piece * PIECE + PIECE), axis=0)
+
+
+@triton.jit
+def stats_kernel(
+    logits_ptr,  # [N, columns]
+    logits_stride, columns,
+    draft_logits_ptr,  # [slots, K, draft_columns] or None
+    slot_stride, step_stride, draft_columns,
+    draft_slots_ptr,  # int32[R] or None
+    starts_ptr,  # int32[R + 1]
+    temperature_ptr,  # float32[R]
+    best_ptr, mass_ptr,  # float32[N, pieces]
+    at_ptr,  # int32[N, pieces]
+    draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
+    width, pieces,
+    PIECE: tl.constexpr,
+):  # fmt: skip
+    """Program (request and row of it, piece, target or draft). Greedy rows get columns instead of masses."""
+    req = tl.program_id(0) // width
+    row = tl.program_id(0) % width
+    piece = tl.program_id(1)
+    start = tl.load(starts_ptr + req)
+    rows = tl.load(starts_ptr + req + 1) - start
+    if row < rows:
+        temperature = tl.load(temperature_ptr + req)
+        at = (start + row).to(tl.int64) * pieces + piece
+        if tl.program_id(2) == 0:
+            row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
+            if temperature > 0:
+                best, mass = _mass_of_piece(row_ptr, columns, piece, scale_of(temperature), PIECE)
+                tl.store(best_ptr + at, best)
+                tl.store(mass_ptr + at, mass)
+            else:
+                best, column = _first_best_of_piece(row_ptr, columns, piece, PIECE)
+                tl.store(best_ptr + at, best)
+                tl.store(at_ptr + at, column.to(tl.int32))
+        elif draft_logits_ptr is not None:
+            slot = tl.load(draft_slots_ptr + req).to(tl.int64)
+            if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
+                row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
+                best, mass = _mass_of_piece(row_ptr, draft_columns, piece, scale_of(temperature), PIECE)
+                tl.store(draft_best_ptr + at, best)
+                tl.store(draft_mass_ptr + at, mass)

@@ -1,0 +1,145 @@
+"""The smallest logit that top-k, top-p and min-p keep, without sorting."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["kept_set"]
+
+_SCAN = tl.constexpr(2048)
+"""Columns read at a time; eight sums of each are in registers."""
+
+
+@triton.jit
+def _scan_row(
+    row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS: tl.constexpr, LIST: tl.constexpr
+):  # fmt: skip
+    """Of the values in [low, high): how many are at each pivot or above and their mass (float32[4] each), how
+    many and how much there are of all, the least and the greatest. The first LIST of them go to the list.
+    BY_MASS: without the counts, which stay 0."""
+    offset = tl.arange(0, _SCAN)
+    counts = tl.zeros((4, _SCAN), tl.float32)
+    masses = tl.zeros((4, _SCAN), tl.float32)
+    every = tl.zeros((_SCAN,), tl.float32)
+    least = tl.full((_SCAN,), float("inf"), tl.float32)
+    greatest = tl.full((_SCAN,), float("-inf"), tl.float32)
+    found = 0
+    for begin in tl.range(0, columns, _SCAN, num_stages=5):
+        column = begin + offset
+        value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+        is_in = (value >= low) & (value < high)
+        weight = tl.where(is_in, tl.exp2((value - top) * scale), 0.0)
+        is_above = is_in[None, :] & (value[None, :] >= pivots[:, None])
+        if not BY_MASS:
+            counts += is_above.to(tl.float32)
+        masses += tl.where(is_above, weight[None, :], 0.0)
+        every += weight
+        least = tl.minimum(least, tl.where(is_in, value, float("inf")))
+        greatest = tl.maximum(greatest, tl.where(is_in, value, float("-inf")))
+        here = tl.sum(is_in.to(tl.int32), axis=0)
+        if (here > 0) & (found < LIST):
+            place = found + tl.cumsum(is_in.to(tl.int32), axis=0) - 1
+            tl.store(list_ptr + place, value, mask=is_in & (place < LIST))
+        found += here
+    return (
+        tl.sum(counts, axis=1), tl.sum(masses, axis=1), found, tl.sum(every, axis=0),
+        tl.min(least, axis=0), tl.max(greatest, axis=0),
+    )  # fmt: skip
+
+
+@triton.jit
+def _scan_list(list_ptr, listed, low, high, pivots, top, scale, LIST: tl.constexpr):
+    """As ``_scan_row``, of the values in the list."""
+    place = tl.arange(0, LIST)
+    value = tl.load(list_ptr + place, mask=place < listed, other=float("-inf"))
+    is_in = (value >= low) & (value < high)
+    weight = tl.where(is_in, tl.exp2((value - top) * scale), 0.0)
+    is_above = is_in[None, :] & (value[None, :] >= pivots[:, None])
+    return (
+        tl.sum(is_above.to(tl.float32), axis=1), tl.sum(tl.where(is_above, weight[None, :], 0.0), axis=1),
+        tl.sum(is_in.to(tl.int32), axis=0), tl.sum(weight, axis=0),
+        tl.min(tl.where(is_in, value, float("inf")), axis=0),
+        tl.max(tl.where(is_in, value, float("-inf")), axis=0),
+    )  # fmt: skip
+
+
+@triton.jit
+def _smallest_kept(
+    row_ptr, columns, list_ptr, whole, low, top, scale, goal,
+    BY_MASS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+):  # fmt: skip
+    """(a bound that keeps all values down to the largest at which the count, or mass, of it and all above
+    reaches the goal; the mass it keeps; how many values the list holds if it has all from ``low``, else -1).
+
+    An interval [low, high) is cut by four pivots until one value is left in it; as soon as its values fit the
+    list, the row is no longer read. ``whole`` is the third result of an earlier call with a smaller ``low``.
+    If all from ``low`` do not reach the goal, all are kept.
+    """
+    step = tl.arange(0, 4)
+    bits_below = tl.where(step == 0, 14.0, tl.where(step == 1, 9.0, tl.where(step == 2, 5.0, 2.0)))
+    pivots = top - bits_below / scale
+    high = top * 0.0 + float("inf")
+    count_above = top * 0.0
+    mass_above = top * 0.0
+    kept = top * 0.0
+    listed = whole
+    passes = 0
+    while passes < MOST_PASSES:
+        if listed >= 0:
+            counts, masses, found, every, least, greatest = _scan_list(
+                list_ptr, listed, low, high, pivots, top, scale, LIST
+            )
+        else:
+            counts, masses, found, every, least, greatest = _scan_row(
+                row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS, LIST
+            )
+            if found <= LIST:
+                tl.debug_barrier()
+                listed = found
+                whole = tl.where(high == float("inf"), found, -1)
+        if BY_MASS:
+            is_reached = mass_above + masses >= goal
+            is_short = mass_above + every < goal
+        else:
+            is_reached = count_above + counts >= goal
+            is_short = count_above + found.to(tl.float32) < goal
+        kept = mass_above + every
+        passes += 1
+        if is_short | (least >= greatest):
+            passes = MOST_PASSES
+        else:
+            low = tl.maximum(low, tl.max(tl.where(is_reached, pivots, float("-inf")), axis=0))
+            high = tl.minimum(high, tl.min(tl.where(is_reached, float("inf"), pivots), axis=0))
+            count_above += tl.max(tl.where(is_reached, 0.0, counts), axis=0)
+            mass_above += tl.max(tl.where(is_reached, 0.0, masses), axis=0)
+            bottom = tl.maximum(low, least)
+            pivots = bottom + (tl.minimum(high, greatest) - bottom) * ((step + 1) * 0.2)
+    return low, kept, whole
+
+
+@triton.jit
+def kept_set(
+    row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p,
+    LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+):  # fmt: skip
+    """(threshold, mass of the values at it or above). top_k under 1, top_p from 1 and min_p 0 are off."""
+    low = tl.minimum(top, -3.4028234663852886e38)  # finite: an entry of -inf is in no set
+    kept = total
+    whole = -1
+    is_top_k = (top_k > 0) & (top_k < columns)
+    if min_p > 0:
+        low = tl.maximum(low, top + tl.log2(tl.minimum(min_p, 1.0)) / scale)
+    if is_top_k | (min_p > 0):
+        goal = tl.where(is_top_k, top_k.to(tl.float32), float("inf"))
+        low, kept, whole = _smallest_kept(
+            row_ptr, columns, list_ptr, whole, low, top, scale, goal, False, LIST, MOST_PASSES
+        )
+    if top_p < 1:
+        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
+        bits = tl.log2(columns / (1.0 - top_p)) + 1.0
+        low = tl.maximum(low, top - bits / scale)
+        low, kept, whole = _smallest_kept(
+            row_ptr, columns, list_ptr, whole, low, top, scale, top_p * kept, True, LIST, MOST_PASSES
+        )
+    return low, kept
