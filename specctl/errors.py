@@ -7,6 +7,7 @@ SpecctlError
 │   └── LeaseHeld        another owner's lease on the table is still running
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
+├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
 └── TargetError          a target cannot be reached, answers late, or is no engine
 """
 
@@ -23,6 +24,7 @@ __all__ = [
     "CorpusFileError",
     "LeaseHeld",
     "PolicyError",
+    "SimulationInputError",
     "SpecctlError",
     "TableError",
     "TargetError",
@@ -80,6 +82,10 @@ class CorpusFileError(SpecctlError):
     ) -> None:
         self.reason = reason
         super().__init__(words)
+
+
+class SimulationInputError(SpecctlError, ValueError):
+    """A trace, engine profile or scenario cannot be used. Names file and place, expected and got."""
 
 
 class TargetError(SpecctlError):

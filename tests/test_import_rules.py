@@ -85,6 +85,21 @@ def test_the_decision_core_does_no_input_or_output(module: str) -> None:
     assert not {part for part in seen if part.endswith((".http_client", ".clock"))}
 
 
+@pytest.mark.parametrize("path", sources("specctl/simulate"), ids=name)
+def test_the_simulator_takes_the_daemons_loop_and_nothing_of_its_decision(path: Path) -> None:
+    allowed = {"specctl.controller.loop", "specctl.controller.audit"}
+    taken = {module for module in imports(path) if module.startswith("specctl.controller")}
+    assert taken <= allowed
+    assert not {module for module in imports(path) if module.startswith("specctl.estimate")}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in sources("specctl") if p.parts[-2] not in ("simulate", "cli")], ids=name
+)
+def test_only_the_command_line_knows_the_simulator(path: Path) -> None:
+    assert not {module for module in imports(path) if module.startswith("specctl.simulate")}
+
+
 @pytest.mark.parametrize("path", sources("plugins"), ids=name)
 def test_plugins_never_import_the_daemon(path: Path) -> None:
     banned = STAGES | {"cli", "types", "http_client"}

@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_policy(commands)
     _add_status(commands)
     _add_corpus(commands)
+    _add_simulate(commands)
     return parser
 
 
@@ -135,6 +136,16 @@ def _add_corpus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     merge.set_defaults(run=_corpus_merge)
 
 
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    # Only here are a command's options beside the command: they are many. The module imports nothing heavy.
+    from specctl.cli.simulate import add_arguments
+
+    words = "compare policies on a recorded load, on virtual time"
+    command = commands.add_parser("simulate", help=words, description=words)
+    add_arguments(command)
+    command.set_defaults(run=_simulate)
+
+
 def _bytes(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -205,6 +216,12 @@ def _corpus_merge(options: argparse.Namespace) -> int:
     from specctl.cli.corpus import merge_files
 
     return merge_files(options.inputs, options.output, max_bytes=options.max_bytes)
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from specctl.cli.simulate import simulate
+
+    return simulate(options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""YAML and JSON files that hold one pydantic model; shipped ones are found by their bare name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from specctl.errors import SimulationInputError
+
+__all__ = ["find_file", "load_model", "shipped"]
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def shipped(kind: str) -> list[Path]:
+    """Files of ``kind`` (profiles, scenarios) that come with specctl: from the checkout, or as installed."""
+    for root in (Path(__file__).resolve().parents[2], Path(sys.prefix) / "share/specctl"):
+        found = sorted((root / "policies" / kind).glob("*.yaml"))
+        if found:
+            return found
+    return []
+
+
+def find_file(name_or_path: str, kind: str) -> Path:
+    """A path, or the bare name of a shipped file. Raises SimulationInputError."""
+    path = Path(name_or_path)
+    if path.exists():
+        return path
+    known = shipped(kind)
+    for candidate in known:
+        if name_or_path in (candidate.stem, candidate.name):
+            return candidate
+    names = ", ".join(candidate.stem for candidate in known) or "none"
+    raise SimulationInputError(
+        f"{name_or_path}: expected a file or one of the shipped {kind} ({names}), got neither"
+    )
+
+
+def load_model(path: Path, model: type[_Model]) -> _Model:
+    """Raises SimulationInputError that lists everything wrong with the file. JSON is YAML too."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise SimulationInputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(raw) > FILE_MAX_BYTES:
+        raise SimulationInputError(f"{path}: expected at most {FILE_MAX_BYTES} bytes, got {len(raw)}")
+    try:
+        data = yaml.safe_load(raw.decode("utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SimulationInputError(f"{path}: expected YAML or JSON in UTF-8, got {error}") from error
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        words = [
+            f"{path}: {'.'.join(map(str, told['loc'])) or 'file'}: {told['msg']}, "
+            f"got {str(told['input'])[:80]}"
+            for told in error.errors(include_url=False)
+        ]
+        raise SimulationInputError("\n".join(words)) from error

@@ -1,0 +1,99 @@
+"""How well drafts are accepted: by request class, position and time."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specctl.simulate.files import load_model
+
+__all__ = ["AcceptanceClass", "AcceptancePoint", "Scenario", "load_scenario"]
+
+STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+BIN_S = 0.5
+_Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class AcceptancePoint(BaseModel):
+    """The law from ``from_s`` on: chance that position j is accepted, given that it was reached."""
+
+    model_config = STRICT
+
+    from_s: float = Field(ge=0, le=86_400)
+    conditional_at: tuple[_Chance, ...] = Field(
+        min_length=1, max_length=64, description="by position; the last one serves all later positions"
+    )
+
+
+class AcceptanceClass(BaseModel):
+    """A share of the requests with a law of its own."""
+
+    model_config = STRICT
+
+    name: str = Field(min_length=1, max_length=64)
+    share: float = Field(gt=0, le=1, description="of the requests, drawn by request")
+    points: tuple[AcceptancePoint, ...] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        times = [point.from_s for point in self.points]
+        if times[0] != 0 or any(late <= early for early, late in pairwise(times)):
+            raise ValueError(f"points: expected from_s rising from 0, got {times}")
+        return self
+
+
+class Scenario(BaseModel):
+    """Classes and their laws. ``between``: what holds between two points; ``repeat_s``: starts anew after
+    it."""
+
+    model_config = STRICT
+
+    name: str = Field(min_length=1, max_length=64)
+    between: Literal["step", "line"] = "step"
+    repeat_s: float | None = Field(default=None, gt=0, le=86_400)
+    classes: tuple[AcceptanceClass, ...] = Field(min_length=1, max_length=16)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        total = sum(one.share for one in self.classes)
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            raise ValueError(f"classes: expected shares that add up to 1, got {total:g}")
+        latest = max(one.points[-1].from_s for one in self.classes)
+        if self.repeat_s is not None and latest > self.repeat_s:
+            raise ValueError(f"repeat_s: expected at least the last from_s {latest:g}, got {self.repeat_s:g}")
+        return self
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        return np.array([one.share for one in self.classes])
+
+    def grid(self, positions: int) -> npt.NDArray[np.float64]:
+        """[bin of BIN_S seconds, class, position]: the law; times over the last bin take it, or wrap."""
+        latest = max(one.points[-1].from_s for one in self.classes)
+        length_s = self.repeat_s if self.repeat_s is not None else latest + BIN_S
+        times = np.arange(math.ceil(length_s / BIN_S), dtype=np.float64) * BIN_S
+        return np.stack([self._of_class(one, times, positions) for one in self.classes], axis=1)
+
+    def _of_class(
+        self, one: AcceptanceClass, times: npt.NDArray[np.float64], positions: int
+    ) -> npt.NDArray[np.float64]:
+        starts = np.array([point.from_s for point in one.points])
+        laws = np.array([_padded(point.conditional_at, positions) for point in one.points])
+        if self.between == "step":
+            return laws[np.searchsorted(starts, times, side="right") - 1]
+        return np.stack([np.interp(times, starts, laws[:, j]) for j in range(positions)], axis=1)
+
+
+def _padded(values: tuple[float, ...], positions: int) -> list[float]:
+    return [values[min(j, len(values) - 1)] for j in range(positions)]
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Raises SimulationInputError."""
+    return load_model(path, Scenario)

@@ -1,0 +1,142 @@
+"""Compiled: who is in a step, with how many tokens, within the token budget and the KV cache.
+
+As vLLM V1 does (vllm/v1/core/sched/scheduler.py): running requests first, in order of admission; prompts in
+chunks; a request that finds no KV block preempts the one admitted last, which starts over in front of the
+queue; a new request is admitted only while its whole prompt fits, and never in a step that preempted.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from specctl.simulate.state import (
+    HEAD,
+    KV_BLOCK,
+    KV_PEAK,
+    KV_TOKENS,
+    KV_USED,
+    MAX_BATCHED,
+    MAX_SEQS,
+    NEXT,
+    NOW,
+    PREEMPTIONS,
+    RUNNING,
+    TAIL,
+)
+
+__all__ = ["admit_arrivals", "decoding", "pending_prefill", "release", "schedule"]
+
+
+@njit(cache=True)
+def admit_arrivals(requests, server):
+    """Everything that has arrived by now queues up."""
+    counts = server.counts
+    while counts[NEXT] < requests.arrival_s.size and requests.arrival_s[counts[NEXT]] <= server.sums[NOW]:
+        server.waiting[counts[TAIL]] = counts[NEXT]
+        counts[TAIL] += 1
+        counts[NEXT] += 1
+
+
+@njit(cache=True)
+def decoding(requests, server):
+    """Running requests past their prefill."""
+    count = 0
+    for i in range(server.counts[RUNNING]):
+        r = server.running[i]
+        count += requests.computed[r] == requests.target[r]
+    return count
+
+
+@njit(cache=True)
+def pending_prefill(requests, server):
+    """Prompt tokens that the next step would take if it had the whole budget."""
+    tokens = 0
+    for i in range(server.counts[RUNNING]):
+        r = server.running[i]
+        tokens += requests.target[r] - requests.computed[r]
+    room = server.limits[MAX_SEQS] - server.counts[RUNNING]
+    at = server.counts[HEAD]
+    while at < server.counts[TAIL] and room > 0 and tokens < server.limits[MAX_BATCHED]:
+        tokens += requests.target[server.waiting[at]]
+        at += 1
+        room -= 1
+    return min(tokens, server.limits[MAX_BATCHED])
+
+
+@njit(cache=True)
+def release(requests, server, r):
+    server.counts[KV_USED] -= requests.allocated[r]
+    requests.allocated[r] = 0
+
+
+@njit(cache=True)
+def _blocks(tokens, block):
+    """Tokens, rounded up to whole blocks."""
+    return (tokens + block - 1) // block * block
+
+
+@njit(cache=True)
+def _grow(requests, server, r, tokens):
+    """Whether the request now holds blocks for ``tokens``."""
+    counts, limits = server.counts, server.limits
+    more = _blocks(tokens, limits[KV_BLOCK]) - requests.allocated[r]
+    if more <= 0:
+        return True
+    if counts[KV_USED] + more > limits[KV_TOKENS]:
+        return False
+    requests.allocated[r] += more
+    counts[KV_USED] += more
+    counts[KV_PEAK] = max(counts[KV_PEAK], counts[KV_USED])
+    return True
+
+
+@njit(cache=True)
+def _preempt_last(requests, server):
+    counts = server.counts
+    counts[RUNNING] -= 1
+    r = server.running[counts[RUNNING]]
+    release(requests, server, r)
+    requests.computed[r] = 0
+    requests.target[r] = requests.prompt[r] + requests.emitted[r]
+    counts[HEAD] -= 1
+    server.waiting[counts[HEAD]] = r
+    counts[PREEMPTIONS] += 1
+
+
+@njit(cache=True)
+def schedule(requests, server, drafts):
+    """Fill ``server.chunk`` for the running requests; those left without a token in the step get 0."""
+    counts, limits = server.counts, server.limits
+    budget = limits[MAX_BATCHED]
+    preempted = counts[PREEMPTIONS]
+    i = 0
+    while i < counts[RUNNING]:
+        r = server.running[i]
+        left = requests.target[r] - requests.computed[r]
+        is_decoding = left == 0
+        want = 1 + drafts if is_decoding else min(left, budget)
+        base = requests.prompt[r] + requests.emitted[r] if is_decoding else requests.computed[r]
+        while i < counts[RUNNING] and want <= budget and not _grow(requests, server, r, base + want):
+            _preempt_last(requests, server)
+        if i < counts[RUNNING]:
+            server.chunk[i] = 0 if want > budget else (-1 if is_decoding else want)
+            budget -= want if want <= budget else 0
+        i += 1
+    if counts[PREEMPTIONS] == preempted:
+        _admit(requests, server, budget)
+
+
+@njit(cache=True)
+def _admit(requests, server, budget):
+    counts, limits = server.counts, server.limits
+    while budget > 0 and counts[HEAD] < counts[TAIL] and counts[RUNNING] < limits[MAX_SEQS]:
+        r = server.waiting[counts[HEAD]]
+        if counts[KV_USED] + _blocks(requests.target[r] + 1, limits[KV_BLOCK]) > limits[KV_TOKENS]:
+            return
+        want = min(requests.target[r], budget)
+        _grow(requests, server, r, want)
+        counts[HEAD] += 1
+        server.running[counts[RUNNING]] = r
+        server.chunk[counts[RUNNING]] = want
+        counts[RUNNING] += 1
+        budget -= want
