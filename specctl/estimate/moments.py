@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specctl.types import CellDelta
 
@@ -53,6 +53,12 @@ class Moments:
             self.v * factor,
             self.vv * factor,
             self.sv * factor,
+        )
+
+    def at_mean(self) -> Moments:
+        """As if every step had been the mean one: without variance and covariance."""
+        return replace(
+            self, ss=self.s**2 / self.steps, vv=self.v**2 / self.steps, sv=self.s * self.v / self.steps
         )
 
     @property

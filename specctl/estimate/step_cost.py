@@ -22,6 +22,9 @@ HALF_LIFE_S = 45.0
 STEPS_MIN = 5.0
 # Weight of the pooled slope against a bucket's own, in steps x tokens^2.
 SLOPE_PRIOR = 20.0
+# Verified tokens of full drafts, as a share of decoding requests x (drafts + 1): all but the last steps of
+# requests.
+FULL_RATIO = 0.999
 # A cell's own mean counts half against the bucket's line at this many steps.
 OFFSET_PRIOR_STEPS = 10.0
 # An interval whose mean step is this many times the cell's, or whose steps scatter by more than their mean,
@@ -72,11 +75,10 @@ class DiscountedStepCost:
         is_refit_due = cells.keys() != self.cells.keys() or unfitted_steps >= REFIT_RATIO * sum(
             moments.steps for moments in cells.values()
         )
-        pooled = fit_pooled(cells.values()) if is_refit_due else self.pooled
-        buckets: dict[int, Moments] = {}
-        for (upper, _), moments in cells.items():
-            buckets[upper] = buckets.get(upper, Moments()).plus(moments)
-        slopes_s = {upper: _slope_s(bucket, pooled) for upper, bucket in buckets.items()}
+        of_drafts = {key: _of_drafts(key, moments) for key, moments in cells.items()}
+        pooled = fit_pooled(of_drafts.values()) if is_refit_due else self.pooled
+        buckets, spreads = _by_bucket(cells), _by_bucket(of_drafts)
+        slopes_s = {upper: _slope_s(bucket, pooled) for upper, bucket in spreads.items()}
         return replace(
             self,
             cells=cells,
@@ -140,6 +142,20 @@ class DiscountedStepCost:
         if step_s <= 0:
             return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
         return StepCostEstimate(step_s, sigma_ratio=pooled.sigma_ratio)
+
+
+def _by_bucket(cells: Mapping[_Key, Moments]) -> dict[int, Moments]:
+    buckets: dict[int, Moments] = {}
+    for (upper, _), moments in cells.items():
+        buckets[upper] = buckets.get(upper, Moments()).plus(moments)
+    return buckets
+
+
+def _of_drafts(key: _Key, moments: Moments) -> Moments:
+    """What a cell tells of the cost of drafts. Where all drafts are full, verified tokens vary with the
+    decode batch alone, which is padded to a graph's size: nearly free, and nothing that drafts are."""
+    is_full = moments.v >= FULL_RATIO * moments.request_steps * (1 + key[1])
+    return moments.at_mean() if is_full and key[1] > 0 else moments
 
 
 def _slope_s(bucket: Moments, pooled: PooledFit) -> float | None:

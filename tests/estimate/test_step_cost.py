@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from fakes.observations import cell, observation
@@ -110,3 +111,23 @@ def test_noise_widens_the_error() -> None:
     quiet = after(observation(steps(tokens=8, noise=0.01))).step_cost(1, 1, 8, 9)
     loud = after(observation(steps(tokens=8, noise=0.2))).step_cost(1, 1, 8, 9)
     assert quiet.sigma_ratio < loud.sigma_ratio
+
+
+def padded(tokens: int, batches: range) -> CellDelta:
+    """40 steps of one bucket in a graph of 32 requests: 5 ms + 20 us a padded token, whatever the batch."""
+    rows = [batch for batch in batches for _ in range(5)]
+    seconds = tuple(0.005 + 2e-5 * 32 * (1 + tokens) for _ in rows)
+    verified = tuple(batch * (1 + tokens) for batch in rows)
+    made = cell(decode_batch=32, tokens=tokens, verified=verified, seconds=seconds, accepted_at=(0,) * tokens)
+    return replace(made, request_steps=sum(rows))
+
+
+def test_a_batch_that_is_padded_does_not_make_drafts_look_free() -> None:
+    alone = [
+        cell(tokens=tokens, steps=40, step_s=0.005 + 2e-5 * (1 + tokens), accepted_at=(0,) * tokens)
+        for tokens in (0, 4, 8)
+    ]
+    model = after(observation(padded(8, range(25, 33)), *alone))
+    for tokens in (0, 2, 6):
+        truth = 0.005 + 2e-5 * 32 * (1 + tokens)
+        assert model.step_cost(32, 28, tokens, 28 * (1 + tokens)).step_s == pytest.approx(truth, rel=0.15)
