@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import statistics
 import sys
@@ -35,19 +34,10 @@ PROFILE = "h200-llama8b-vllm032"
 QUICK_REQUESTS, QUICK_LOADS = 400, (0.6, 1.4)
 SHARED = Path(os.environ.get("SPECCTL_SHARED", ROOT.parent / "shared"))
 OURS = "autotune"
-FIGURES = (
-    "tokens_per_s",
-    "tpot_mean_s",
-    "ttft_p99_s",
-    "lost_ratio",
-    "mean_num_speculative_tokens",
-    "mean_decode_batch",
-)
 
 
 def main() -> int:
     options = _options()
-    logging.getLogger("specctl.controller").setLevel(logging.ERROR)
     traces = sorted((SHARED / "data" / "traces").glob("*.csv"))
     if not traces:
         print("no traces: set SPECCTL_SHARED to the folder that holds data/traces", file=sys.stderr)
@@ -66,8 +56,7 @@ def main() -> int:
         "policy": options.policy,
         "wall_s": round(time.perf_counter() - started, 1),
         "summary": summary(cells),
-        # What each arm did is a line of the log; every figure of each would be 150 KB.
-        "cells": [{name: value for name, value in one.items() if name != "arms"} for one in cells],
+        "cells": cells,
     }
     options.output.write_text(json.dumps(told, indent=1) + "\n")
     print(json.dumps(told["summary"], indent=1))
@@ -133,12 +122,7 @@ def cell(trace: str, scenario: str, load: float, compared: Comparison) -> dict[s
         "clairvoyant_to_static_5": round(compared.arm("clairvoyant").tokens_per_s / fixed.tokens_per_s, 5),
         "best_static": compared.best_static,
         "switches_per_minute": round(ours.switches_per_minute, 2),
-        "arms": {result.name: _figures(result.record()) for result in compared.results},
     }
-
-
-def _figures(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in FIGURES}
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:

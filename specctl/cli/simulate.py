@@ -67,8 +67,6 @@ def simulate(options: argparse.Namespace) -> int:
     policies = _policies(options.policy)
     trace = _trace(options, profile)
     arms = _arms(policies, options.batch_table, profile.num_speculative_tokens_max)
-    # The daemon's log of a simulated target is not news.
-    logging.getLogger("specctl.controller").setLevel(logging.ERROR)
     comparison = compare(trace, profile, scenario, arms, seed=options.seed, told=_told)
     described = notes(trace, profile, scenario)
     print(described, table(comparison), sep="\n")

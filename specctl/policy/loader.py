@@ -35,11 +35,12 @@ _KINDS: dict[str, type[BaseModel]] = {
 _Path = tuple[str | int, ...]
 
 
-def shipped_policies() -> list[Path]:
-    """The policies that come with specctl: from the checkout, or as installed."""
+def shipped_policies(kind: str = "") -> list[Path]:
+    """The policies that come with specctl, or a ``kind`` of files in a folder of theirs: from the checkout,
+    or as installed."""
     here = Path(__file__).resolve()
     for folder in (here.parents[2] / "policies", Path(sys.prefix) / "share/specctl/policies"):
-        files = sorted(folder.glob("*.yaml"))
+        files = sorted((folder / kind).glob("*.yaml"))
         if files:
             return files
     return []

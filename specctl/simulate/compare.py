@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -103,14 +105,27 @@ def compare(
     Ratios need the arms "off" and "clairvoyant" and at least one static number.
     """
     results = []
-    for arm in arms:
-        told(arm.name)
-        results.append(simulate(trace, profile, scenario, arm, seed=seed))
+    with _quiet_daemon():
+        for arm in arms:
+            told(arm.name)
+            results.append(simulate(trace, profile, scenario, arm, seed=seed))
     static = [result for result in results if result.name == OFF or result.name.startswith("static ")]
     best = max(static, key=lambda result: result.tokens_per_s)
     off = next(result for result in results if result.name == OFF)
     clairvoyant = next(result for result in results if result.name == CLAIRVOYANT)
     return Comparison(tuple(_against(result, off, best, clairvoyant) for result in results), best.name)
+
+
+@contextmanager
+def _quiet_daemon() -> Iterator[None]:
+    """The daemon's log of a simulated target is not news."""
+    daemon = logging.getLogger("specctl.controller")
+    level = daemon.level
+    daemon.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        daemon.setLevel(level)
 
 
 def capacity_s(trace: Trace, profile: EngineProfile, scenario: Scenario, off: Arm, *, seed: int = 0) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,20 +9,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from specctl.errors import SimulationInputError
+from specctl.policy.loader import shipped_policies
 
-__all__ = ["find_file", "load_model", "shipped"]
+__all__ = ["find_file", "load_model"]
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-def shipped(kind: str) -> list[Path]:
-    """Files of ``kind`` (profiles, scenarios) that come with specctl: from the checkout, or as installed."""
-    for root in (Path(__file__).resolve().parents[2], Path(sys.prefix) / "share/specctl"):
-        found = sorted((root / "policies" / kind).glob("*.yaml"))
-        if found:
-            return found
-    return []
 
 
 def find_file(name_or_path: str, kind: str) -> Path:
@@ -31,7 +22,7 @@ def find_file(name_or_path: str, kind: str) -> Path:
     path = Path(name_or_path)
     if path.exists():
         return path
-    known = shipped(kind)
+    known = shipped_policies(kind)
     for candidate in known:
         if name_or_path in (candidate.stem, candidate.name):
             return candidate

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specctl.simulate.files import shipped
+from specctl.policy.loader import shipped_policies
 from specctl.simulate.profile import EngineProfile, load_profile
 from specctl.simulate.trace import Trace
 
 
 @pytest.fixture(scope="session")
 def h200() -> EngineProfile:
-    return load_profile(next(path for path in shipped("profiles") if path.stem == "h200-llama8b-vllm032"))
+    return load_profile(
+        next(path for path in shipped_policies("profiles") if path.stem == "h200-llama8b-vllm032")
+    )
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from specctl.errors import SimulationInputError
+from specctl.policy.loader import shipped_policies
 from specctl.simulate.costs import step_seconds
-from specctl.simulate.files import find_file, shipped
+from specctl.simulate.files import find_file
 from specctl.simulate.profile import EngineProfile, load_profile
 from specctl.simulate.scenario import BIN_S, Scenario, load_scenario
 from specctl.simulate.state import new_costs, new_server
@@ -107,7 +108,7 @@ def test_the_development_traces_load(shared_data: Path) -> None:
         assert (np.diff(trace.arrival_s) >= 0).all()
 
 
-@pytest.mark.parametrize("path", shipped("scenarios"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_policies("scenarios"), ids=lambda path: path.stem)
 def test_every_shipped_scenario_loads(path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.name == path.stem
@@ -117,7 +118,7 @@ def test_every_shipped_scenario_loads(path: Path) -> None:
     assert (grid <= 1).all()
 
 
-@pytest.mark.parametrize("path", shipped("profiles"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_policies("profiles"), ids=lambda path: path.stem)
 def test_every_shipped_profile_loads(path: Path) -> None:
     profile = load_profile(path)
     costs, limits = new_costs(profile), new_server(profile, 1, 0).limits
