@@ -65,17 +65,20 @@ def _ours_or_theirs(original: Any) -> Any:
             from specctl_vllm.proposers.hybrid_device import HybridSpeculator
 
             return HybridSpeculator(vllm_config, device, req_states)
-        speculator = original(vllm_config, device, req_states)
-        return speculator if options is None else _spared(speculator, vllm_config, device)
+        if options is not None and _can_spare(vllm_config):
+            from specctl_vllm.proposers.eagle_device import SparedEagleSpeculator
+
+            return SparedEagleSpeculator(vllm_config, device)
+        return original(vllm_config, device, req_states)
 
     return init_speculator
 
 
-def _spared(speculator: Any, vllm_config: Any, device: Any) -> Any:
-    """Reason: at 0 drafts vLLM's EAGLE head runs in every step, which costs 7 to 12 % of the tokens."""
-    from specctl_vllm.proposers.eagle_device import SparedEagleSpeculator, can_spare
-
-    return SparedEagleSpeculator(vllm_config, device) if can_spare(speculator) else speculator
+def _can_spare(vllm_config: Any) -> bool:
+    """Reason: at 0 drafts vLLM's EAGLE head runs in every step, which costs 7 to 12 % of the tokens.
+    Data-parallel ranks that step together stay as vLLM has them."""
+    is_eagle = vllm_config.speculative_config.method in ("eagle", "eagle3")
+    return is_eagle and vllm_config.parallel_config.data_parallel_size == 1
 
 
 def _dense_tokens(original: Any) -> Any:

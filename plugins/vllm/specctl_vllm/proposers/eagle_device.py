@@ -15,20 +15,14 @@ from specctl_kernels.peagle_inputs import DraftRows, peagle_inputs
 from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
-from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 
 from specctl_vllm.proposers.head_arrears import Arrears, Turn
 from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
-__all__ = ["SparedEagleSpeculator", "can_spare"]
+__all__ = ["SparedEagleSpeculator"]
 
 _RING = 32
-
-
-def can_spare(speculator: Any) -> bool:
-    """Data-parallel ranks that step together stay as vLLM has them."""
-    return type(speculator) is EagleSpeculator and speculator.dp_size == 1
 
 
 class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
@@ -52,6 +46,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
         super().set_attn(model_state, kv_cache_config, block_tables, *args, **kwargs)
         groups = [group for group, attn in enumerate(self.attn_groups) if attn]
         self._group = groups[0]
+        self._block_tokens: int = block_tables.block_sizes[self._group]
         self._is_spared = len(groups) == 1 and self.pcp_manager is None and not self.supports_mm_inputs
         self._memory.set_blocks(kv_cache_config.num_blocks)
         # Whatever was kept is written: a position that the head has seen since is written the same again.
@@ -77,11 +72,9 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     @torch.inference_mode()
     def _compile(self) -> None:
         """A step kept and made up for, of a request that is nobody's: no step is to wait for a compiler."""
-        batch = InputBatch.make_dummy(1, 1, self.target_input_buffers)
-        one = torch.ones(1, dtype=torch.int32, device=self.device)
-        last = torch.zeros(self.max_num_reqs, dtype=torch.int64, device=self.device)
-        states = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
-        step = HeadStep(batch, states, one, one - 1, last, last.to(torch.int32))
+        step = HeadStep.of_nobody(
+            self.target_input_buffers, self.max_num_reqs, self.hidden_size, self.dtype, self.device
+        )
         self.idx_mapping.fill_(-1)
         self._keep(step)
         self._lay_out(step, behind=1)
@@ -143,12 +136,8 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     def _keep(self, step: HeadStep) -> None:
         remember(
             self._memory, **self._places(step), target_ids=step.batch.input_ids, target_states=step.states,
-            **step.outcome(), block_tokens=self._block_tokens(),
+            **step.outcome(), block_tokens=self._block_tokens,
         )  # fmt: skip
-
-    def _block_tokens(self) -> int:
-        tokens: int = self.block_tables.block_sizes[self._group]
-        return tokens
 
     def _catch_up(self, step: HeadStep) -> None:
         """One pass over each request's kept positions and the first row of the step, for the KV cache."""
@@ -181,7 +170,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
             self._rows, **places, target_ids=step.batch.input_ids[starts], target_hidden=step.states[starts],
             mask_hidden=step.states[0], num_sampled=step.num_sampled,
             num_rejected=torch.zeros_like(step.num_rejected), last_sampled=step.last_sampled,
-            next_prefill=step.next_prefill, longest_query=1, block_tokens=self._block_tokens(), mask_id=0,
+            next_prefill=step.next_prefill, longest_query=1, block_tokens=self._block_tokens, mask_id=0,
             drafts=1, width=0, max_model_len=self.max_model_len, memory=self._memory,
             behind_hidden=self._memory.inputs(places["requests"], places["target_positions"], behind),
         )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from specctl_kernels.head_memory import HeadMemory
+from vllm.v1.worker.gpu.input_batch import InputBatch
 
 __all__ = ["HeadStep", "head_memory"]
 
@@ -22,6 +23,16 @@ class HeadStep:
     num_rejected: torch.Tensor
     last_sampled: torch.Tensor
     next_prefill: torch.Tensor
+
+    @classmethod
+    def of_nobody(
+        cls, buffers: Any, slots: int, state_size: int, dtype: torch.dtype, device: torch.device
+    ) -> HeadStep:
+        """One row of a request that is nobody's, to compile with. ``buffers``: the target's inputs."""
+        one = torch.ones(1, dtype=torch.int32, device=device)
+        last = torch.zeros(slots, dtype=torch.int64, device=device)
+        states = torch.zeros(1, state_size, dtype=dtype, device=device)
+        return cls(InputBatch.make_dummy(1, 1, buffers), states, one, one - 1, last, last.to(torch.int32))
 
     def places(self, requests: torch.Tensor, blocks: torch.Tensor) -> dict[str, torch.Tensor]:
         """Where the target's rows are. requests integer[>= n], slots; blocks int32[>= n, B]."""

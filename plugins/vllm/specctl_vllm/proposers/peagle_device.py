@@ -21,7 +21,6 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.forward_context import BatchDescriptor, set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
-from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
@@ -126,13 +125,10 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
     @torch.inference_mode()
     def _compile(self) -> None:
         """A rest and the return from it, of a request that is nobody's: no step is to wait for a compiler."""
-        batch = InputBatch.make_dummy(1, 1, self.target_input_buffers)
-        one = torch.ones(1, dtype=torch.int32, device=self.device)
+        step = HeadStep.of_nobody(
+            self.target_input_buffers, self.max_num_reqs, self._state_size, self.dtype, self.device
+        )
         self.idx_mapping.fill_(-1)
-        places = self.max_num_reqs
-        last = torch.zeros(places, dtype=torch.int64, device=self.device)
-        states = torch.zeros(1, self._state_size, dtype=self.dtype, device=self.device)
-        step = HeadStep(batch, states, one, one - 1, last, last.to(torch.int32))
         self._rest(step)
         self._lay_out(step, drafts=1, longest=1, behind=self._memory.ring, width=0)
         self._lay_out(step, drafts=1, longest=1, behind=0, width=0)
