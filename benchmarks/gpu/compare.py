@@ -50,6 +50,9 @@ def off_cost_arms(draft: str) -> dict[str, dict[str, Any]]:
         "eagle3 at 0": speculative("eagle3", model=draft, **table),
         "eagle3, spared at 0": speculative("eagle3", model=draft, specctl={}, **table),
         "specctl_suffix at 0": speculative("specctl_suffix", **table),
+        "specctl_suffix, adaptive at 0": speculative(
+            "specctl_suffix", enable_adaptive_verification=True, **table
+        ),
         "specctl_suffix, live table at 0": speculative("specctl_suffix"),
     }
 
@@ -184,6 +187,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", help="requests at the same time")
     parser.add_argument("--max-tokens", type=int, default=192, help="of an answer, in copying and peagle")
     parser.add_argument("--num-speculative-tokens", type=int, help="in copying (8) and peagle (5)")
+    parser.add_argument("--waves", type=int, default=1, help="in copying: requests for each place of a batch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--logs", type=Path, default=Path("/tmp/arms"))
     parser.add_argument("--output", type=Path, required=True)

@@ -39,7 +39,9 @@ def copying(arguments: argparse.Namespace) -> dict[str, Any]:
     # 256 requests of 400 tokens and their answers, 128 KiB a token. 140 GiB hold three engines with 256
     # output tokens, or two with 512: choose with --arms.
     cache = (20 if arguments.max_tokens <= 256 else 30) * 2**30
-    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": cache}
+    # An engine takes as many as it has places for: more waves need batches of one size.
+    places = 256 if arguments.waves == 1 else max(arguments.batch)
+    engine = {**_ENGINE, "max_model_len": 1024, "max_num_seqs": places, "kv_cache_memory_bytes": cache}
     number = {"num_speculative_tokens": arguments.num_speculative_tokens or 8}
     table = {"num_speculative_tokens_per_batch_size": SUFFIX_TABLE}
     arms = {
@@ -50,7 +52,8 @@ def copying(arguments: argparse.Namespace) -> dict[str, Any]:
         | speculative("specctl_suffix", **number, enable_adaptive_verification=True),
     }
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
-    return compared(arguments, arms, distinct_sets(prompts, arguments.batch, arguments.repeats + 1), "suffix")
+    sizes = [batch * arguments.waves for batch in arguments.batch]
+    return compared(arguments, arms, distinct_sets(prompts, sizes, arguments.repeats + 1), "suffix")
 
 
 def peagle(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def compared(
     return {
         "engines": engines,
         "max tokens": arguments.max_tokens,
+        "requests for each place": arguments.waves,
         "prompt tokens": summary([len(one) for found in sets.values() for part in found for one in part]),
         "arms": rows,
         "gate": {name: gate(row) for name, row in rows.items()},

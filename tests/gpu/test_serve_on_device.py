@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.engine_control import controlled_server
+from support.random_head import write_random_dflash
 
 from specctl.contract.telemetry import Telemetry
 
@@ -17,6 +18,7 @@ METHODS = {
     "specctl_hybrid": {"method": "specctl_hybrid", "model": "reference-peagle"},
     "eagle3": {"method": "eagle3", "model": "reference-eagle3", "specctl": {}},
     "ngram_gpu": {"method": "ngram_gpu", "prompt_lookup_max": 4, "specctl": {}},
+    "dflash": {"method": "dflash", "model": "random-dflash", "specctl": {}},
 }
 _CACHE_BYTES = 2 * 2**30
 _ARGUMENTS = (
@@ -38,11 +40,12 @@ def servers(shared_models, tmp_path_factory):
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     logs = tmp_path_factory.mktemp("served")
+    made = {"random-dflash": write_random_dflash(shared_models / "reference-target", logs / "random-dflash")}
 
     def start(name):
         config = {"num_speculative_tokens": FULL, **METHODS[name]}
         if "model" in config:
-            config["model"] = str(shared_models / config["model"])
+            config["model"] = str(made.get(config["model"], shared_models / config["model"]))
         server = controlled_server(
             shared_models / "reference-target", logs / f"{name}.log", config, arguments=_ARGUMENTS
         )

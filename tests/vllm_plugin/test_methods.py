@@ -29,6 +29,11 @@ def test_methods_of_a_fixed_number_are_refused_with_the_reason(method):
     assert method in support.why_not_controllable
 
 
+@pytest.mark.parametrize("method", ["ngram_gpu", "dflash", "eagle3"])
+def test_on_the_device_the_runner_cuts_what_a_method_drafts(method):
+    assert method_support(method, method, 3, ranks_in_step=1, is_on_device=True).legal == (0, 1, 2, 3)
+
+
 def test_ranks_that_step_together_are_refused_with_the_reason():
     support = method_support("ngram", "ngram", 3, ranks_in_step=2)
     assert support.legal == (3,)

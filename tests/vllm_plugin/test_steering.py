@@ -36,6 +36,7 @@ class Engine:
                 num_speculative_tokens=TOKENS,
                 speculative_config=speculative,
                 parallel_config=SimpleNamespace(data_parallel_size=1),
+                use_v2_model_runner=False,
                 model_config=model,
             ),
         )

@@ -8,6 +8,8 @@ __all__ = ["AUTOREGRESSIVE", "MethodSupport", "method_support"]
 
 AUTOREGRESSIVE = {"draft_model", "eagle", "eagle3", "mtp"}
 _ANY_LENGTH = {"ngram", "suffix", *AUTOREGRESSIVE}
+_CUT_ON_THE_DEVICE = {"ngram_gpu", "dflash"}
+"""They draft the full number whatever is asked for; Model Runner V2 hands on as many as the table says."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,16 @@ class MethodSupport:
 
 
 def method_support(
-    asked_method: str, engine_method: str, num_speculative_tokens_max: int, ranks_in_step: int
+    asked_method: str,
+    engine_method: str,
+    num_speculative_tokens_max: int,
+    ranks_in_step: int,
+    is_on_device: bool = False,
 ) -> MethodSupport:
     """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it.
 
     ranks_in_step: data-parallel ranks that run every step together; 1 where each runs its own.
+    is_on_device: whether Model Runner V2 runs the model.
     """
     every = tuple(range(num_speculative_tokens_max + 1))
     fixed = (num_speculative_tokens_max,)
@@ -36,10 +43,11 @@ def method_support(
     if asked_method.startswith("specctl_"):
         # On the device drafts are not read back, so that nothing follows them.
         return MethodSupport(every, has_shadow_acceptance=engine_method == "custom_class")
-    if engine_method in _ANY_LENGTH or engine_method.endswith("_mtp"):
+    steered = _ANY_LENGTH | _CUT_ON_THE_DEVICE if is_on_device else _ANY_LENGTH
+    if engine_method in steered or engine_method.endswith("_mtp"):
         return MethodSupport(every)
     why = (
         f"method {engine_method} drafts a fixed number of tokens in this vLLM; "
-        f"steered are specctl_suffix, {', '.join(sorted(_ANY_LENGTH))}"
+        f"steered are specctl_suffix, {', '.join(sorted(steered))}"
     )
     return MethodSupport(fixed, why)

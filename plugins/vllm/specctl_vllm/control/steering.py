@@ -270,6 +270,7 @@ class Steering:
             speculative.num_speculative_tokens,
             # A dense model's rank is an engine of its own, and reads 1 here.
             ranks_in_step=config.parallel_config.data_parallel_size,
+            is_on_device=config.use_v2_model_runner,
         )
         warnings = []
         if self._sampling_problem is not None:
