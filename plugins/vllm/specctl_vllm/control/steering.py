@@ -11,8 +11,9 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, lt
 from typing import Any
 
 from specctl import __version__
@@ -35,6 +36,9 @@ logger = logging.getLogger("vllm.specctl")
 _ROWS_MAX = 64
 _GREEDY_TEMPERATURE_MAX = 1e-5
 """vLLM's own bound: requests below it are greedy (SamplingParams)."""
+# With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
+_COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
+_OUTPUT = attrgetter("num_output_tokens")
 
 
 @dataclass(slots=True)
@@ -46,6 +50,7 @@ class _OpenStep:
     context_tokens: int = 0
     prefill_tokens: int = 0
     requests: list[Any] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     emitted_tokens: int = 0
@@ -149,38 +154,66 @@ class Steering:
     @_never_fatal
     def after_schedule(self, scheduler_output: Any) -> None:
         step = self._step
-        next_decoding, next_context_tokens = 0, 0
+        scheduled = scheduler_output.num_scheduled_tokens
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        for request_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            request = self._requests[request_id]
-            computed = request.num_computed_tokens
-            drafted = len(drafts.get(request_id, ()))
-            if computed >= request.num_prompt_tokens and scheduled == drafted + 1:
-                step.requests.append(request)
-                step.drafted.append(drafted)
-                step.context_tokens += computed
-            else:
-                step.prefill_tokens += scheduled
-                if computed + scheduled < request.num_tokens:
-                    continue
-            next_decoding += 1
-            next_context_tokens += computed + scheduled
+        if self._all_decode(step, scheduled, drafts):
+            next_decoding = len(scheduled)
+            next_context_tokens = step.context_tokens + sum(scheduled.values())
+        else:
+            next_decoding, next_context_tokens = self._tell_apart(step, scheduled, drafts)
         self._decoding = len(step.requests)
         self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens)
         scheduler_output.num_spec_tokens_to_schedule = self._proposed
         self._open[id(scheduler_output)] = step
+
+    def _all_decode(self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]) -> bool:
+        """Whether each request verifies its drafts and a token more; ``step`` is filled then."""
+        if sum(scheduled.values()) != len(scheduled) + sum(map(len, drafts.values())):
+            return False
+        requests = list(map(self._requests.__getitem__, scheduled))
+        computed = list(map(_COMPUTED, requests))
+        if any(map(lt, computed, map(_OF_PROMPT, requests))):
+            return False
+        step.requests, step.request_ids = requests, list(scheduled)
+        step.drafted = [number - 1 for number in scheduled.values()]
+        step.context_tokens = sum(computed)
+        return True
+
+    def _tell_apart(
+        self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]
+    ) -> tuple[int, int]:
+        """``step`` of a batch with prompts in it; the decoding requests after it, and their tokens."""
+        next_decoding, next_context_tokens = 0, 0
+        for request_id, number in scheduled.items():
+            request = self._requests[request_id]
+            computed = request.num_computed_tokens
+            drafted = len(drafts.get(request_id, ()))
+            if computed >= request.num_prompt_tokens and number == drafted + 1:
+                step.requests.append(request)
+                step.request_ids.append(request_id)
+                step.drafted.append(drafted)
+                step.context_tokens += computed
+            else:
+                step.prefill_tokens += number
+                if computed + number < request.num_tokens:
+                    continue
+            next_decoding += 1
+            next_context_tokens += computed + number
+        return next_decoding, next_context_tokens
 
     @_never_fatal
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> None:
         step = self._open.get(id(scheduler_output))
         if step is None:
             return
+        step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
-        index = model_runner_output.req_id_to_index
-        for request in step.requests:
-            tokens = sampled[index[request.request_id]] if sampled else ()
-            step.accepted.append(max(len(tokens) - 1, 0))
-            step.emitted_tokens -= request.num_output_tokens
+        if not sampled:
+            step.accepted = [0] * len(step.requests)
+            return
+        rows = map(model_runner_output.req_id_to_index.__getitem__, step.request_ids)
+        numbers = map(len, map(sampled.__getitem__, rows))
+        step.accepted = [number - 1 if number else 0 for number in numbers]
 
     @_never_fatal
     def after_update(self, scheduler_output: Any) -> None:
@@ -188,7 +221,7 @@ class Steering:
         if step is None:
             return
         self._flush()
-        step.emitted_tokens += sum(request.num_output_tokens for request in step.requests)
+        step.emitted_tokens += sum(map(_OUTPUT, step.requests))
         step.ended_s = time.monotonic()
         self._last = step
 
