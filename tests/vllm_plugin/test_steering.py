@@ -19,6 +19,7 @@ class Engine:
         self.now_s = 1000.0
         self.is_async = is_async
         self.waiting = []
+        self.told = {}
         monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
         self.request = SimpleNamespace(
             request_id="r", num_computed_tokens=10, num_prompt_tokens=5, num_tokens=11, num_output_tokens=6,
@@ -65,7 +66,7 @@ class Engine:
 
     def done(self, output):
         tokens = [1, 2][: output.num_scheduled_tokens["r"]]
-        answer = SimpleNamespace(sampled_token_ids=[tokens], req_id_to_index={"r": 0})
+        answer = SimpleNamespace(sampled_token_ids=[tokens], req_id_to_index={"r": 0}, **self.told)
         self.steering.before_update(output, answer)
         self.request.num_output_tokens += len(tokens)
         self.steering.after_update(output)
@@ -106,3 +107,12 @@ def test_a_step_counts_under_the_drafts_that_it_verified(monkeypatch, is_async):
         full = (cell.steps,) * cell.num_speculative_tokens
         assert cell.drafted_at[: cell.num_speculative_tokens] == full
         assert not any(cell.drafted_at[cell.num_speculative_tokens :])
+
+
+def test_drafts_that_the_engine_did_not_verify_are_not_counted(monkeypatch):
+    """One of three was kept, one rejected, and at the third nobody looked."""
+    engine = Engine(monkeypatch, is_async=True)
+    engine.told = {"specctl_rejected": [1]}
+    engine.run(10)
+    (cell,) = engine.steering.telemetry().cells
+    assert (cell.drafted_at, cell.accepted_at, cell.verified_tokens) == ((10, 10, 0), (10, 0, 0), 30)

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, lt
+from operator import add, attrgetter, lt
 from typing import Any
 
 from specctl import __version__
@@ -25,6 +25,7 @@ from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.sampling import sampled_verification_problem
+from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.service import handle
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env
@@ -211,9 +212,13 @@ class Steering:
         if not sampled:
             step.accepted = [0] * len(step.requests)
             return
-        rows = map(model_runner_output.req_id_to_index.__getitem__, step.request_ids)
+        rows = list(map(model_runner_output.req_id_to_index.__getitem__, step.request_ids))
         numbers = map(len, map(sampled.__getitem__, rows))
         step.accepted = [number - 1 if number else 0 for number in numbers]
+        rejected = rejected_of(model_runner_output)
+        if rejected is not None:
+            verified = map(add, step.accepted, map(rejected.__getitem__, rows))
+            step.drafted = list(map(min, step.drafted, verified))
 
     @_never_fatal
     def after_update(self, scheduler_output: Any) -> None:
