@@ -20,6 +20,7 @@ METHODS = {
         "rejection_sample_method": "block",
     },
     "specctl_hybrid": {"method": "specctl_hybrid", "model": "reference-peagle"},
+    "specctl_suffix, adaptive": {"method": "specctl_suffix", "enable_adaptive_verification": True},
     "eagle3": {"method": "eagle3", "model": "reference-eagle3", "specctl": {}},
 }
 """A stock method is steered by the block specctl."""
