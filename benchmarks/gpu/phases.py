@@ -1,0 +1,238 @@
+"""A load of phases on a real server: ``specctl autotune`` against every static setting of the table.
+
+    python -m benchmarks.gpu.phases --model FOLDER --copying FILE --chat FILE --output FILE
+
+One server with specctl_suffix and one that never speculates, a closed loop of requests. A phase is a kind of
+text and a number of requests at a time; the phases go up through the numbers and down again. Each static
+setting is held for a short while of each phase, before the daemon's run and after it; the daemon starts
+before its first phase and stays through all of them. Tokens are the server's own count. Texts are lists of
+token ids: copying prompts as benchmarks.gpu.prompts writes them, decoded greedily, and chat texts of which
+each request gets a part of its own, sampled at a temperature of 0.8, so that no answer comes twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.autotune import autotune
+from benchmarks.lossless import put_table
+from benchmarks.provenance import provenance
+from benchmarks.server import Server, vllm_server
+
+_TOKENS = "vllm:generation_tokens"
+_CHAT_TOKENS = 256
+_SETTLE_S = 1.0
+"""Of a static setting's hold, not counted: requests of the one before are still in their drafts."""
+_LEASE_MAX_S = 120
+_Bodies = Iterator[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    kind: str
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.concurrency}"
+
+
+def phases(numbers: Sequence[int]) -> list[Phase]:
+    """Up through the numbers and down again; both kinds at each number."""
+    up = [
+        Phase(kind, number)
+        for number, kind in zip(numbers, itertools.cycle(("copying", "chat")), strict=False)
+    ]
+    other = {"copying": "chat", "chat": "copying"}
+    return up + [Phase(other[phase.kind], phase.concurrency) for phase in reversed(up)]
+
+
+def bodies_of(copying: Sequence[list[int]], chat: Sequence[int], max_tokens: int) -> dict[str, _Bodies]:
+    """Endless requests of each kind."""
+    generator = random.Random(0)
+
+    def of_chat() -> _Bodies:
+        while True:
+            at = generator.randrange(len(chat) - _CHAT_TOKENS)
+            yield {"prompt": list(chat[at : at + _CHAT_TOKENS]), "temperature": 0.8}
+
+    def of_copying() -> _Bodies:
+        for prompt in itertools.cycle(copying):
+            yield {"prompt": prompt, "temperature": 0.0}
+
+    common = {"model": "model", "max_tokens": max_tokens, "ignore_eos": True}
+    made = {"copying": of_copying(), "chat": of_chat()}
+    return {kind: ({**common, **body} for body in one) for kind, one in made.items()}
+
+
+async def count(client: httpx.AsyncClient) -> tuple[float, float]:
+    """(time.monotonic, output tokens that the server has counted so far)."""
+    text = (await client.get("/metrics")).text
+    families = text_string_to_metric_families(text)
+    tokens = sum(
+        sample.value
+        for family in families
+        if family.name == _TOKENS
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    )
+    return time.monotonic(), tokens
+
+
+@contextlib.asynccontextmanager
+async def load(client: httpx.AsyncClient, bodies: _Bodies, concurrency: int) -> Any:
+    async def worker() -> None:
+        while True:
+            (await client.post("/v1/completions", json=next(bodies))).raise_for_status()
+
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+    try:
+        yield
+        for ended in (task for task in workers if task.done()):
+            ended.result()
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def held(client: httpx.AsyncClient, seconds: float, settle_s: float = 0.0) -> float:
+    """Output tokens per second under the load that runs."""
+    await asyncio.sleep(settle_s)
+    began_s, before = await count(client)
+    await asyncio.sleep(seconds)
+    ended_s, after = await count(client)
+    return (after - before) / (ended_s - began_s)
+
+
+async def statics(
+    client: httpx.AsyncClient,
+    off: httpx.AsyncClient,
+    bodies: Mapping[str, _Bodies],
+    arguments: argparse.Namespace,
+) -> dict[str, dict[str, float]]:
+    """By phase and setting, tokens/s; "never enabled" is the other server's."""
+    found: dict[str, dict[str, float]] = {}
+    for phase in phases(arguments.requests):
+        row = found[str(phase)] = {}
+        async with load(client, bodies[phase.kind], phase.concurrency):
+            await asyncio.sleep(arguments.fill_s)
+            for number in arguments.settings:
+                await put_table(client, number)
+                row[str(number)] = await held(client, arguments.static_s, _SETTLE_S)
+        async with load(off, bodies[phase.kind], phase.concurrency):
+            await asyncio.sleep(arguments.fill_s)
+            row["never enabled"] = await held(off, arguments.static_s, _SETTLE_S)
+        print(phase, {name: round(value) for name, value in row.items()}, flush=True)
+    return found
+
+
+async def tuned(
+    client: httpx.AsyncClient, url: str, bodies: Mapping[str, _Bodies], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """By phase, tokens/s of the whole phase, the daemon's search included."""
+    found = {}
+    with autotune(url, arguments.folder, policy=arguments.policy):
+        for phase in phases(arguments.requests):
+            async with load(client, bodies[phase.kind], phase.concurrency):
+                found[str(phase)] = await held(client, arguments.phase_s)
+            print("autotune", phase, round(found[str(phase)]), flush=True)
+    return found
+
+
+async def lease_ended(client: httpx.AsyncClient) -> None:
+    """The stopped daemon's table is refused to others until then."""
+    for _ in range(_LEASE_MAX_S):
+        try:
+            return await put_table(client, 0)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.CONFLICT:
+                raise
+        await asyncio.sleep(1.0)
+    raise RuntimeError(f"the daemon's lease has not ended after {_LEASE_MAX_S} s")
+
+
+async def measured(server: Server, off: Server, arguments: argparse.Namespace) -> dict[str, Any]:
+    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
+    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
+    bodies = bodies_of(copying, chat, arguments.max_tokens)
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client,
+        httpx.AsyncClient(base_url=off.url, timeout=600, limits=limits) as other,
+    ):
+        before = await statics(client, other, bodies, arguments)
+        daemon = await tuned(client, server.url, bodies, arguments)
+        await lease_ended(client)
+        after = await statics(client, other, bodies, arguments)
+    held_for = {
+        phase: {name: mean((row[name], after[phase][name])) for name in row} for phase, row in before.items()
+    }
+    return {"static": held_for, "static, before": before, "static, after": after, "autotune": daemon}
+
+
+def figures(found: Mapping[str, Any], settings: Sequence[int]) -> dict[str, Any]:
+    """Every phase weighs the same time."""
+    static, daemon = found["static"], found["autotune"]
+    names = [str(number) for number in settings]
+    best_of_each = mean(max(row[name] for name in names) for row in static.values())
+    single = {name: mean(row[name] for row in static.values()) for name in names}
+    best = max(single, key=lambda name: single[name])
+    own = mean(daemon.values())
+    return {
+        "against the best static setting of each phase": round(own / best_of_each, 4),
+        "best single static setting": int(best),
+        "against it": round(own / single[best], 4),
+        "against never enabled, by phase": {
+            phase: round(daemon[phase] / row["never enabled"], 4) for phase, row in static.items()
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--copying", type=Path, required=True, help="JSON list of prompts")
+    parser.add_argument("--chat", type=Path, required=True, help="JSON list of texts")
+    parser.add_argument("--requests", type=int, nargs="*", default=[1, 16, 64, 256])
+    parser.add_argument("--settings", type=int, nargs="*", default=[0, 1, 2, 3, 5, 8])
+    parser.add_argument("--phase-s", type=float, default=30.0, help="of each phase under the daemon")
+    parser.add_argument("--static-s", type=float, default=3.0)
+    parser.add_argument("--fill-s", type=float, default=2.0, help="until a phase's requests are under way")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--policy", default="balanced")
+    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/phases"), help="for logs")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    config = {"method": "specctl_suffix", "num_speculative_tokens": max(arguments.settings)}
+    with contextlib.ExitStack() as stack:
+        server, off = (
+            stack.enter_context(
+                vllm_server(arguments.model, arguments.folder / f"{name}.log", asked, arguments.serve)
+            )
+            for name, asked in (("server", config), ("off", None))
+        )
+        found = asyncio.run(measured(server, off, arguments))
+    result = figures(found, arguments.settings)
+    report = {"provenance": provenance(), "figures": result, "tokens/s": found}
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
