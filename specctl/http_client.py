@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import httpx
@@ -48,6 +50,16 @@ def read_token(path: Path) -> str:
     return token
 
 
+@lru_cache(maxsize=1)
+def _usual_trust() -> ssl.SSLContext:
+    """Made once: reading the certificates takes longer than a look at a target."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    return _usual_trust() if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+
+
 class HttpClient:
     """One kept-alive connection to one target; use as an asynchronous context manager or call ``close``."""
 
@@ -58,7 +70,9 @@ class HttpClient:
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
         body_max_bytes: int = BODY_MAX_BYTES,
+        ca_file: Path | None = None,
     ) -> None:
+        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable."""
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
@@ -69,7 +83,7 @@ class HttpClient:
             timeout=timeout_s,
             follow_redirects=False,
             trust_env=False,
-            verify=target.startswith("https"),
+            verify=_trust(ca_file) if target.startswith("https") else False,
             limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
         )
 

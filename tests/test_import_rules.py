@@ -100,6 +100,12 @@ def test_only_the_command_line_knows_the_simulator(path: Path) -> None:
     assert not {module for module in imports(path) if module.startswith("specctl.simulate")}
 
 
+@pytest.mark.parametrize("path", sources("specctl/targets"), ids=name)
+def test_targets_know_no_other_stage(path: Path) -> None:
+    allowed = SHARED | {"targets"}
+    assert {m.split(".")[1] for m in imports(path) if m.startswith("specctl.")} <= allowed
+
+
 @pytest.mark.parametrize("path", sources("plugins"), ids=name)
 def test_plugins_never_import_the_daemon(path: Path) -> None:
     banned = STAGES | {"cli", "types", "http_client"}

@@ -67,9 +67,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("autotune", help="watch servers and retune them", description=_AUTOTUNE)
-    command.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
+    words = "a file, or a shipped policy's name; with --targets: for servers that no rule of it matches"
+    command.add_argument("--policy", metavar="FILE", help=words)
     command.add_argument(
-        "--target", required=True, action="append", metavar="URL", help="repeat for more servers"
+        "--target", default=[], action="append", metavar="URL", help="repeat for more servers"
+    )
+    command.add_argument(
+        "--targets", type=Path, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
     )
     command.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token with the control scope"
@@ -83,7 +87,7 @@ def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument(
         "--log-level", default=argparse.SUPPRESS, choices=("debug", "info", "warning", "error")
     )
-    command.set_defaults(run=_autotune)
+    command.set_defaults(run=_autotune, refuse=command.error)
 
 
 _AUTOTUNE = (

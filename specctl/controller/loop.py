@@ -81,6 +81,11 @@ class TargetLoop:
         self._expected: tuple[int, dict[int, int]] | None = None
         self._outcome: PendingOutcome | None = None
 
+    @property
+    def boot_id(self) -> str | None:
+        """Of the engine at the last look; None for a stock server, and before the first look."""
+        return self._boot_id
+
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             started_s = self._clock.now_s()

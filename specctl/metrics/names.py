@@ -14,6 +14,7 @@ __all__ = [
     "NUM_SPECULATIVE_TOKENS",
     "POLICY_VALID",
     "PREDICTED_TOKENS",
+    "TARGETS",
     "TARGET_UP",
     "TICK_SECONDS",
     "Metric",
@@ -50,3 +51,4 @@ ACCEPTANCE_SURVIVAL = Metric(
 )
 TICK_SECONDS = Metric("specctl_tick_seconds", "Seconds of one look, decision and change.")
 POLICY_VALID = Metric("specctl_policy_valid_ratio", "1 when the policy file on disk is the one in force.", ())
+TARGETS = Metric("specctl_watched_targets", "Servers that are watched or steered.", ())
