@@ -160,6 +160,8 @@ class Reason(StrEnum):
     PROBE = "probe"
     PROBE_END = "probe_end"
     LATENCY_BOUND = "latency_bound"
+    CANARY_WAIT = "canary_wait"
+    ROLLBACK = "rollback"
     IDLE = "idle"
     NOT_MEASURED = "not_measured"
     NOT_CONTROLLABLE = "not_controllable"

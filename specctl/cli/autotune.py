@@ -16,6 +16,7 @@ from specctl.clock import SystemClock
 from specctl.controller.audit import AuditLog
 from specctl.controller.daemon import Fleet, stop_on_signals
 from specctl.controller.loop import TargetLoop
+from specctl.controller.rollout import RolloutGroup
 from specctl.errors import TargetError
 from specctl.estimate.pooled_fit import prepare
 from specctl.http_client import HttpClient, read_token
@@ -46,6 +47,7 @@ def autotune(options: argparse.Namespace) -> int:
     audit = AuditLog(options.audit_log, clock)
     exporter = Exporter()
     owner = owner_name(_name(options, policies))
+    groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
         client = HttpClient(assignment.target.url, token=token)
@@ -61,6 +63,7 @@ def autotune(options: argparse.Namespace) -> int:
             clock=clock,
             audit=audit,
             exporter=exporter,
+            group=groups.setdefault(assignment.group, RolloutGroup()),
         )
 
     prepare()

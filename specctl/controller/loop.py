@@ -18,6 +18,7 @@ from specctl.controller.audit import AuditLog, change_record
 from specctl.controller.core import present_values, step
 from specctl.controller.forecast import bucket_bounds
 from specctl.controller.outcome import PendingOutcome, pending_outcome
+from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
 from specctl.estimate.step_cost import DiscountedStepCost
@@ -58,7 +59,9 @@ class TargetLoop:
         clock: Clock,
         audit: AuditLog,
         exporter: Exporter,
+        group: RolloutGroup | None = None,
     ) -> None:
+        """``group``: the servers that change one after another; None: this one is alone."""
         self.target = target
         self._observer = observer
         self._actuator = actuator
@@ -67,6 +70,7 @@ class TargetLoop:
         self._clock = clock
         self._audit = audit
         self._exporter = exporter
+        self._group = group or RolloutGroup()
         self._failures = 0
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
@@ -87,6 +91,7 @@ class TargetLoop:
         return self._boot_id
 
     async def run(self, stop: asyncio.Event) -> None:
+        self._group.join(self.target)
         while not stop.is_set():
             started_s = self._clock.now_s()
             try:
@@ -99,6 +104,7 @@ class TargetLoop:
             took_s = self._clock.now_s() - started_s
             self._exporter.ticked(self.target, took_s)
             await self._clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
+        self._group.leave(self.target)
         await self._observer.close()
         if self._expected is not None:
             logger.info("%s: the table stays until its lease ends", self.target)
@@ -120,11 +126,24 @@ class TargetLoop:
         observation = self._adjusted(observation)
         self._exporter.observed(observation)
         self._check_read_back(observation)
-        decision, self._state = step(observation, self._state, self._source.policy)
+        before = self._state
+        decision, self._state = step(observation, before, self._source.policy)
+        decision = self._admitted(observation, decision, before)
         self._exporter.decided(decision)
         self._collect_outcome(observation)
         await self._act(observation, decision)
         return decision
+
+    def _admitted(self, observation: Observation, decision: Decision, before: ControllerState) -> Decision:
+        """What of it the group lets through now."""
+        admission = self._group.admit(observation, decision, self._source.policy.rollout)
+        self._state = unremembered(self._state, before, decision, admission.held)
+        for event in admission.events:
+            level = logging.WARNING if event.event == "rollback" else logging.INFO
+            logger.log(level, "%s: %s", event.target, event.words)
+            record = {"owner": self._owner, "explanation": event.words, **event.record}
+            self._audit.write(event.event, event.target, record)
+        return admission.decision
 
     def _went_down(self, error: str) -> None:
         self._failures += 1
