@@ -162,6 +162,7 @@ class Reason(StrEnum):
     LATENCY_BOUND = "latency_bound"
     CANARY_WAIT = "canary_wait"
     ROLLBACK = "rollback"
+    FROZEN = "frozen"
     IDLE = "idle"
     NOT_MEASURED = "not_measured"
     NOT_CONTROLLABLE = "not_controllable"

@@ -64,6 +64,7 @@ def autotune(options: argparse.Namespace) -> int:
             audit=audit,
             exporter=exporter,
             group=groups.setdefault(assignment.group, RolloutGroup()),
+            is_frozen=lambda: roster.is_frozen,
         )
 
     prepare()

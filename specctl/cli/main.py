@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_autotune(commands)
     _add_policy(commands)
+    _add_freeze(commands)
     _add_status(commands)
     _add_corpus(commands)
     _add_simulate(commands)
@@ -107,6 +108,19 @@ def _add_policy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action = actions.add_parser(name, help=words, description=words)
         action.add_argument("file", nargs="?" if name == "schema" else None, metavar="FILE")
         action.set_defaults(run=run)
+
+
+def _add_freeze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    for name, words in (
+        ("freeze", "hold the tables of running servers as they are: nothing is changed, leases are renewed"),
+        ("thaw", "end a freeze"),
+    ):
+        command = commands.add_parser(name, help=words, description=f"{words}. {_FREEZE}")
+        command.add_argument("file", metavar="FILE", help="the policy file or targets file of the daemon")
+        command.set_defaults(run=_freeze, is_frozen=name == "freeze")
+
+
+_FREEZE = "Sets the key `frozen` in the file, which the daemon takes up within a second."
 
 
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -171,6 +185,12 @@ def _autotune(options: argparse.Namespace) -> int:
     from specctl.cli.autotune import autotune
 
     return autotune(options)
+
+
+def _freeze(options: argparse.Namespace) -> int:
+    from specctl.cli.freeze import freeze
+
+    return freeze(options.file, is_frozen=options.is_frozen)
 
 
 def _policy_validate(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ _KEPT = {
     Reason.LATENCY_BOUND: "latency bound",
     Reason.CANARY_WAIT: "waits for a canary",
     Reason.ROLLBACK: "rolled back",
+    Reason.FROZEN: "frozen",
 }
 
 

@@ -33,6 +33,7 @@ class Exporter:
         self._policy = self._gauge(names.POLICY_VALID)
         tick = names.TICK_SECONDS
         self._tick = Summary(tick.name, tick.help, tick.labels, registry=self.registry)
+        self._frozen = self._gauge(names.FROZEN)
         self._targets = self._gauge(names.TARGETS)
         self._policy.set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
@@ -82,6 +83,9 @@ class Exporter:
 
     def lease(self, target: str, *, is_held: bool) -> None:
         self._at(self._lease, target).set(1 if is_held else 0)
+
+    def frozen(self, target: str, *, is_frozen: bool) -> None:
+        self._at(self._frozen, target).set(1 if is_frozen else 0)
 
     def ticked(self, target: str, seconds: float) -> None:
         self._at(self._tick, target).observe(seconds)

@@ -123,6 +123,9 @@ class PolicySettings(BaseModel):
     name: str = Field(
         default="", max_length=64, pattern=r"^[A-Za-z0-9_.-]*$", description="For logs and the table's owner."
     )
+    frozen: bool = Field(
+        default=False, description="true: change nothing, renew leases so that the tables in force hold."
+    )
     poll_interval_s: float = Field(default=1.0, ge=0.1, le=60, description="Seconds between two looks.")
     lease_s: float = Field(
         default=10.0,

@@ -51,7 +51,7 @@ class TargetsFile:
         self.refusal: str | None = None
         self._find_policy = find_policy
         self._stamp = self._read_stamp()
-        self.rules, self.sources = self._load()
+        self.rules, self.sources, self.frozen = self._load()
 
     def refresh(self) -> bool:
         """True when a changed file was taken. Logs a refusal once for each wrong state of the file."""
@@ -60,7 +60,7 @@ class TargetsFile:
             return False
         self._stamp = stamp
         try:
-            self.rules, self.sources = self._load()
+            self.rules, self.sources, self.frozen = self._load()
         except (TargetsError, PolicyError) as error:
             self.refusal = str(error)
             logger.error("targets refused, the last good ones stay:\n%s", error)
@@ -69,10 +69,10 @@ class TargetsFile:
         logger.info("%s: new targets taken", self.path)
         return True
 
-    def _load(self) -> tuple[tuple[Rule, ...], tuple[TargetSource, ...]]:
+    def _load(self) -> tuple[tuple[Rule, ...], tuple[TargetSource, ...], bool]:
         settings, lines = parse_targets(read_text(self.path, TargetsError, FILE_MAX_BYTES), str(self.path))
         rules = tuple(self._rule(rule, lines, i) for i, rule in enumerate(settings.policies))
-        return rules, _sources(settings.targets, str(self.path), lines)
+        return rules, _sources(settings.targets, str(self.path), lines), settings.frozen
 
     def _rule(self, rule: PolicyRule, lines: dict[KeyPath, int], index: int) -> Rule:
         try:

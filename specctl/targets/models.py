@@ -79,6 +79,7 @@ class TargetsSettings(BaseModel):
 
     model_config = STRICT
 
+    frozen: bool = Field(default=False, description="true: all these targets keep their tables.")
     policies: tuple[PolicyRule, ...] = Field(
         default=(), max_length=256, description="The first rule that matches a target's labels wins."
     )

@@ -47,6 +47,11 @@ class LiveRoster:
         refusal = self._file.refusal if self._file is not None else None
         return (*self._failing.values(), *([refusal] if refusal else []))
 
+    @property
+    def is_frozen(self) -> bool:
+        """The targets file says that nothing is to be changed."""
+        return self._file is not None and self._file.frozen
+
     def assignments(self) -> Sequence[Assignment]:
         rules = (*(self._file.rules if self._file is not None else ()), *self._rules)
         seen: dict[str, Assignment] = {}

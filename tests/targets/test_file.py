@@ -57,7 +57,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("- a", "expected a mapping"),
         ("targets: [}", "not YAML"),
         ("policies: []", "t:1: targets: missing"),
-        ("targets: []\npolices: []", "t:2: polices: unknown key. Allowed here: policies, targets"),
+        ("targets: []\npolices: []", "t:2: polices: unknown key. Allowed here: frozen, policies, targets"),
         ("targets:\n  - url: a:1\n    lables: {}", "t:3: targets.0.lables: unknown key. Allowed here: dns,"),
         ("targets:\n  - url: a:1\n    dns: b:2", "expected one of url, dns, kubernetes; got url and dns"),
         ("targets:\n  - labels: {}", "expected one of url, dns, kubernetes; got none"),
