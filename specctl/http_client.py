@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import httpx
 
 from specctl.errors import SpecctlError, TargetError
+from specctl.http_wire import Connection, WireError
 
 __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
 
@@ -61,7 +64,10 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 class HttpClient:
-    """One kept-alive connection to one target; use as an asynchronous context manager or call ``close``."""
+    """One kept-alive connection to one target; use as an asynchronous context manager or call ``close``.
+
+    Follows no redirects and uses no proxy.
+    """
 
     def __init__(
         self,
@@ -76,16 +82,12 @@ class HttpClient:
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._client = httpx.AsyncClient(
-            base_url=target,
-            headers=headers,
-            timeout=timeout_s,
-            follow_redirects=False,
-            trust_env=False,
-            verify=_trust(ca_file) if target.startswith("https") else False,
-            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
-        )
+        url = httpx.URL(target)
+        self._tls = _trust(ca_file) if url.scheme == "https" else None
+        self._address = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
+        self._path = url.raw_path.rstrip(b"/")
+        self._headers = _headers(url, token)
+        self._idle: Connection | None = None
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -94,7 +96,9 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._idle is not None:
+            await self._idle.close()
+            self._idle = None
 
     async def get(self, path: str) -> Response:
         return await self._send("GET", path, None)
@@ -103,23 +107,56 @@ class HttpClient:
         return await self._send("PUT", path, json_body)
 
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise TargetError(f"{self.target}{path!r}: not a path")
+        more = b"" if json_body is None else _JSON_BODY % len(json_body)
+        head = b"%s %s%s HTTP/1.1\r\n" % (method.encode(), self._path, path.encode())
+        request = b"".join((head, self._headers, more, b"\r\n", json_body or b""))
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._exchange(method, path, json_body)
-        except (TimeoutError, httpx.TimeoutException) as error:
+                return await self._exchange(request, may_repeat=json_body is None)
+        except TimeoutError as error:
             raise TargetError(f"{self.target}{path}: no answer within {self._timeout_s:g} s") from error
-        except httpx.HTTPError as error:
+        except WireError as error:
+            raise TargetError(f"{self.target}{path}: {error}") from error
+        except OSError as error:
             words = str(error) or type(error).__name__
             raise TargetError(f"{self.target}{path}: cannot be reached ({words})") from error
 
-    async def _exchange(self, method: str, path: str, json_body: bytes | None) -> Response:
-        headers = {} if json_body is None else {"Content-Type": "application/json"}
-        async with self._client.stream(method, path, content=json_body, headers=headers) as response:
-            chunks: list[bytes] = []
-            size = 0
-            async for chunk in response.aiter_bytes():
-                size += len(chunk)
-                if size > self._body_max_bytes:
-                    raise TargetError(f"{self.target}{path}: answer over {self._body_max_bytes} bytes")
-                chunks.append(chunk)
-            return Response(response.status_code, b"".join(chunks))
+    async def _exchange(self, request: bytes, *, may_repeat: bool) -> Response:
+        connection, self._idle = self._idle, None
+        if connection is not None and connection.is_usable:
+            try:
+                return await self._ask(connection, request)
+            except (OSError, WireError):
+                # A server may close an idle connection just as a request is on its way.
+                if connection.has_answered or not may_repeat:
+                    raise
+        elif connection is not None:
+            await connection.close()
+        connection = await Connection.open(*self._address, self._tls)
+        return await self._ask(connection, request)
+
+    async def _ask(self, connection: Connection, request: bytes) -> Response:
+        try:
+            status, body = await connection.exchange(request, self._body_max_bytes)
+        except BaseException:
+            connection.abort()
+            raise
+        if self._idle is None and connection.is_usable:
+            self._idle = connection
+        else:
+            await connection.close()
+        return Response(status, body)
+
+
+_JSON_BODY = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+
+
+def _headers(url: httpx.URL, token: str | None) -> bytes:
+    lines = [b"Host: " + url.netloc, b"User-Agent: specctl", b"Accept: */*"]
+    if token is not None:
+        lines.append(b"Authorization: Bearer " + token.encode("ascii"))
+    elif url.userinfo:
+        lines.append(b"Authorization: Basic " + base64.b64encode(unquote_to_bytes(url.userinfo)))
+    return b"".join(line + b"\r\n" for line in lines)
