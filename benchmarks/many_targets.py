@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -73,42 +74,58 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             subprocess.Popen(daemon_command, cwd=ROOT, stderr=log) as daemon,
         ):
             time.sleep(options.warm_up)
-            _ask(servers, "count")
-            before_s, started_s = _cpu_s(daemon.pid), time.monotonic()
+            began = _ask(servers, "count")
+            before_s = _cpu_s(daemon.pid)
             time.sleep(options.seconds)
-            cpu_s, took_s = _cpu_s(daemon.pid) - before_s, time.monotonic() - started_s
+            cpu_s = _cpu_s(daemon.pid) - before_s
             counts = _ask(servers, "count")
+            took_s = float(counts["at_s"]) - float(began["at_s"])
             memory_mb = _memory_mb(daemon.pid)
             daemon.terminate()
             daemon.wait()
         servers.stdin.close()
-    looks = int(counts["looks"])
+    looks = counts["looks"]
     return {
         "targets": options.targets,
         "cpu_s_per_s": round(cpu_s / took_s, 3),
         "looks_per_s": round(looks / took_s, 1),
         "cpu_ms_per_look": round(1e3 * cpu_s / max(looks, 1), 3),
         "interval_s": counts["interval_s"],
-        "puts_per_s": round(int(counts["puts"]) / took_s, 1),
+        "puts_per_s": round(counts["puts"] / took_s, 1),
         "memory_mb": memory_mb,
         "seconds": options.seconds,
     }
 
 
-def _ask(servers: subprocess.Popen[str], words: str) -> dict[str, object]:
+def _ask(servers: subprocess.Popen[str], words: str) -> dict[str, Any]:
     assert servers.stdin is not None
     assert servers.stdout is not None
     servers.stdin.write(f"{words}\n")
     servers.stdin.flush()
-    answer: dict[str, object] = json.loads(servers.stdout.readline())
+    answer: dict[str, Any] = json.loads(servers.stdout.readline())
     return answer
 
 
+class _QuickEngine(FakeEngine):
+    """Looks its table up once for each version: 500 of these must fit into one core."""
+
+    _known: tuple[tuple[int, str], dict[int, int]] = ((-1, ""), {})
+
+    def tokens_at(self, decode_batch: int) -> int:
+        key = self.version, self.state.value
+        if self._known[0] != key:
+            self._known = key, {}
+        values = self._known[1]
+        if decode_batch not in values:
+            values[decode_batch] = super().tokens_at(decode_batch)
+        return values[decode_batch]
+
+
 class _Server:
-    """One engine behind one port. Its time goes on when it is asked."""
+    """One engine behind one port. Its time goes on, a second at most, when its telemetry is read."""
 
     def __init__(self, seed: int) -> None:
-        self.engine = FakeEngine(start_tokens=4, seed=seed)
+        self.engine = _QuickEngine(start_tokens=4, seed=seed)
         for batch in (1, 2, 3, 4, 6, 8):
             self.engine.traffic = Traffic(decode_batch=batch)
             self.engine.advance(1.0)
@@ -116,6 +133,7 @@ class _Server:
         self.engine.mangle["/metrics"] = lambda page: page + PADDING
         self.asked_s = time.monotonic()
         self.looks_s: list[float] = []
+        self.looks = 0
         self.puts = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,11 +148,12 @@ class _Server:
             writer.close()
 
     def answer(self, method: str, path: str, body: bytes) -> bytes:
-        now_s = time.monotonic()
-        self.engine.advance(now_s - self.asked_s)
-        self.asked_s = now_s
         if path == TELEMETRY:
+            now_s = time.monotonic()
+            self.engine.advance(min(now_s - self.asked_s, 1.0))
+            self.asked_s = now_s
             self.looks_s.append(now_s)
+            self.looks += 1
         self.puts += method == "PUT"
         status, answer = self.engine.answer(method, path, {}, body)
         answer = self.engine.mangle.get(path, lambda raw: raw)(answer)
@@ -162,12 +181,13 @@ def _counts(servers: list[_Server]) -> dict[str, object]:
     intervals = [b - a for s in servers for a, b in zip(s.looks_s, s.looks_s[1:], strict=False)]
     cuts = statistics.quantiles(intervals, n=100) if len(intervals) > 1 else [0.0] * 99
     told = {
-        "looks": sum(len(server.looks_s) for server in servers),
+        "at_s": time.monotonic(),
+        "looks": sum(server.looks for server in servers),
         "puts": sum(server.puts for server in servers),
         "interval_s": {"p50": round(cuts[49], 3), "p95": round(cuts[94], 3), "p99": round(cuts[98], 3)},
     }
     for server in servers:
-        server.looks_s, server.puts = server.looks_s[-1:], 0
+        server.looks_s, server.looks, server.puts = server.looks_s[-1:], 0, 0
         server.engine.puts.clear()
     return told
 

