@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_S = 1.0
 SPREAD_S = 1.0
+DOUBLE_S = 600.0
+"""A name may move to another server: what was one server is looked at again after this."""
 
 _File = TypeVar("_File")
 _FileOut = TypeVar("_FileOut", covariant=True)
@@ -76,7 +78,8 @@ class Fleet(Generic[_File]):
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._ending: dict[str, _Running] = {}
-        self._doubles: dict[str, str] = {}
+        # By key: the address that is steered instead, and until when that is taken for granted.
+        self._doubles: dict[str, tuple[str, float]] = {}
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -134,18 +137,21 @@ class Fleet(Generic[_File]):
     def _find_doubles(self, wanted: Collection[str]) -> None:
         """One server under two addresses is known by its ``boot_id``; the address that came first stays."""
         firsts: dict[str, str] = {}
+        now_s = self._clock.now_s()
         for key, running in self._running.items():
             boot_id = running.loop.boot_id
             if boot_id is None or key in self._doubles:
                 continue
             first = firsts.setdefault(boot_id, key)
             if first != key and key in wanted:
-                self._doubles[key] = first
+                self._doubles[key] = first, now_s + DOUBLE_S
                 logger.warning(
                     "%s: the same server as %s; steered once", running.assignment.target.url, first
                 )
         self._doubles = {
-            key: first for key, first in self._doubles.items() if key in wanted and first in wanted
+            key: (first, until_s)
+            for key, (first, until_s) in self._doubles.items()
+            if key in wanted and first in wanted and now_s < until_s
         }
 
 

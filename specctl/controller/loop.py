@@ -78,6 +78,8 @@ class TargetLoop:
         self._audit = audit
         self._exporter = exporter
         self._group = group or RolloutGroup()
+        # Before the first look of any of them: the first one to look must not think that it is alone.
+        self._group.join(target)
         self._is_frozen = is_frozen
         self._was_frozen = False
         self._failures = 0
@@ -101,7 +103,6 @@ class TargetLoop:
         return self._boot_id
 
     async def run(self, stop: asyncio.Event) -> None:
-        self._group.join(self.target)
         while not stop.is_set():
             started_s = self._clock.now_s()
             try:

@@ -17,6 +17,7 @@ from specctl.contract.table import TableState
 from specctl.controller.audit import AuditLog
 from specctl.controller.daemon import Fleet
 from specctl.controller.loop import TargetLoop
+from specctl.controller.rollout import RolloutGroup
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
 from specctl.observe.vllm import VllmObserver
@@ -141,15 +142,24 @@ def test_a_server_under_two_addresses_is_steered_once(caplog: pytest.LogCaptureF
         rig.roster.set("b:1", "name:1")
         await passes()
         assert rig.live == ["http://b:1", "http://name:1"]
+        rig.roster.set("name:1", "b:1", "a:1")
+        await passes()
+        assert rig.live == ["http://b:1", "http://name:1"]
+        rig.boot_ids["http://a:1"] = "boot-3"
+        for _ in range(20):
+            await passes()
+        assert rig.live == ["http://a:1", "http://b:1", "http://name:1"]
 
     asyncio.run(rig.run(course))
     assert caplog.text.count("the same server as http://a:1; steered once") == 1
+    assert caplog.text.count("the same server as http://name:1; steered once") == 1
 
 
 class Daemon:
     """A real fleet on fake engines, with the system's clock."""
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    def __init__(self, path: Path, timeout_s: float, group: RolloutGroup | None = None) -> None:
+        self.group = group
         path.write_text("kind: fixed\nnum_speculative_tokens: 5\npoll_interval_s: 0.2\nlease_s: 1.0\n")
         self.path, self.timeout_s = path, timeout_s
         self.clock, self.exporter, self.roster = SystemClock(), Exporter(), Roster()
@@ -168,6 +178,7 @@ class Daemon:
             clock=self.clock,
             audit=audit,
             exporter=self.exporter,
+            group=self.group,
         )
 
     def looks(self, url: str) -> float:
@@ -229,3 +240,23 @@ def test_a_target_that_left_keeps_its_table_until_the_lease_ends(
         daemon.roster.set(engine.url, policy=daemon.path)
         asyncio.run(course())
     assert "the table stays until its lease ends" in caplog.text
+
+
+def test_the_first_server_of_a_group_does_not_think_that_it_is_alone(tmp_path: Path) -> None:
+    """All of them join before the first one looks."""
+
+    async def course() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(daemon.fleet.run(stop))
+        await asyncio.sleep(1.5)
+        stop.set()
+        await task
+
+    with FakeEngine() as first, FakeEngine() as second:
+        daemon = Daemon(tmp_path / "p.yaml", timeout_s=10.0, group=RolloutGroup())
+        for engine in (first, second):
+            engine.traffic = None
+        daemon.roster.set(first.url, second.url, policy=daemon.path)
+        asyncio.run(course())
+        assert [engine.tokens_at(1) for engine in (first, second)] == [0, 0]
+        assert first.puts

@@ -39,7 +39,6 @@ class Group:
         self.loops = [self._loop(client) for client in self.clients]
 
     def _loop(self, client: HttpClient) -> TargetLoop:
-        self.rollout.join(client.target)
         return TargetLoop(
             client.target,
             VllmObserver(client, self.clock),
