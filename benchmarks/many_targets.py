@@ -19,17 +19,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fakes.engine import FakeEngine, Traffic  # noqa: E402
 
-from benchmarks.provenance import provenance  # noqa: E402
+from benchmarks.provenance import provenance, summary  # noqa: E402
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PADDING = b"".join(b'vllm:e2e_request_latency_seconds_bucket{le="%d"} 1.0\n' % i for i in range(600))
+WINDOW_S = 4.0
 TELEMETRY = "/specctl/v1/telemetry"
 
 
@@ -74,35 +74,44 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             subprocess.Popen(daemon_command, cwd=ROOT, stderr=log) as daemon,
         ):
             time.sleep(options.warm_up)
-            began = _ask(servers, "count")
-            before_s = _cpu_s(daemon.pid)
-            time.sleep(options.seconds)
-            cpu_s = _cpu_s(daemon.pid) - before_s
-            counts = _ask(servers, "count")
-            took_s = float(counts["at_s"]) - float(began["at_s"])
+            windows = _windows(servers, daemon.pid, options.seconds)
             memory_mb = _memory_mb(daemon.pid)
             daemon.terminate()
             daemon.wait()
         servers.stdin.close()
-    looks = counts["looks"]
     return {
         "targets": options.targets,
-        "cpu_s_per_s": round(cpu_s / took_s, 3),
-        "looks_per_s": round(looks / took_s, 1),
-        "cpu_ms_per_look": round(1e3 * cpu_s / max(looks, 1), 3),
-        "interval_s": counts["interval_s"],
-        "puts_per_s": round(counts["puts"] / took_s, 1),
+        "cpu_s_per_s": summary([window["cpu_s"] / window["took_s"] for window in windows]),
+        "looks_per_s": summary([window["looks"] / window["took_s"] for window in windows]),
+        "cpu_ms_per_look": summary([1e3 * window["cpu_s"] / window["looks"] for window in windows]),
+        "puts_per_look": summary([window["puts"] / window["looks"] for window in windows]),
+        "interval_s_p95": summary([window["interval_s_p95"] for window in windows]),
         "memory_mb": memory_mb,
-        "seconds": options.seconds,
+        "window_s": WINDOW_S,
+        "load_average": os.getloadavg()[0],
     }
 
 
-def _ask(servers: subprocess.Popen[str], words: str) -> dict[str, Any]:
+def _windows(servers: subprocess.Popen[str], pid: int, seconds: float) -> list[dict[str, float]]:
+    """Short windows, as neighbours on the machine come and go. One without a look is left out."""
+    windows = []
+    before, before_s = _ask(servers, "count"), _cpu_s(pid)
+    for _ in range(max(int(seconds / WINDOW_S), 1)):
+        time.sleep(WINDOW_S)
+        after, after_s = _ask(servers, "count"), _cpu_s(pid)
+        after["took_s"], after["cpu_s"] = after["at_s"] - before["at_s"], after_s - before_s
+        before, before_s = after, after_s
+        if after["looks"]:
+            windows.append(after)
+    return windows
+
+
+def _ask(servers: subprocess.Popen[str], words: str) -> dict[str, float]:
     assert servers.stdin is not None
     assert servers.stdout is not None
     servers.stdin.write(f"{words}\n")
     servers.stdin.flush()
-    answer: dict[str, Any] = json.loads(servers.stdout.readline())
+    answer: dict[str, float] = json.loads(servers.stdout.readline())
     return answer
 
 
@@ -177,14 +186,14 @@ async def _serve(count: int) -> None:
         print(json.dumps(_counts(servers)), flush=True)
 
 
-def _counts(servers: list[_Server]) -> dict[str, object]:
+def _counts(servers: list[_Server]) -> dict[str, float]:
     intervals = [b - a for s in servers for a, b in zip(s.looks_s, s.looks_s[1:], strict=False)]
     cuts = statistics.quantiles(intervals, n=100) if len(intervals) > 1 else [0.0] * 99
     told = {
         "at_s": time.monotonic(),
         "looks": sum(server.looks for server in servers),
         "puts": sum(server.puts for server in servers),
-        "interval_s": {"p50": round(cuts[49], 3), "p95": round(cuts[94], 3), "p99": round(cuts[98], 3)},
+        "interval_s_p95": cuts[94],
     }
     for server in servers:
         server.looks_s, server.looks, server.puts = server.looks_s[-1:], 0, 0

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_S = 1.0
 SPREAD_S = 1.0
+LATE_S = 1.0
+LATE_INTERVAL_S = 60.0
 DOUBLE_S = 600.0
 """A name may move to another server: what was one server is looked at again after this."""
 
@@ -78,6 +80,7 @@ class Fleet(Generic[_File]):
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._ending: dict[str, _Running] = {}
+        self._late_told_s = float("-inf")
         # By key: the address that is steered instead, and until when that is taken for granted.
         self._doubles: dict[str, tuple[str, float]] = {}
 
@@ -90,12 +93,23 @@ class Fleet(Generic[_File]):
         async with asyncio.TaskGroup() as group:
             while not stop.is_set():
                 self._reconcile(group)
-                await self._clock.sleep(CHECK_S, stop)
+                await self._sleep(stop)
                 self._policies.refresh()
                 self._gauge.policy(is_valid=self._policies.is_valid)
             for running in self._running.values():
                 running.stop.set()
         logger.info("stopped")
+
+    async def _sleep(self, stop: asyncio.Event) -> None:
+        """Says when looks come late because there is more to do than one core can."""
+        before_s = self._clock.now_s()
+        await self._clock.sleep(CHECK_S, stop)
+        now_s = self._clock.now_s()
+        late_s = now_s - before_s - CHECK_S
+        if late_s > LATE_S and now_s >= self._late_told_s + LATE_INTERVAL_S:
+            self._late_told_s = now_s
+            words = "this process is %.1f s late with %d targets; leases may run out: use more daemons"
+            logger.warning(words, late_s, len(self._running))
 
     def _reconcile(self, group: asyncio.TaskGroup) -> None:
         wanted = {assignment.target.key: assignment for assignment in self._roster.assignments()}

@@ -155,6 +155,24 @@ def test_a_server_under_two_addresses_is_steered_once(caplog: pytest.LogCaptureF
     assert caplog.text.count("the same server as http://name:1; steered once") == 1
 
 
+def test_a_process_that_is_late_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+
+    class Slow(ManualClock):
+        async def sleep(self, seconds: float, stop: asyncio.Event) -> None:
+            await super().sleep(seconds + 4.0, stop)
+
+    rig.fleet._clock = Slow()
+
+    async def course() -> None:
+        rig.roster.set("a:1", "b:1")
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(rig.run(course))
+    assert "s late with 2 targets; leases may run out" in caplog.text
+
+
 class Daemon:
     """A real fleet on fake engines, with the system's clock."""
 
