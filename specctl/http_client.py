@@ -19,6 +19,7 @@ __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_toke
 
 TIMEOUT_S = 2.0
 BODY_MAX_BYTES = 8 * 1024 * 1024
+CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
 
 
@@ -64,7 +65,7 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 class HttpClient:
-    """One kept-alive connection to one target; use as an asynchronous context manager or call ``close``.
+    """Kept-alive connections to one target; use as an asynchronous context manager or call ``close``.
 
     Follows no redirects and uses no proxy.
     """
@@ -76,9 +77,13 @@ class HttpClient:
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
         body_max_bytes: int = BODY_MAX_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
     ) -> None:
-        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable."""
+        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
+
+        Requests beyond ``connections_max`` at a time wait, and their waiting counts for ``timeout_s``.
+        """
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
@@ -87,7 +92,8 @@ class HttpClient:
         self._address = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
         self._path = url.raw_path.rstrip(b"/")
         self._headers = _headers(url, token)
-        self._idle: Connection | None = None
+        self._places = asyncio.Semaphore(connections_max)
+        self._idle: list[Connection] = []
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -96,15 +102,17 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        if self._idle is not None:
-            await self._idle.close()
-            self._idle = None
+        while self._idle:
+            await self._idle.pop().close()
 
     async def get(self, path: str) -> Response:
         return await self._send("GET", path, None)
 
     async def put(self, path: str, json_body: bytes) -> Response:
         return await self._send("PUT", path, json_body)
+
+    async def post(self, path: str, json_body: bytes) -> Response:
+        return await self._send("POST", path, json_body)
 
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
         if not path.isascii() or not path.isprintable() or " " in path:
@@ -113,7 +121,7 @@ class HttpClient:
         head = b"%s %s%s HTTP/1.1\r\n" % (method.encode(), self._path, path.encode())
         request = b"".join((head, self._headers, more, b"\r\n", json_body or b""))
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s), self._places:
                 return await self._exchange(request, may_repeat=json_body is None)
         except TimeoutError as error:
             raise TargetError(f"{self.target}{path}: no answer within {self._timeout_s:g} s") from error
@@ -124,7 +132,7 @@ class HttpClient:
             raise TargetError(f"{self.target}{path}: cannot be reached ({words})") from error
 
     async def _exchange(self, request: bytes, *, may_repeat: bool) -> Response:
-        connection, self._idle = self._idle, None
+        connection = self._idle.pop() if self._idle else None
         if connection is not None and connection.is_usable:
             try:
                 return await self._ask(connection, request)
@@ -143,8 +151,8 @@ class HttpClient:
         except BaseException:
             connection.abort()
             raise
-        if self._idle is None and connection.is_usable:
-            self._idle = connection
+        if connection.is_usable:
+            self._idle.append(connection)
         else:
             await connection.close()
         return Response(status, body)

@@ -137,6 +137,18 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_anew() -> None:
     assert server.opened == 2
 
 
+def test_no_more_connections_than_allowed() -> None:
+    server = Server([OK] * 5, [OK] * 5, [OK] * 5, [OK] * 5, [OK] * 5)
+
+    async def course(client: HttpClient) -> None:
+        answers = await asyncio.gather(*(client.post(f"/{i}", b"{}") for i in range(12)))
+        assert [answer.body for answer in answers] == [b"hi"] * 12
+
+    server.run(course)
+    assert server.opened == 4
+    assert all(request.startswith(b"POST /") for request in server.requests)
+
+
 def test_only_what_is_safe_is_asked_again() -> None:
     """The connection closes as the second request arrives: it may have been taken up."""
     server = Server([OK, b""], [OK, b""])
