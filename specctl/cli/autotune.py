@@ -37,10 +37,7 @@ logger = logging.getLogger(__name__)
 
 def autotune(options: argparse.Namespace) -> int:
     """Raises SpecctlError for what is wrong before the first look; later failures are logged."""
-    if not options.target and options.targets is None:
-        options.refuse("one of --target and --targets is required")
-    if options.target and options.policy is None:
-        options.refuse("--target needs --policy")
+    _check(options)
     clock = SystemClock()
     policies = PolicyFiles()
     roster = _roster(options, policies, clock)
@@ -78,6 +75,13 @@ def autotune(options: argparse.Namespace) -> int:
         if stop_serving is not None:
             stop_serving()
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not options.target and options.targets is None:
+        options.refuse("one of --target and --targets is required")
+    if options.target and options.policy is None:
+        options.refuse("--target needs --policy")
 
 
 def owner_name(name: str) -> str:

@@ -100,9 +100,8 @@ class RolloutGroup:
         raised: dict[int, int] = {}
         for choice in decision.choices:
             bucket = choice.decode_batch_to
-            if choice.reason is Reason.PROBE and bucket not in rolled_back:
-                member.borrowed.add(bucket)
-                choices.append(choice)
+            if choice.reason is Reason.PROBE:
+                choices.append(self._probing(member, choice, rolled_back, held))
                 continue
             is_raise = self._is_raise(member, choice, decision.time_s)
             why = self._why_not(member, choice, decision, is_alone=is_alone) if is_raise else None
@@ -213,6 +212,17 @@ class RolloutGroup:
         member.borrowed.update(canary.to)
         for bucket in canary.to:
             member.samples.pop(bucket, None)
+
+    def _probing(
+        self, member: _Member, choice: BucketChoice, rolled_back: frozenset[int], held: set[int]
+    ) -> BucketChoice:
+        """A probe is let through, but never in the place of a rollback."""
+        bucket = choice.decode_batch_to
+        if bucket not in rolled_back:
+            member.borrowed.add(bucket)
+            return choice
+        held.add(bucket)
+        return _kept(choice, member.settled[bucket], Reason.ROLLBACK, "a probe waits")
 
     def _is_raise(self, member: _Member, choice: BucketChoice, time_s: float) -> bool:
         """More drafts than this server was granted, and than the group has tried."""

@@ -181,6 +181,21 @@ def test_a_probe_is_let_through_but_what_it_found_is_not() -> None:
     assert b.table[1] == 0
 
 
+def test_a_probe_does_not_stand_in_the_way_of_a_rollback() -> None:
+    course = Course(*(Server(name, table=dict.fromkeys(BUCKETS, 4), rate_at={8: 5.0}) for name in "ab"))
+    a, _ = course.servers
+    course.run(3, 4)
+    course.run(3, 8)
+    assert course.at(1) == [8, 4]
+    course.time_s += 1.0
+    admission = course.look(a, {1: 0, 2: 4, 4: 4}, Reason.PROBE)
+    assert course.events == [("canary", "a"), ("rollback", "a")]
+    assert admission.decision.reason is Reason.ROLLBACK
+    assert a.table[1] == 4
+    course.run(3, 4)
+    assert course.at(1) == [4, 4], "4 was granted all the time"
+
+
 def test_a_server_that_is_alone_needs_no_canary() -> None:
     course = Course(Server("a", busy=()))
     course.run(1, 8)
