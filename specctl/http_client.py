@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
 
-import httpx
+import aiohttp
+from yarl import URL
 
 from specctl.errors import SpecctlError, TargetError
-from specctl.http_wire import Connection, WireError
 
 __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
 
@@ -33,10 +30,11 @@ def normalise_target(target: str) -> str:
     """``host:port`` or a URL -> URL without a trailing slash. Raises TargetError for anything else."""
     url = target if "://" in target else f"http://{target}"
     try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        parsed = URL(url)
+        is_complete = bool(parsed.host) and parsed.port is not None
+    except ValueError as error:
         raise TargetError(f"{target}: not a URL ({error})") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not is_complete:
         raise TargetError(f"{target}: expected http://HOST:PORT or https://HOST:PORT")
     return url.rstrip("/")
 
@@ -57,17 +55,13 @@ def read_token(path: Path) -> str:
 @lru_cache(maxsize=1)
 def _usual_trust() -> ssl.SSLContext:
     """Made once: reading the certificates takes longer than a look at a target."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
-    return _usual_trust() if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+    return ssl.create_default_context()
 
 
 class HttpClient:
     """Kept-alive connections to one target; use as an asynchronous context manager or call ``close``.
 
-    Follows no redirects and uses no proxy.
+    Follows no redirects, keeps no cookies and uses no proxy.
     """
 
     def __init__(
@@ -80,20 +74,19 @@ class HttpClient:
         connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
     ) -> None:
-        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
-
-        Requests beyond ``connections_max`` at a time wait, and their waiting counts for ``timeout_s``.
-        """
+        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable."""
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
-        url = httpx.URL(target)
-        self._tls = _trust(ca_file) if url.scheme == "https" else None
-        self._address = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
-        self._path = url.raw_path.rstrip(b"/")
-        self._headers = _headers(url, token)
-        self._places = asyncio.Semaphore(connections_max)
-        self._idle: list[Connection] = []
+        self._connections_max = connections_max
+        self._headers = {"User-Agent": "specctl"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._trust: ssl.SSLContext | bool = True
+        if target.startswith("https"):
+            own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+            self._trust = own or _usual_trust()
+        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -102,8 +95,9 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        while self._idle:
-            await self._idle.pop().close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def get(self, path: str) -> Response:
         return await self._send("GET", path, None)
@@ -114,57 +108,43 @@ class HttpClient:
     async def post(self, path: str, json_body: bytes) -> Response:
         return await self._send("POST", path, json_body)
 
+    def _opened(self) -> aiohttp.ClientSession:
+        """A session belongs to the running event loop: made with the first request."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._trust),
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Accept-Encoding",),
+            )
+        return self._session
+
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
         if not path.isascii() or not path.isprintable() or " " in path:
             raise TargetError(f"{self.target}{path!r}: not a path")
-        more = b"" if json_body is None else _JSON_BODY % len(json_body)
-        head = b"%s %s%s HTTP/1.1\r\n" % (method.encode(), self._path, path.encode())
-        request = b"".join((head, self._headers, more, b"\r\n", json_body or b""))
+        url = URL(self.target.rstrip("/") + path, encoded=True)
+        headers = None if json_body is None else {"Content-Type": "application/json"}
         try:
-            async with asyncio.timeout(self._timeout_s), self._places:
-                return await self._exchange(request, may_repeat=json_body is None)
+            async with self._opened().request(
+                method, url, data=json_body, headers=headers, allow_redirects=False
+            ) as answer:
+                return Response(answer.status, await self._bounded(answer, path))
         except TimeoutError as error:
             raise TargetError(f"{self.target}{path}: no answer within {self._timeout_s:g} s") from error
-        except WireError as error:
-            raise TargetError(f"{self.target}{path}: {error}") from error
-        except OSError as error:
-            words = str(error) or type(error).__name__
+        except (aiohttp.ClientError, OSError) as error:
+            words = " ".join(str(error).split()) or type(error).__name__
             raise TargetError(f"{self.target}{path}: cannot be reached ({words})") from error
 
-    async def _exchange(self, request: bytes, *, may_repeat: bool) -> Response:
-        connection = self._idle.pop() if self._idle else None
-        if connection is not None and connection.is_usable:
-            try:
-                return await self._ask(connection, request)
-            except (OSError, WireError):
-                # A server may close an idle connection just as a request is on its way.
-                if connection.has_answered or not may_repeat:
-                    raise
-        elif connection is not None:
-            await connection.close()
-        connection = await Connection.open(*self._address, self._tls)
-        return await self._ask(connection, request)
+    async def _bounded(self, answer: aiohttp.ClientResponse, path: str) -> bytes:
+        body = bytearray()
+        self._refuse_over(answer.content_length or 0, answer, path)
+        async for part in answer.content.iter_any():
+            body += part
+            self._refuse_over(len(body), answer, path)
+        return bytes(body)
 
-    async def _ask(self, connection: Connection, request: bytes) -> Response:
-        try:
-            status, body = await connection.exchange(request, self._body_max_bytes)
-        except BaseException:
-            connection.abort()
-            raise
-        if connection.is_usable:
-            self._idle.append(connection)
-        else:
-            await connection.close()
-        return Response(status, body)
-
-
-_JSON_BODY = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
-
-
-def _headers(url: httpx.URL, token: str | None) -> bytes:
-    lines = [b"Host: " + url.netloc, b"User-Agent: specctl", b"Accept: */*"]
-    if token is not None:
-        lines.append(b"Authorization: Bearer " + token.encode("ascii"))
-    elif url.userinfo:
-        lines.append(b"Authorization: Basic " + base64.b64encode(unquote_to_bytes(url.userinfo)))
-    return b"".join(line + b"\r\n" for line in lines)
+    def _refuse_over(self, size: int, answer: aiohttp.ClientResponse, path: str) -> None:
+        if size > self._body_max_bytes:
+            answer.close()
+            raise TargetError(f"{self.target}{path}: answer over {self._body_max_bytes} bytes")

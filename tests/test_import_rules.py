@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = {"observe", "estimate", "policy", "controller", "actuate", "metrics", "targets"}
-SHARED = {"types", "errors", "clock", "contract", "http_client", "http_wire", "yaml_text"}
+SHARED = {"types", "errors", "clock", "contract", "http_client", "yaml_text"}
 # controller/loop.py joins the stages; the command line may build anything.
 JOINERS = {"specctl/controller/loop.py"}
 ENGINES = {"torch", "vllm", "sglang", "triton"}
@@ -75,7 +75,7 @@ def test_the_decision_core_does_no_input_or_output(module: str) -> None:
         "logging",
         "os",
         "pathlib",
-        "httpx",
+        "aiohttp",
         "prometheus_client",
         "datetime",
         "random",
@@ -123,7 +123,7 @@ def test_kernels_import_torch_and_triton_only() -> None:
 
 def test_the_command_starts_without_torch_engines_or_compilers() -> None:
     code = (
-        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy httpx'; "
+        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy aiohttp'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -29,8 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname).1s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
     try:
         return int(options.run(options))
     except PolicyError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from specctl.errors import TargetError
 
@@ -32,8 +33,6 @@ _WANTED = (
     KV_CACHE_USED_RATIO,
 )
 _POSITIONS_MAX = 1024
-# Quotes inside a label's value are escaped, so that this finds the label only.
-_POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,9})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,15 @@ def parse_stock_metrics(text: str) -> StockCounters:
     """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
     if "vllm:" not in text:
         raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
+    # Only the wanted lines: the parser is pure Python and a server's page has hundreds of histogram lines.
+    wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED))
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     gaps: list[str] = []
     try:
-        # Only the wanted lines, and of their labels only the position: a server's page has hundreds of lines.
-        for line in text.splitlines():
-            if line.startswith(_WANTED):
-                _add(line, sums, positions)
+        for family in text_string_to_metric_families(wanted + "\n"):
+            for sample in family.samples:
+                _add(sample.name, sample.labels, sample.value, sums, positions)
     except ValueError as error:
         raise TargetError(f"/metrics is not Prometheus text ({error})") from error
     checked = {name: _checked(name, value, gaps) for name, value in sums.items()}
@@ -86,22 +86,14 @@ def parse_stock_metrics(text: str) -> StockCounters:
     )
 
 
-def _add(line: str, sums: dict[str, float], positions: dict[int, float]) -> None:
-    """One sample: ``name{label="value",...} value [timestamp]``. Raises ValueError for what is none."""
-    # A label's value may hold braces and blanks, the part behind the labels neither.
-    labelled, brace, rest = line.rpartition("}")
-    name, _, labels = labelled.partition("{") if brace else (*line.split(None, 1)[:1], "", "")
-    words = rest.split() if brace else line.split()[1:]
-    if name not in _WANTED:
-        return
-    if not 1 <= len(words) <= 2:
-        raise ValueError(f"expected a value: {line[:200]!r}")
-    value = float(words[0])
+def _add(
+    name: str, labels: dict[str, str], value: float, sums: dict[str, float], positions: dict[int, float]
+) -> None:
     if name == ACCEPTED_AT:
-        position = _POSITION.search(labels)
-        if position is not None and int(position[1]) < _POSITIONS_MAX:
-            positions[int(position[1])] = positions.get(int(position[1]), 0.0) + value
-    else:
+        position = labels.get("position", "")
+        if position.isdigit() and int(position) < _POSITIONS_MAX:
+            positions[int(position)] = positions.get(int(position), 0.0) + value
+    elif name in _WANTED:
         sums[name] = sums.get(name, 0.0) + value
 
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import httpx
+from yarl import URL
 
 from specctl.http_client import normalise_target
 
 __all__ = ["Assignment", "Roster", "Target", "TargetSource", "make_target"]
-
-_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,6 @@ class Roster(Protocol):
 def make_target(url: str, labels: Mapping[str, str] | None = None) -> Target:
     """Raises TargetError when ``url`` is neither ``host:port`` nor a URL."""
     url = normalise_target(url)
-    parsed = httpx.URL(url)
-    key = f"{parsed.scheme}://{parsed.host}:{parsed.port or _PORTS[parsed.scheme]}{parsed.path.rstrip('/')}"
+    parsed = URL(url)
+    key = f"{parsed.scheme}://{parsed.host}:{parsed.port}{parsed.path.rstrip('/')}"
     return Target(url, key, tuple(sorted((labels or {}).items())))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
+from yarl import URL
 
 from specctl.errors import SpecctlError, TargetError, TargetsError
 from specctl.http_client import HttpClient, Response, read_token
@@ -110,8 +110,8 @@ class KubernetesSource:
             if not host:
                 raise TargetsError("not in a cluster (no KUBERNETES_SERVICE_HOST); give api and token_file")
             return f"https://{f'[{host}]' if ':' in host else host}:{port or 443}"
-        url = httpx.URL(self._query.api)
-        if url.scheme != "https" and not _is_loopback(url.host):
+        url = URL(self._query.api)
+        if url.scheme != "https" and not _is_loopback(url.host or ""):
             raise TargetsError(f"{self._query.api}: the token goes over https or to this machine only")
         return self._query.api.rstrip("/")
 
