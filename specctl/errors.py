@@ -8,7 +8,8 @@ SpecctlError
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 ├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
-└── TargetError          a target cannot be reached, answers late, or is no engine
+├── TargetError          a target cannot be reached, answers late, or is no engine
+└── TargetsError         a source of targets (file, DNS, Kubernetes API) cannot be read, or is wrong
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "SpecctlError",
     "TableError",
     "TargetError",
+    "TargetsError",
     "VersionConflict",
 ]
 
@@ -90,3 +92,7 @@ class SimulationInputError(SpecctlError, ValueError):
 
 class TargetError(SpecctlError):
     """A target cannot be reached, answers late, or is no engine."""
+
+
+class TargetsError(SpecctlError):
+    """A source of targets cannot be read, or is wrong. Names source, place, expected and got."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = {"observe", "estimate", "policy", "controller", "actuate", "metrics"}
-SHARED = {"types", "errors", "clock", "contract", "http_client"}
+STAGES = {"observe", "estimate", "policy", "controller", "actuate", "metrics", "targets"}
+SHARED = {"types", "errors", "clock", "contract", "http_client", "yaml_text"}
 # controller/loop.py joins the stages; the command line may build anything.
 JOINERS = {"specctl/controller/loop.py"}
 ENGINES = {"torch", "vllm", "sglang", "triton"}
@@ -64,7 +64,7 @@ def test_the_contract_knows_neither_side(path: Path) -> None:
         assert parts[0] != "specctl" or parts[1] in {"contract", "errors"}, module
 
 
-PURE = ["core", "explain", "forecast", "probe", "recommend", "state"]
+PURE = ["canary", "core", "explain", "forecast", "freeze", "probe", "recommend", "rollout", "state"]
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -75,7 +75,7 @@ def test_the_decision_core_does_no_input_or_output(module: str) -> None:
         "logging",
         "os",
         "pathlib",
-        "httpx",
+        "aiohttp",
         "prometheus_client",
         "datetime",
         "random",
@@ -100,6 +100,12 @@ def test_only_the_command_line_knows_the_simulator(path: Path) -> None:
     assert not {module for module in imports(path) if module.startswith("specctl.simulate")}
 
 
+@pytest.mark.parametrize("path", sources("specctl/targets"), ids=name)
+def test_targets_know_no_other_stage(path: Path) -> None:
+    allowed = SHARED | {"targets"}
+    assert {m.split(".")[1] for m in imports(path) if m.startswith("specctl.")} <= allowed
+
+
 @pytest.mark.parametrize("path", sources("plugins"), ids=name)
 def test_plugins_never_import_the_daemon(path: Path) -> None:
     banned = STAGES | {"cli", "types", "http_client"}
@@ -117,7 +123,7 @@ def test_kernels_import_torch_and_triton_only() -> None:
 
 def test_the_command_starts_without_torch_engines_or_compilers() -> None:
     code = (
-        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy httpx'; "
+        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy aiohttp'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

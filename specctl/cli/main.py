@@ -29,8 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname).1s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
     try:
         return int(options.run(options))
     except PolicyError as error:
@@ -59,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_autotune(commands)
     _add_policy(commands)
+    _add_freeze(commands)
     _add_status(commands)
     _add_corpus(commands)
     _add_simulate(commands)
@@ -67,9 +66,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("autotune", help="watch servers and retune them", description=_AUTOTUNE)
-    command.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
+    words = "a file, or a shipped policy's name; with --targets: for servers that no rule of it matches"
+    command.add_argument("--policy", metavar="FILE", help=words)
     command.add_argument(
-        "--target", required=True, action="append", metavar="URL", help="repeat for more servers"
+        "--target", default=[], action="append", metavar="URL", help="repeat for more servers"
+    )
+    command.add_argument(
+        "--targets", type=Path, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
     )
     command.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token with the control scope"
@@ -83,7 +86,7 @@ def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument(
         "--log-level", default=argparse.SUPPRESS, choices=("debug", "info", "warning", "error")
     )
-    command.set_defaults(run=_autotune)
+    command.set_defaults(run=_autotune, refuse=command.error)
 
 
 _AUTOTUNE = (
@@ -103,6 +106,19 @@ def _add_policy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action = actions.add_parser(name, help=words, description=words)
         action.add_argument("file", nargs="?" if name == "schema" else None, metavar="FILE")
         action.set_defaults(run=run)
+
+
+def _add_freeze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    for name, words in (
+        ("freeze", "hold the tables of running servers as they are: nothing is changed, leases are renewed"),
+        ("thaw", "end a freeze"),
+    ):
+        command = commands.add_parser(name, help=words, description=f"{words}. {_FREEZE}")
+        command.add_argument("file", metavar="FILE", help="the policy file or targets file of the daemon")
+        command.set_defaults(run=_freeze, is_frozen=name == "freeze")
+
+
+_FREEZE = "Sets the key `frozen` in the file, which the daemon takes up within a second."
 
 
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -167,6 +183,12 @@ def _autotune(options: argparse.Namespace) -> int:
     from specctl.cli.autotune import autotune
 
     return autotune(options)
+
+
+def _freeze(options: argparse.Namespace) -> int:
+    from specctl.cli.freeze import freeze
+
+    return freeze(options.file, is_frozen=options.is_frozen)
 
 
 def _policy_validate(options: argparse.Namespace) -> int:

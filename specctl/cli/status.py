@@ -16,6 +16,7 @@ from specctl.contract.telemetry import Telemetry
 from specctl.errors import ContractError, TargetError
 from specctl.http_client import HttpClient, Response, normalise_target, read_token
 from specctl.observe.stock import StockCounters, parse_stock_metrics
+from specctl.types import Reason
 
 __all__ = ["status"]
 
@@ -125,6 +126,8 @@ def _words(seen: dict[str, Any]) -> list[str]:
         f"  table       version {table['version']}, {table['state']}, {_lease(table)}",
     ]
     lines += [f"              {_row(row)}" for row in table["rows"]]
+    if table["reason"].startswith(f"{Reason.FROZEN}:"):
+        lines.append("  frozen      its daemon holds this table and changes nothing (specctl thaw)")
     lines.append(f"  acceptance  {_curve(seen['survival_at'])} (since the start)")
     lines += ["  decoding    tokens  steps     tok/s  tokens a step"] if seen["buckets"] else []
     lines += [f"  {_bucket(bucket)}" for bucket in seen["buckets"]]

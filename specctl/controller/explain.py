@@ -20,6 +20,9 @@ _KEPT = {
     Reason.PROBE: "probe",
     Reason.PROBE_END: "end of the probe",
     Reason.LATENCY_BOUND: "latency bound",
+    Reason.CANARY_WAIT: "waits for a canary",
+    Reason.ROLLBACK: "rolled back",
+    Reason.FROZEN: "frozen",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,8 +18,10 @@ from specctl.contract.table import AppliedTable, TableState
 from specctl.controller.audit import AuditLog, change_record
 from specctl.controller.core import present_values, step
 from specctl.controller.forecast import bucket_bounds
+from specctl.controller.freeze import frozen
 from specctl.controller.outcome import PendingOutcome, pending_outcome
-from specctl.controller.state import ControllerState
+from specctl.controller.rollout import RolloutGroup, unremembered
+from specctl.controller.state import ControllerState, Probe
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
@@ -58,7 +61,14 @@ class TargetLoop:
         clock: Clock,
         audit: AuditLog,
         exporter: Exporter,
+        group: RolloutGroup | None = None,
+        is_frozen: Callable[[], bool] = lambda: False,
     ) -> None:
+        """
+        Args:
+            group: the servers that change one after another; None: this one is alone.
+            is_frozen: asked at every look; a policy that says ``frozen`` counts, too.
+        """
         self.target = target
         self._observer = observer
         self._actuator = actuator
@@ -67,6 +77,11 @@ class TargetLoop:
         self._clock = clock
         self._audit = audit
         self._exporter = exporter
+        self._group = group or RolloutGroup()
+        # Before the first look of any of them: the first one to look must not think that it is alone.
+        self._group.join(target)
+        self._is_frozen = is_frozen
+        self._was_frozen = False
         self._failures = 0
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
@@ -80,6 +95,12 @@ class TargetLoop:
         self._blocked_why: str | None = None
         self._expected: tuple[int, dict[int, int]] | None = None
         self._outcome: PendingOutcome | None = None
+        self._probe: Probe | None = None
+
+    @property
+    def boot_id(self) -> str | None:
+        """Of the engine at the last look; None for a stock server, and before the first look."""
+        return self._boot_id
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -94,6 +115,7 @@ class TargetLoop:
             took_s = self._clock.now_s() - started_s
             self._exporter.ticked(self.target, took_s)
             await self._clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
+        self._group.leave(self.target)
         await self._observer.close()
         if self._expected is not None:
             logger.info("%s: the table stays until its lease ends", self.target)
@@ -115,11 +137,53 @@ class TargetLoop:
         observation = self._adjusted(observation)
         self._exporter.observed(observation)
         self._check_read_back(observation)
-        decision, self._state = step(observation, self._state, self._source.policy)
+        before = self._state
+        self._freeze_or_thaw(observation)
+        if self._was_frozen:
+            decision = self._held(observation)
+        else:
+            decision, self._state = step(observation, before, self._source.policy)
+            decision = self._admitted(observation, decision, before)
         self._exporter.decided(decision)
         self._collect_outcome(observation)
         await self._act(observation, decision)
         return decision
+
+    def _freeze_or_thaw(self, observation: Observation) -> None:
+        is_frozen = self._source.policy.frozen or self._is_frozen()
+        self._exporter.frozen(self.target, is_frozen=is_frozen)
+        if is_frozen == self._was_frozen:
+            return
+        self._was_frozen = is_frozen
+        # The renewal carries the reason, which `specctl status` shows.
+        self._renew_s = float("-inf")
+        if is_frozen:
+            self._group.withdraw(self.target)
+            self._probe = self._state.schedule.running
+        event, words = ("frozen", "nothing is changed") if is_frozen else ("thawed", "changes go on")
+        version = None if observation.applied is None else observation.applied.version
+        logger.info("%s: %s: %s", self.target, event, words)
+        self._audit.write(event, self.target, {"owner": self._owner, "version": version})
+
+    def _held(self, observation: Observation) -> Decision:
+        """Learn from the look, and keep the table in force. A probe ends first: its value is no setting."""
+        watching = replace(observation, may_act=False, why_not_act="frozen")
+        decision, self._state = step(watching, self._state, self._source.policy)
+        if decision.rows is None or observation.applied is None:
+            return decision
+        decision, self._probe = frozen(decision, observation.applied, self._probe)
+        return decision
+
+    def _admitted(self, observation: Observation, decision: Decision, before: ControllerState) -> Decision:
+        """What of it the group lets through now."""
+        admission = self._group.admit(observation, decision, self._source.policy.rollout)
+        self._state = unremembered(self._state, before, decision, admission.held)
+        for event in admission.events:
+            level = logging.WARNING if event.event == "rollback" else logging.INFO
+            logger.log(level, "%s: %s", event.target, event.words)
+            record = {"owner": self._owner, "explanation": event.words, **event.record}
+            self._audit.write(event.event, event.target, record)
+        return admission.decision
 
     def _went_down(self, error: str) -> None:
         self._failures += 1
@@ -181,6 +245,9 @@ class TargetLoop:
             return
         is_ours = self._is_ours(observation.applied) and not observation.applied.ranks_behind
         is_renewal_due = observation.time_s >= self._renew_s or not is_ours
+        if self._was_frozen and not self._is_ours(observation.applied):
+            # Not this daemon's table, or its lease ran out: putting one in force would be a change.
+            return
         if not decision.is_change and not is_renewal_due:
             return
         await self._apply(self._desired(observation, decision), observation, decision)

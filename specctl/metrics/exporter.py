@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, start_http_server
 
@@ -11,6 +12,8 @@ from specctl.metrics import names
 from specctl.types import Decision, Observation
 
 __all__ = ["Exporter"]
+
+_Metric = Counter | Gauge | Summary
 
 
 class Exporter:
@@ -30,7 +33,11 @@ class Exporter:
         self._policy = self._gauge(names.POLICY_VALID)
         tick = names.TICK_SECONDS
         self._tick = Summary(tick.name, tick.help, tick.labels, registry=self.registry)
+        self._frozen = self._gauge(names.FROZEN)
+        self._targets = self._gauge(names.TARGETS)
         self._policy.set(1)
+        # Looking a label up takes longer than counting, and a target that left must be forgotten.
+        self._children: dict[str, dict[tuple[_Metric, tuple[str, ...]], Any]] = {}
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
@@ -47,41 +54,59 @@ class Exporter:
         return stop
 
     def observed(self, observation: Observation) -> None:
-        self._up.labels(observation.target).set(1)
-        self._emitted.labels(observation.target).inc(observation.emitted_tokens or 0)
+        self._at(self._up, observation.target).set(1)
+        self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
 
     def decided(self, decision: Decision) -> None:
         target = decision.target
-        self._decisions.labels(target, decision.reason.value).inc()
+        self._at(self._decisions, target, decision.reason.value).inc()
         for setting, rate in (
             ("chosen", decision.predicted_tokens_per_s),
             ("present", decision.present_tokens_per_s),
             ("off", decision.off_tokens_per_s),
         ):
-            self._predicted.labels(target, setting).set(float("nan") if rate is None else rate)
+            self._at(self._predicted, target, setting).set(float("nan") if rate is None else rate)
         for choice in decision.choices:
             bucket = str(choice.decode_batch_to)
-            self._setting.labels(target, bucket).set(choice.from_num_speculative_tokens)
+            self._at(self._setting, target, bucket).set(choice.from_num_speculative_tokens)
         if decision.survival is not None:
             for j, value in enumerate(decision.survival.survival_at):
-                self._survival.labels(target, str(j + 1)).set(value)
+                self._at(self._survival, target, str(j + 1)).set(value)
 
     def changed(self, target: str) -> None:
-        self._changes.labels(target).inc()
+        self._at(self._changes, target).inc()
 
     def failed(self, target: str, kind: str, *, is_down: bool) -> None:
-        self._errors.labels(target, kind).inc()
+        self._at(self._errors, target, kind).inc()
         if is_down:
-            self._up.labels(target).set(0)
+            self._at(self._up, target).set(0)
 
     def lease(self, target: str, *, is_held: bool) -> None:
-        self._lease.labels(target).set(1 if is_held else 0)
+        self._at(self._lease, target).set(1 if is_held else 0)
+
+    def frozen(self, target: str, *, is_frozen: bool) -> None:
+        self._at(self._frozen, target).set(1 if is_frozen else 0)
 
     def ticked(self, target: str, seconds: float) -> None:
-        self._tick.labels(target).observe(seconds)
+        self._at(self._tick, target).observe(seconds)
 
     def policy(self, *, is_valid: bool) -> None:
         self._policy.set(1 if is_valid else 0)
+
+    def targets(self, count: int) -> None:
+        self._targets.set(count)
+
+    def forget(self, target: str) -> None:
+        """A target that left is no longer served."""
+        for metric, labels in self._children.pop(target, {}):
+            metric.remove(target, *labels)
+
+    def _at(self, metric: _Metric, target: str, *labels: str) -> Any:
+        known = self._children.setdefault(target, {})
+        child = known.get((metric, labels))
+        if child is None:
+            child = known[metric, labels] = metric.labels(target, *labels)
+        return child
 
     def _counter(self, metric: names.Metric) -> Counter:
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -10,10 +10,12 @@ __all__ = [
     "DECISIONS",
     "ENGINE_TOKENS",
     "ERRORS",
+    "FROZEN",
     "LEASE_HELD",
     "NUM_SPECULATIVE_TOKENS",
     "POLICY_VALID",
     "PREDICTED_TOKENS",
+    "TARGETS",
     "TARGET_UP",
     "TICK_SECONDS",
     "Metric",
@@ -50,3 +52,5 @@ ACCEPTANCE_SURVIVAL = Metric(
 )
 TICK_SECONDS = Metric("specctl_tick_seconds", "Seconds of one look, decision and change.")
 POLICY_VALID = Metric("specctl_policy_valid_ratio", "1 when the policy file on disk is the one in force.", ())
+TARGETS = Metric("specctl_watched_targets", "Servers that are watched or steered.", ())
+FROZEN = Metric("specctl_frozen_ratio", "1 while the target's table is held and not changed, else 0.")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -22,17 +20,16 @@ from specctl.policy.models import (
     OffPolicy,
     ThresholdsPolicy,
 )
+from specctl.yaml_text import KeyPath, parse_yaml, read_text
 
 __all__ = ["find_policy", "load_policy", "parse_policy", "shipped_policies"]
 
-FILE_MAX_BYTES = 256 * 1024
 _KINDS: dict[str, type[BaseModel]] = {
     "goodput": GoodputPolicy,
     "thresholds": ThresholdsPolicy,
     "fixed": FixedPolicy,
     "off": OffPolicy,
 }
-_Path = tuple[str | int, ...]
 
 
 def shipped_policies(kind: str = "") -> list[Path]:
@@ -62,30 +59,12 @@ def find_policy(name_or_path: str) -> Path:
 
 def load_policy(path: Path) -> AnyPolicy:
     """Raises PolicyError that lists everything wrong with the file."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_MAX_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"{path}: {error.strerror or error}") from error
-    if len(raw) > FILE_MAX_BYTES:
-        raise PolicyError(f"{path}: over {FILE_MAX_BYTES} bytes")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
-    return parse_policy(text, str(path))
+    return parse_policy(read_text(path, PolicyError), str(path))
 
 
 def parse_policy(text: str, source: str) -> AnyPolicy:
     """``source`` names the text in errors. Raises PolicyError."""
-    node = _compose(text, source)
-    lines = dict(_lines(node, ()))
-    repeated = [f"{source}:{line}: {key}: given twice" for key, line in _repeated(node)]
-    if repeated:
-        raise PolicyError("\n".join(repeated))
-    data = _construct(node, source)
-    if not isinstance(data, dict):
-        raise PolicyError(f"{source}:1: expected a mapping with the key kind: {', '.join(_KINDS)}")
+    data, lines = parse_yaml(text, source, PolicyError, f"the key kind: {', '.join(_KINDS)}")
     if data.get("kind") is False:
         # YAML 1.1 reads a bare `off` as false.
         data["kind"] = "off"
@@ -96,55 +75,7 @@ def parse_policy(text: str, source: str) -> AnyPolicy:
         raise PolicyError("\n".join(words)) from error
 
 
-def _compose(text: str, source: str) -> yaml.Node:
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise PolicyError(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PolicyError(f"{source}: not YAML: {error}") from error
-    if node is None:
-        raise PolicyError(f"{source}:1: empty; expected the key kind: {', '.join(_KINDS)}")
-    return node
-
-
-def _construct(node: yaml.Node, source: str) -> Any:
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise PolicyError(f"{source}: not YAML: {error}") from error
-    finally:
-        loader.dispose()
-
-
-def _lines(node: yaml.Node, path: _Path) -> Iterator[tuple[_Path, int]]:
-    yield path, node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield from _lines(value, (*path, str(key.value)))
-            yield (*path, str(key.value)), key.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _lines(item, (*path, index))
-
-
-def _repeated(node: yaml.Node) -> Iterator[tuple[str, int]]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if str(key.value) in seen:
-                yield str(key.value), key.start_mark.line + 1
-            seen.add(str(key.value))
-            yield from _repeated(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _repeated(item)
-
-
-def _words(details: ErrorDetails, lines: dict[_Path, int], source: str, data: dict[str, Any]) -> str:
+def _words(details: ErrorDetails, lines: dict[KeyPath, int], source: str, data: dict[str, Any]) -> str:
     kind = str(data.get("kind", ""))
     path = tuple(details["loc"])
     if path[:1] == (kind,):
@@ -157,11 +88,11 @@ def _words(details: ErrorDetails, lines: dict[_Path, int], source: str, data: di
     return f"{source}:{line}: {_what(details, path, kind)}"
 
 
-def _names(details: ErrorDetails, key: _Path) -> bool:
+def _names(details: ErrorDetails, key: KeyPath) -> bool:
     return str(key[-1]) in details["msg"].replace(":", " ").replace(".", " ").split()
 
 
-def _what(details: ErrorDetails, path: _Path, kind: str) -> str:
+def _what(details: ErrorDetails, path: KeyPath, kind: str) -> str:
     key = ".".join(map(str, path)) or "kind"
     error_type = details["type"]
     if error_type in ("union_tag_not_found", "union_tag_invalid"):
@@ -180,12 +111,12 @@ def _what(details: ErrorDetails, path: _Path, kind: str) -> str:
     return f"{key}: {message}, got {details['input']!r}{_allowed(kind, path)}"
 
 
-def _keys_at(model: type[BaseModel], path: _Path) -> list[str]:
+def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
     schema = _schema_at(model.model_json_schema(), path)
     return sorted(schema.get("properties", {}))
 
 
-def _allowed(kind: str, path: _Path) -> str:
+def _allowed(kind: str, path: KeyPath) -> str:
     """`` (allowed: ...)`` from the field's bounds in the schema; empty when it has none."""
     if kind not in _KINDS:
         return ""
@@ -212,7 +143,7 @@ def _allowed(kind: str, path: _Path) -> str:
     return f" (allowed: {' or '.join(words)})" if words else ""
 
 
-def _schema_at(schema: dict[str, Any], path: _Path) -> dict[str, Any]:
+def _schema_at(schema: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     definitions = schema.get("$defs", {})
     here = schema
     for part in path:

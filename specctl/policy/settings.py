@@ -10,7 +10,13 @@ from specctl.policy.base import Proposal
 from specctl.policy.guard_rails import guarded
 from specctl.types import BucketChoice, BucketForecast
 
-__all__ = ["ExplorationSettings", "GuardRailSettings", "PolicySettings", "largest_not_above"]
+__all__ = [
+    "ExplorationSettings",
+    "GuardRailSettings",
+    "PolicySettings",
+    "RolloutSettings",
+    "largest_not_above",
+]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -87,6 +93,28 @@ class ExplorationSettings(BaseModel):
         return self
 
 
+class RolloutSettings(BaseModel):
+    """How the servers of a group change one after another. Nothing for a server that is alone."""
+
+    model_config = STRICT
+
+    canary_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="Seconds that more drafts are tried on one server before the others; 0: all at once.",
+    )
+    canary_loss_max_ratio: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Largest loss of tokens per second of a request on that server, measured noise on top.",
+    )
+    pause_s: float = Field(
+        default=60.0, ge=0, le=86_400, description="Seconds before a change that failed there is tried again."
+    )
+
+
 class PolicySettings(BaseModel):
     """What every policy has."""
 
@@ -94,6 +122,9 @@ class PolicySettings(BaseModel):
 
     name: str = Field(
         default="", max_length=64, pattern=r"^[A-Za-z0-9_.-]*$", description="For logs and the table's owner."
+    )
+    frozen: bool = Field(
+        default=False, description="true: change nothing, renew leases so that the tables in force hold."
     )
     poll_interval_s: float = Field(default=1.0, ge=0.1, le=60, description="Seconds between two looks.")
     lease_s: float = Field(
@@ -110,6 +141,9 @@ class PolicySettings(BaseModel):
     )
     exploration: ExplorationSettings = Field(
         default=ExplorationSettings(), description="Bounded probes of settings not known."
+    )
+    rollout: RolloutSettings = Field(
+        default=RolloutSettings(), description="One server of a group before the others."
     )
 
     @model_validator(mode="after")

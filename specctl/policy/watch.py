@@ -9,7 +9,7 @@ from specctl.errors import PolicyError
 from specctl.policy.loader import load_policy
 from specctl.policy.models import AnyPolicy
 
-__all__ = ["PolicyFile"]
+__all__ = ["PolicyFile", "PolicyFiles"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,3 +48,25 @@ class PolicyFile:
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+class PolicyFiles:
+    """Every policy file that was asked for, each read once. One that was good once stays usable."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, PolicyFile] = {}
+
+    def get(self, path: Path) -> PolicyFile:
+        """Raises PolicyError when the file is new here and invalid."""
+        if path not in self._files:
+            self._files[path] = PolicyFile(path)
+        return self._files[path]
+
+    def refresh(self) -> None:
+        for file in self._files.values():
+            file.refresh()
+
+    @property
+    def is_valid(self) -> bool:
+        """Every file is in force as it stands on disk."""
+        return all(file.refusal is None for file in self._files.values())

@@ -79,6 +79,7 @@ def test_status_of_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None
         (["--policy", "balanced", "--target", "http://h:1", "--token-file", "/nonexistent"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--audit-log", "/nonexistent/log"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--metrics-host", "192.0.2.1"], 4),
+        (["--targets", "/nonexistent"], 4),
     ],
 )
 def test_autotune_refuses_before_the_first_look(arguments: list[str], code: int) -> None:
@@ -89,6 +90,47 @@ def test_wrong_arguments() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["autotune", "--policy", "balanced"])
     assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["autotune", "--target", "h:1"])
+    assert caught.value.code == 2
+
+
+def test_the_daemon_follows_a_targets_file(tmp_path: Path) -> None:
+    path, quick = tmp_path / "targets.yaml", "poll_interval_s: 0.2\nlease_s: 5"
+    (tmp_path / "five.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 5\n{quick}\n")
+    (tmp_path / "three.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 3\n{quick}\n")
+    rules = "policies: [{match: {tier: a}, policy: five.yaml}, {match: {tier: b}, policy: three.yaml}]\n"
+    with FakeEngine() as a, FakeEngine() as b, FakeEngine() as c:
+
+        def write(*targets: str) -> None:
+            path.write_text(f"{rules}targets: [{', '.join(targets)}]\n")
+
+        def wait_for(engine: FakeEngine, tokens: int) -> None:
+            deadline = time.monotonic() + 20
+            while engine.tokens_at(1) != tokens and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert engine.tokens_at(1) == tokens
+
+        first = f"{{url: '{a.url}', labels: {{tier: a}}}}"
+        write(first, f"{{url: '{c.url}', labels: {{tier: c}}}}")
+        command = [sys.executable, "-m", "specctl.cli.main", "autotune", "--metrics-port", "0"]
+        command += ["--targets", str(path)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+            wait_for(a, 5)
+            path.write_text("targets: nonsense\n")
+            time.sleep(1.5)
+            write(first, f"{{url: '{b.url}', labels: {{tier: b}}}}")
+            wait_for(b, 3)
+            write(f"{{url: '{a.url}', labels: {{tier: b}}}}", f"{{url: '{b.url}', labels: {{tier: b}}}}")
+            wait_for(a, 3)
+            daemon.send_signal(signal.SIGTERM)
+            _, log = daemon.communicate(timeout=10)
+        assert daemon.returncode == 0
+        assert c.puts == []
+        assert {put.owner for put in a.puts} == {put.owner for put in b.puts}
+    assert f"{c.url}: refused: no policy rule matches its labels (tier=c)" in log
+    assert "targets.yaml:1: targets: Input should be a valid tuple, got 'nonsense'" in log
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

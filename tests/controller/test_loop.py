@@ -17,7 +17,6 @@ from specctl.actuate.dry_run import DryRunActuator
 from specctl.actuate.http import HttpActuator
 from specctl.contract.table import TablePut, TableState, uniform_rows
 from specctl.controller.audit import AuditLog
-from specctl.controller.daemon import run_daemon
 from specctl.controller.loop import TargetLoop
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
@@ -405,10 +404,7 @@ def test_a_policy_changed_on_disk_is_taken_and_an_invalid_one_refused(tmp_path: 
         asyncio.run(course())
 
 
-def test_a_bug_in_one_look_does_not_end_the_daemon(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text("kind: goodput\n")
-
+def test_a_bug_in_one_look_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     async def course() -> None:
         rig = Rig(engine)
         stop = asyncio.Event()
@@ -422,14 +418,13 @@ def test_a_bug_in_one_look_does_not_end_the_daemon(caplog: pytest.LogCaptureFixt
             raise RuntimeError("a bug")
 
         rig.loop.tick = tick  # type: ignore[method-assign,assignment]
-        await run_daemon([rig.loop], PolicyFile(path), rig.exporter, rig.clock, stop)
+        await rig.loop.run(stop)
         assert looks == 3
         assert rig.metric("specctl_errors_total", target=engine.url, kind="bug") == 3
 
     with FakeEngine() as engine:
         asyncio.run(course())
     assert "this look failed" in caplog.text
-    assert caplog.text.rstrip().endswith("stopped")
 
 
 def test_an_audit_log_that_was_rotated_goes_on(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class FakeEngine:
 
     def restart(self) -> None:
         self.boots += 1
-        self.boot_id = f"boot-{self.boots}"
+        self.boot_id = f"boot-{id(self)}-{self.boots}"
         self.time_s = 0.0
         self.debt_s = 0.0
         self.version, self.state = 0, TableState.START

@@ -16,7 +16,7 @@ METRICS = [value for value in vars(names).values() if isinstance(value, names.Me
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_follow_the_rule(metric: names.Metric) -> None:
-    assert re.fullmatch(r"specctl_[a-z_]+(_total|_ratio|_seconds|_tokens|_per_second)", metric.name)
+    assert re.fullmatch(r"specctl_[a-z_]+(_total|_ratio|_seconds|_tokens|_targets|_per_second)", metric.name)
     assert metric.help.endswith(".")
 
 

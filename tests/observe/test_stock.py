@@ -62,3 +62,11 @@ def test_a_page_of_no_engine_is_refused(page: str) -> None:
 def test_a_broken_line_is_refused() -> None:
     with pytest.raises(TargetError, match="not Prometheus text"):
         parse_stock_metrics("vllm:num_requests_running{engine=} x y\n")
+
+
+def test_labels_may_hold_anything_and_a_timestamp_may_follow() -> None:
+    odd = r'model_name="a} b{position=\"7\",c",engine="0"'
+    page = PAGE.replace('engine="0",model_name="g"', odd).replace(" 202.0\n", " 202.0 1700000000000\n")
+    counters = parse_stock_metrics(page)
+    assert counters == parse_stock_metrics(PAGE)
+    assert parse_stock_metrics("vllm:num_requests_running 3\n").running == 3

@@ -71,7 +71,7 @@ def test_a_restart_starts_afresh() -> None:
 
     with FakeEngine(start_tokens=4) as engine:
         seen = looks(engine, 4, between=restart)
-    assert seen[2].boot_id == "boot-2"
+    assert (seen[2].boot_id or "").endswith("-2")
     assert seen[2].cells is None
     assert "restarted" in " ".join(seen[2].gaps)
     assert seen[3].cells is not None

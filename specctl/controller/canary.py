@@ -1,0 +1,136 @@
+"""A change on trial on one server: what it gave before and after, and the verdict. No I/O, no clock."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from specctl.types import CellDelta
+
+__all__ = ["Canary", "RolloutSettings", "Samples", "Verdict"]
+
+SAMPLES_MIN = 3
+SAMPLES_MAX = 60
+SAMPLE_AGE_MAX_S = 60.0
+PATIENCE = 3.0
+"""A canary without enough traffic may take this many times its seconds; then it ends without a verdict."""
+SIGMAS = 2.0
+TOLERANCE_MAX_RATIO = 0.3
+"""However noisy the figures are: a server that lost more than this is worse."""
+
+
+class RolloutSettings(Protocol):
+    """How a group changes; see ``specctl policy schema``."""
+
+    @property
+    def canary_s(self) -> float: ...
+    @property
+    def canary_loss_max_ratio(self) -> float: ...
+    @property
+    def pause_s(self) -> float: ...
+
+
+class Verdict(StrEnum):
+    RUNNING = "running"
+    PASSED = "passed"
+    WORSE = "worse"
+    NOT_MEASURED = "not_measured"
+
+
+class Samples:
+    """Emitted tokens per second of a decoding request, look by look, at one setting of one bucket."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int, float]] = deque(maxlen=SAMPLES_MAX)
+
+    def add(self, time_s: float, cell: CellDelta) -> None:
+        request_s = cell.step_s * cell.request_steps / cell.steps if cell.steps else 0.0
+        if request_s > 0:
+            self._looks.append((time_s, cell.emitted_tokens, request_s))
+
+    def forget_before(self, time_s: float) -> None:
+        while self._looks and self._looks[0][0] < time_s:
+            self._looks.popleft()
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self._looks) >= SAMPLES_MIN
+
+    @property
+    def tokens_per_request_s(self) -> float:
+        """0 without a look."""
+        request_s = sum(look[2] for look in self._looks)
+        return sum(look[1] for look in self._looks) / request_s if request_s > 0 else 0.0
+
+    @property
+    def error_ratio(self) -> float:
+        """Standard error of the mean, as a share of it."""
+        rates = [emitted / request_s for _, emitted, request_s in self._looks]
+        mean = statistics.fmean(rates) if rates else 0.0
+        if len(rates) < 2 or mean <= 0:
+            return 1.0
+        return statistics.stdev(rates) / mean / math.sqrt(len(rates))
+
+
+@dataclass(slots=True)
+class Canary:
+    """``before``, ``to``: num_speculative_tokens by bucket's upper end. Values only go up."""
+
+    target: str
+    started_s: float
+    before: Mapping[int, int]
+    to: Mapping[int, int]
+    baseline: Mapping[int, Samples]
+    measured: dict[int, Samples] = field(default_factory=dict)
+
+    def add(self, time_s: float, cell: CellDelta) -> None:
+        if self.to.get(cell.decode_batch_to) == cell.num_speculative_tokens:
+            self.measured.setdefault(cell.decode_batch_to, Samples()).add(time_s, cell)
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """Buckets with enough looks after the change."""
+        return tuple(bucket for bucket in self.to if self._after(bucket).is_enough)
+
+    def verdict(self, time_s: float, settings: RolloutSettings) -> Verdict:
+        took_s = time_s - self.started_s
+        is_due = took_s >= settings.canary_s
+        for bucket in self.judged:
+            left = self.left_ratio(bucket)
+            tolerance = self._tolerance(bucket, settings.canary_loss_max_ratio)
+            # Before its time is over only what is far too slow ends it.
+            if left < 1.0 - tolerance * (1.0 if is_due else 2.0):
+                return Verdict.WORSE
+        if took_s < 0 or took_s >= PATIENCE * settings.canary_s:
+            return Verdict.PASSED if self.judged and took_s >= 0 else Verdict.NOT_MEASURED
+        return Verdict.PASSED if is_due and self.judged else Verdict.RUNNING
+
+    def left_ratio(self, bucket: int) -> float:
+        """Tokens per second of a request after the change, as a share of before."""
+        before = self.baseline[bucket].tokens_per_request_s
+        return self._after(bucket).tokens_per_request_s / before if before > 0 else math.inf
+
+    def record(self) -> dict[str, object]:
+        """For the audit log."""
+        return {
+            "from": {str(bucket): value for bucket, value in self.before.items()},
+            "to": {str(bucket): value for bucket, value in self.to.items()},
+            "before_tokens_per_request_s": {
+                str(bucket): round(self.baseline[bucket].tokens_per_request_s, 3) for bucket in self.to
+            },
+            "after_tokens_per_request_s": {
+                str(bucket): round(self._after(bucket).tokens_per_request_s, 3) for bucket in self.judged
+            },
+        }
+
+    def _after(self, bucket: int) -> Samples:
+        return self.measured.get(bucket) or Samples()
+
+    def _tolerance(self, bucket: int, loss_max_ratio: float) -> float:
+        error = math.hypot(self.baseline[bucket].error_ratio, self._after(bucket).error_ratio)
+        return min(loss_max_ratio + SIGMAS * error, max(TOLERANCE_MAX_RATIO, loss_max_ratio))

@@ -1,0 +1,1 @@
+"""Which servers are steered, by which policy: from the command line, a file, DNS, the Kubernetes API."""

@@ -1,0 +1,63 @@
+"""What the daemon asks of a source of targets, and of the roster that joins the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from yarl import URL
+
+from specctl.http_client import normalise_target
+
+__all__ = ["Assignment", "Roster", "Target", "TargetSource", "make_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server. ``key``: the same for every spelling of its address. ``labels``: sorted by name."""
+
+    url: str
+    key: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A target and the policy that its labels select. ``group``: whose servers change one after another."""
+
+    target: Target
+    policy: Path
+    group: str
+
+
+class TargetSource(Protocol):
+    """Where targets come from. Sources with equal ``name`` tell the same."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two reads; infinite for a source that never changes."""
+
+    async def read(self) -> tuple[Target, ...]:
+        """Raises TargetsError when the source cannot tell, which is not the same as no targets."""
+
+    async def close(self) -> None: ...
+
+
+class Roster(Protocol):
+    """The targets of now."""
+
+    def assignments(self) -> Sequence[Assignment]:
+        """Each server once; those without a policy are left out. Cheap."""
+
+
+def make_target(url: str, labels: Mapping[str, str] | None = None) -> Target:
+    """Raises TargetError when ``url`` is neither ``host:port`` nor a URL."""
+    url = normalise_target(url)
+    parsed = URL(url)
+    key = f"{parsed.scheme}://{parsed.host}:{parsed.port}{parsed.path.rstrip('/')}"
+    return Target(url, key, tuple(sorted((labels or {}).items())))

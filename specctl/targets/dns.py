@@ -1,0 +1,95 @@
+"""A name that resolves to several addresses, each of them a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+
+from specctl.errors import TargetError, TargetsError
+from specctl.targets.base import Target, make_target
+
+__all__ = ["DnsSource", "resolve"]
+
+RESOLVE_TIMEOUT_S = 5.0
+ADDRESSES_MAX = 4096
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Every address of ``host``, by the system's resolver. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def tell(addresses: list[str], error: OSError | UnicodeError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(addresses)
+        else:
+            answer.set_exception(error)
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses, failure = [str(address[0]) for *_, address in found], None
+        except (OSError, UnicodeError) as error:
+            addresses, failure = [], error
+        # The loop may have ended before a slow resolver.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, addresses, failure)
+
+    # The loop's own threads are waited for at exit, and a resolver may hang for minutes.
+    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
+    return await answer
+
+
+class DnsSource:
+    """``http://ADDRESS:port`` for every address of a name, with the same labels each."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        labels: Mapping[str, str],
+        *,
+        interval_s: float,
+        resolver: Resolver = resolve,
+        timeout_s: float = RESOLVE_TIMEOUT_S,
+    ) -> None:
+        self.name = f"dns {host}:{port} {sorted(labels.items())} {interval_s:g}"
+        self.interval_s = interval_s
+        self._host, self._port = host, port
+        self._labels = dict(labels)
+        self._resolver = resolver
+        self._timeout_s = timeout_s
+
+    async def read(self) -> tuple[Target, ...]:
+        """A name without an address is a failure: resolvers answer so, too, while they are broken."""
+        where = f"dns {self._host}:{self._port}"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                addresses = await self._resolver(self._host, self._port)
+        except TimeoutError as error:
+            raise TargetsError(f"{where}: no answer within {self._timeout_s:g} s") from error
+        except (OSError, UnicodeError) as error:
+            words = getattr(error, "strerror", None) or str(error)
+            raise TargetsError(f"{where}: cannot be resolved ({words})") from error
+        if not addresses:
+            raise TargetsError(f"{where}: has no address")
+        try:
+            urls = sorted({self._url(address) for address in addresses})[:ADDRESSES_MAX]
+            return tuple(make_target(url, self._labels) for url in urls)
+        except (ValueError, TargetError) as error:
+            raise TargetsError(f"{where}: {error}") from error
+
+    def _url(self, address: str) -> str:
+        is_v6 = ipaddress.ip_address(address.partition("%")[0]).version == 6
+        return f"http://[{address}]:{self._port}" if is_v6 else f"http://{address}:{self._port}"
+
+    async def close(self) -> None:
+        return None

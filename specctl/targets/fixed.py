@@ -1,0 +1,25 @@
+"""Targets that are named one by one: on the command line, or in a targets file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specctl.targets.base import Target
+
+__all__ = ["FixedSource"]
+
+
+class FixedSource:
+    """Never changes."""
+
+    interval_s = float("inf")
+
+    def __init__(self, name: str, targets: Sequence[Target]) -> None:
+        self.name = name
+        self._targets = tuple(targets)
+
+    async def read(self) -> tuple[Target, ...]:
+        return self._targets
+
+    async def close(self) -> None:
+        return None

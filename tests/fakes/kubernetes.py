@@ -1,0 +1,94 @@
+"""A fake Kubernetes API server: lists pods, page by page, over HTTP or HTTPS. Faults by attributes."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+def pod(address: str | None, **changes: Any) -> dict[str, Any]:
+    """A pod that runs and is ready, unless ``ready``, ``phase`` or ``deleted`` say otherwise."""
+    metadata: dict[str, Any] = {"name": f"pod-{address}", "labels": changes.get("labels", {"app": "vllm"})}
+    if changes.get("deleted"):
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ready = "True" if changes.get("ready", True) else "False"
+    status: dict[str, Any] = {"phase": changes.get("phase", "Running")}
+    status["conditions"] = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
+    if address is not None:
+        status["podIP"] = address
+    ports = [{"name": "metrics", "containerPort": 9000}, {"name": "http", "containerPort": 8000}]
+    return {"metadata": metadata, "spec": {"containers": [{}, {"ports": ports}]}, "status": status}
+
+
+class FakeKubernetes:
+    """``token``: what is accepted. ``statuses``: answers of the next requests, before the real ones."""
+
+    def __init__(self, pods: list[dict[str, Any]], tls: ssl.SSLContext | None = None) -> None:
+        self.pods, self.tls = pods, tls
+        self.token = "secret"
+        self.namespace = "serving"
+        self.delay_s = 0.0
+        self.statuses: list[int] = []
+        self.body: bytes | None = None
+        self.requests: list[dict[str, list[str]]] = []
+
+    def answer(self, path: str, authorization: str | None) -> tuple[int, bytes]:
+        time.sleep(self.delay_s)
+        parts = urlsplit(path)
+        asked = parse_qs(parts.query)
+        self.requests.append(asked)
+        if self.statuses:
+            return self.statuses.pop(0), b'{"kind": "Status"}'
+        if authorization != f"Bearer {self.token}":
+            return 401, b'{"kind": "Status", "code": 401}'
+        if parts.path != f"/api/v1/namespaces/{self.namespace}/pods":
+            return 404, b'{"kind": "Status", "code": 404}'
+        if self.body is not None:
+            return 200, self.body
+        name, _, value = asked["labelSelector"][0].partition("=")
+        chosen = [pod for pod in self.pods if pod["metadata"]["labels"].get(name) == value]
+        first, size = int(asked.get("continue", ["0"])[0]), int(asked["limit"][0])
+        rest = str(first + size) if first + size < len(chosen) else ""
+        items = chosen[first : first + size]
+        page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": rest}, "items": items}
+        return 200, json.dumps(page).encode()
+
+    def __enter__(self) -> FakeKubernetes:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, body = api.answer(self.path, self.headers.get("Authorization"))
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        scheme = "http"
+        if self.tls is not None:
+            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True)
+            scheme = "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()

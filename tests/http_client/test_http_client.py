@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from specctl.errors import TargetError
+from specctl.http_client import HttpClient, Response
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Server:
+    """Answers each connection's requests from its list, then closes it. ``pause_s``: between bytes."""
+
+    def __init__(self, *connections: Sequence[bytes], pause_s: float | None = None) -> None:
+        self.connections = list(connections)
+        self.pause_s = pause_s
+        self.requests: list[bytes] = []
+        self.opened = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers = self.connections[self.opened]
+        self.opened += 1
+        for answer in answers:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+            self.requests.append(head + await reader.readexactly(int(length or 0)))
+            for part in [answer] if self.pause_s is None else [bytes([byte]) for byte in answer]:
+                writer.write(part)
+                if self.pause_s is not None:
+                    await writer.drain()
+                    await asyncio.sleep(self.pause_s)
+        writer.close()
+
+    def run(
+        self, course: Callable[[HttpClient], Awaitable[object]], path: str = "", token: str | None = None
+    ) -> None:
+        async def whole() -> None:
+            server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            url = f"http://127.0.0.1:{port}{path}"
+            async with server, HttpClient(url, token=token, timeout_s=5.0, body_max_bytes=100) as client:
+                await course(client)
+
+        asyncio.run(whole())
+
+
+def answer_to(*answers: bytes, pause_s: float | None = None) -> Response:
+    got: list[Response] = []
+
+    async def course(client: HttpClient) -> None:
+        got.append(await client.get("/a?b=%20"))
+
+    Server(answers, pause_s=pause_s).run(course)
+    return got[0]
+
+
+def test_a_request_and_its_headers() -> None:
+    server = Server([OK, OK])
+
+    async def course(client: HttpClient) -> None:
+        await client.get("/a")
+        await client.put("/b", b'{"c": 1}')
+
+    server.run(course, path="/prefix/", token="secret")
+    (get, no_body), (put, body) = (request.split(b"\r\n\r\n") for request in server.requests)
+    assert get.startswith(b"GET /prefix/a HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"\r\nAuthorization: Bearer secret" in get
+    assert put.startswith(b"PUT /prefix/b HTTP/1.1\r\n")
+    assert b"\r\nContent-Type: application/json" in put
+    assert (no_body, body) == (b"", b'{"c": 1}')
+    assert server.opened == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (OK, 200, b"hi"),
+        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length:0\r\n\r\n", 503, b""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, 200, b"hi"),
+        (b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi"),
+        (b"HTTP/1.0 200 OK\r\n\r\nto the end", 200, b"to the end"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", 200, b""),
+        (CHUNKED + b"2\r\nhi\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n", 200, b"hi0123456789"),
+        (CHUNKED + b"0\r\nTrailer: x\r\n\r\n", 200, b""),
+    ],
+)
+def test_answers(answer: bytes, status: int, body: bytes) -> None:
+    assert answer_to(answer) == Response(status, body)
+
+
+def test_an_answer_byte_by_byte() -> None:
+    for answer in (OK, CHUNKED + b"2\r\nhi\r\n0\r\n\r\n"):
+        assert answer_to(answer, pause_s=0.0) == Response(200, b"hi")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "cannot be reached"),
+        (b"220 mail.example.org ESMTP\r\n\r\n", "cannot be reached"),
+        (b"HTTP/2 200\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 2x0 OK\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhi", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n", "over 100 bytes"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 101, "over 100 bytes"),
+        (CHUNKED + b"65\r\n" + b"x" * 101, "over 100 bytes"),
+        (CHUNKED + b"60\r\n" + b"x" * 0x60 + b"\r\n60\r\n", "cannot be reached"),
+        (CHUNKED + b"-1\r\n\r\n", "cannot be reached"),
+        (CHUNKED + b"2\r\nhiXX", "cannot be reached"),
+        (CHUNKED + b"f" * 17 + b"\r\n", "cannot be reached"),
+        (CHUNKED + b"2\r\nh", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x" * 600_000, "cannot be reached"),
+    ],
+)
+def test_what_is_no_answer(answer: bytes, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        answer_to(answer)
+
+
+def test_a_connection_that_was_closed_meanwhile_is_opened_anew() -> None:
+    server = Server([OK], [OK, OK])
+
+    async def course(client: HttpClient) -> None:
+        await client.get("/1")
+        await asyncio.sleep(0.05)
+        await client.get("/2")
+        await client.put("/3", b"{}")
+
+    server.run(course)
+    assert server.opened == 2
+
+
+def test_no_more_connections_than_allowed() -> None:
+    server = Server([OK] * 5, [OK] * 5, [OK] * 5, [OK] * 5, [OK] * 5)
+
+    async def course(client: HttpClient) -> None:
+        answers = await asyncio.gather(*(client.post(f"/{i}", b"{}") for i in range(12)))
+        assert [answer.body for answer in answers] == [b"hi"] * 12
+
+    server.run(course)
+    assert server.opened == 4
+    assert all(request.startswith(b"POST /") for request in server.requests)
+
+
+def test_a_request_that_met_a_closing_connection_is_asked_again() -> None:
+    server = Server([OK, b""], [OK])
+
+    async def course(client: HttpClient) -> None:
+        await client.get("/1")
+        assert (await client.get("/2")).status == 200
+
+    server.run(course)
+    assert [request.split()[1] for request in server.requests] == [b"/1", b"/2", b"/2"]
+
+
+def test_a_path_cannot_bring_headers_along() -> None:
+    async def course(client: HttpClient) -> None:
+        for path in ("/a b", "/a\r\nX: y", "/ä"):
+            with pytest.raises(TargetError, match="not a path"):
+                await client.get(path)
+
+    Server([]).run(course)
+
+
+def test_requests_side_by_side() -> None:
+    server = Server([OK, OK], [OK, OK])
+
+    async def course(client: HttpClient) -> None:
+        first, second = await asyncio.gather(client.get("/1"), client.get("/2"))
+        assert (first.body, second.body) == (b"hi", b"hi")
+        await client.get("/3")
+
+    server.run(course)
+    assert server.opened == 2

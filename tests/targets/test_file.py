@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from specctl.errors import PolicyError, TargetsError
+from specctl.targets.file import TargetsFile, parse_targets
+
+
+def find(name: str, folder: Path) -> Path:
+    if name == "nosuch":
+        raise PolicyError("nosuch: no such file")
+    return folder / name
+
+
+GOOD = """
+policies:
+  - match: {tier: interactive}
+    policy: latency.yaml
+  - match: {}
+    policy: off
+targets:
+  - url: h1:8000
+    labels: {tier: interactive}
+  - url: http://h2:8000
+  - dns: vllm.default.svc:8000
+  - kubernetes: {namespace: serving, selector: app=vllm, port: http}
+    labels: {tier: batch}
+    interval_s: 30
+"""
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    path = tmp_path / "targets.yaml"
+    path.write_text(GOOD)
+    file = TargetsFile(path, find)
+    assert [rule.policy.name for rule in file.rules] == ["latency.yaml", "off"]
+    assert [rule.group for rule in file.rules] == ["tier=interactive latency", "all off"]
+    fixed, dns, pods = file.sources
+    first, second = asyncio.run(fixed.read())
+    assert first.url == "http://h1:8000"
+    assert file.rules[0].matches(first)
+    assert not file.rules[0].matches(second)
+    assert file.rules[1].matches(second)
+    assert (dns.interval_s, pods.interval_s) == (10.0, 30.0)
+    assert dns.name.startswith("dns vllm.default.svc:8000")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("- a", "expected a mapping"),
+        ("targets: [}", "not YAML"),
+        ("policies: []", "t:1: targets: missing"),
+        ("targets: []\npolices: []", "t:2: polices: unknown key. Allowed here: frozen, policies, targets"),
+        ("targets:\n  - url: a:1\n    lables: {}", "t:3: targets.0.lables: unknown key. Allowed here: dns,"),
+        ("targets:\n  - url: a:1\n    dns: b:2", "expected one of url, dns, kubernetes; got url and dns"),
+        ("targets:\n  - labels: {}", "expected one of url, dns, kubernetes; got none"),
+        ("targets:\n  - dns: nameonly", "t:2: targets.0.dns:"),
+        ("targets:\n  - dns: name:99999", "outside 1 to 65535"),
+        ("targets:\n  - url: a:1\n    labels: {n: 3}", "targets.0.labels.n: Input should be a valid string"),
+        (
+            "targets:\n  - kubernetes: {namespace: a, selector: b, port: 1, name: x}",
+            "Allowed here: api, ",
+        ),
+        ("targets:\n  - kubernetes: {namespace: a, selector: b}", "targets.0.kubernetes.port: missing"),
+        ("targets:\n  - kubernetes: {namespace: ../../x, selector: b, port: 1}", "namespace"),
+        ("targets: []\npolicies:\n  - {match: {a: b}}", "policies.0.policy: missing"),
+        ("targets: []\ntargets: []", "t:2: targets: given twice"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(TargetsError) as caught:
+        parse_targets(text, "t")
+    assert words in str(caught.value)
+
+
+def test_a_wrong_url_and_a_wrong_policy_are_named_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "targets.yaml"
+    path.write_text("targets:\n  - url: a:1\n  - url: ftp://x\n")
+    with pytest.raises(TargetsError, match=r"targets.yaml:3: targets.1.url: ftp://x: expected http://"):
+        TargetsFile(path, find)
+    path.write_text("targets: []\npolicies:\n  - match: {}\n    policy: nosuch\n")
+    with pytest.raises(PolicyError, match=r"targets.yaml:4: policies.0.policy: nosuch"):
+        TargetsFile(path, find)
+    with pytest.raises(TargetsError, match="No such file"):
+        TargetsFile(tmp_path / "none.yaml", find)
+
+
+def test_a_wrong_change_keeps_the_last_good_one_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="specctl")
+    path = tmp_path / "targets.yaml"
+    path.write_text("targets:\n  - url: a:1\n")
+    file = TargetsFile(path, find)
+    before = file.sources
+    assert not file.refresh()
+    path.write_text("targets:\n  - ulr: a:1\n")
+    for _ in range(3):
+        assert not file.refresh()
+    assert file.sources is before
+    assert "unknown key" in (file.refusal or "")
+    assert caplog.text.count("the last good ones stay") == 1
+    path.write_text("targets:\n  - url: a:1\n  - url: b:1\n")
+    assert file.refresh()
+    assert file.refusal is None
+    os.remove(path)
+    assert not file.refresh()
+    assert "No such file" in (file.refusal or "")
+    assert len(asyncio.run(file.sources[0].read())) == 2
