@@ -24,6 +24,7 @@ from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.control.service import handle
 from specctl_vllm.methods import method_support
@@ -330,4 +331,5 @@ class Steering:
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
             warnings=tuple(warnings),
+            **machine_of(self._scheduler),
         )
