@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_corpus(commands)
     _add_simulate(commands)
+    _add_record(commands)
     return parser
 
 
@@ -146,6 +147,15 @@ def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=_simulate)
 
 
+def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specctl.cli.record import add_arguments
+
+    words = "write a log of what a running server counts, for specctl simulate"
+    command = commands.add_parser("record", help=words, description=words)
+    add_arguments(command)
+    command.set_defaults(run=_record)
+
+
 def _bytes(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -222,6 +232,12 @@ def _simulate(options: argparse.Namespace) -> int:
     from specctl.cli.simulate import simulate
 
     return simulate(options)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from specctl.cli.record import record
+
+    return record(options)
 
 
 if __name__ == "__main__":
