@@ -14,6 +14,7 @@ __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_toke
 
 TIMEOUT_S = 2.0
 BODY_MAX_BYTES = 8 * 1024 * 1024
+CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
 
 
@@ -49,7 +50,7 @@ def read_token(path: Path) -> str:
 
 
 class HttpClient:
-    """One kept-alive connection to one target; use as an asynchronous context manager or call ``close``."""
+    """Kept-alive connections to one target; use as an asynchronous context manager or call ``close``."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class HttpClient:
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
         body_max_bytes: int = BODY_MAX_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.target = target
         self._timeout_s = timeout_s
@@ -70,7 +72,7 @@ class HttpClient:
             follow_redirects=False,
             trust_env=False,
             verify=target.startswith("https"),
-            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
+            limits=httpx.Limits(max_connections=connections_max, max_keepalive_connections=2),
         )
 
     async def __aenter__(self) -> HttpClient:
@@ -87,6 +89,9 @@ class HttpClient:
 
     async def put(self, path: str, json_body: bytes) -> Response:
         return await self._send("PUT", path, json_body)
+
+    async def post(self, path: str, json_body: bytes) -> Response:
+        return await self._send("POST", path, json_body)
 
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
         try:

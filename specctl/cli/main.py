@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_corpus(commands)
     _add_simulate(commands)
     _add_record(commands)
+    _add_profile(commands)
     return parser
 
 
@@ -156,6 +157,15 @@ def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.set_defaults(run=_record)
 
 
+def _add_profile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specctl.cli.profile import add_arguments
+
+    words = "measure a running server's step costs in under two minutes, for specctl simulate"
+    command = commands.add_parser("profile", help=words, description=words)
+    add_arguments(command)
+    command.set_defaults(run=_profile)
+
+
 def _bytes(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -238,6 +248,12 @@ def _record(options: argparse.Namespace) -> int:
     from specctl.cli.record import record
 
     return record(options)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from specctl.cli.profile import profile
+
+    return profile(options)
 
 
 if __name__ == "__main__":
