@@ -65,6 +65,8 @@ class OwnRequests:
             "max_tokens": OUTPUT_TOKENS,
             "temperature": 0,
             "ignore_eos": True,
+            # As clients do: the server's work for each token is in its steps where it has few cores.
+            "stream": True,
         }
         response = await self._client.post("/v1/completions", json.dumps(body).encode())
         if response.status != 200:
