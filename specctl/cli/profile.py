@@ -198,12 +198,24 @@ def _engine_profile(
     from specctl.clock import iso_utc
     from specctl.simulate.profile import EngineProfile
 
-    decoding = [row for row in measured.rows if not row.has_prefill]
     told = {
         "fingerprint": fingerprint.model_dump(),
         "method": capabilities.method,
         "num_speculative_tokens_max": max(capabilities.num_speculative_tokens_legal),
         "scheduler": limits.model_dump(),
+        **_costs(costs),
+        "measured": {"utc": iso_utc(clock.utc()), **_measurement(measured, costs)},
+    }
+    try:
+        return EngineProfile.model_validate(told)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "profile"
+        raise SpecctlError(f"no profile can be made of it: {where}: {first['msg']}") from error
+
+
+def _costs(costs: FittedCosts) -> dict[str, object]:
+    return {
         "forward": [{"tokens": tokens, "seconds": _short(seconds)} for tokens, seconds in costs.forward],
         "request_s": _short(costs.request_s),
         "context_token_s": _short(costs.context_token_s),
@@ -215,27 +227,24 @@ def _engine_profile(
             "pass_s": _short(costs.draft_pass_s),
             "at_zero_s": _short(costs.draft_at_zero_s),
         },
-        "measured": {
-            "utc": iso_utc(clock.utc()),
-            "seconds": round(measured.seconds, 1),
-            "steps": costs.steps,
-            "stalled_steps": costs.stalled_steps,
-            "disturbed_steps_ratio": _short(measured.disturbed_steps / max(measured.steps, 1)),
-            "disturbed_s_ratio": _short(min(measured.disturbed_s / max(measured.seconds, 1e-9), 1.0)),
-            "own_requests": measured.own_requests,
-            "num_speculative_tokens": sorted({row.num_speculative_tokens for row in decoding}),
-            "decode_batch_most": max(math.ceil(row.request_steps / row.steps) for row in decoding),
-            "miss_ratio": _short(costs.miss_ratio),
-            "held_out_miss_ratio": _short(costs.held_out_miss_ratio),
-            "not_told": list(costs.not_told),
-        },
     }
-    try:
-        return EngineProfile.model_validate(told)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "profile"
-        raise SpecctlError(f"no profile can be made of it: {where}: {first['msg']}") from error
+
+
+def _measurement(measured: Measured, costs: FittedCosts) -> dict[str, object]:
+    decoding = [row for row in measured.rows if not row.has_prefill]
+    return {
+        "seconds": round(measured.seconds, 1),
+        "steps": costs.steps,
+        "stalled_steps": costs.stalled_steps,
+        "disturbed_steps_ratio": _short(measured.disturbed_steps / max(measured.steps, 1)),
+        "disturbed_s_ratio": _short(min(measured.disturbed_s / max(measured.seconds, 1e-9), 1.0)),
+        "own_requests": measured.own_requests,
+        "num_speculative_tokens": sorted({row.num_speculative_tokens for row in decoding}),
+        "decode_batch_most": max(math.ceil(row.request_steps / row.steps) for row in decoding),
+        "miss_ratio": _short(costs.miss_ratio),
+        "held_out_miss_ratio": _short(costs.held_out_miss_ratio),
+        "not_told": list(costs.not_told),
+    }
 
 
 def _write(path: Path, made: EngineProfile) -> None:

@@ -135,19 +135,16 @@ async def measure(
     takes the table meanwhile; TargetError and ContractError.
     """
     session = _Session(table, steps, capabilities, clock, stop, plan)
-    await steps.look()
     await table.find()
-    await session.watch(TRAFFIC_WAIT_S, 1, None)
-    has_traffic = decode_steps(steps.rows) > 0 or steps.latest.running > 0
-    if not has_traffic and own is None and not stop.is_set():
-        raise SpecctlError(
-            "the server has no traffic to measure; with --requests N it is sent at most N requests"
-        )
     try:
-        if has_traffic:
+        if await _has_traffic(session):
             await _beside_others(session)
         elif own is not None:
             await _alone(session, own)
+        elif not stop.is_set():
+            raise SpecctlError(
+                "the server has no traffic to measure; with --requests N it is sent at most N requests"
+            )
     finally:
         try:
             await table.put_back()
@@ -163,6 +160,13 @@ async def measure(
         own_requests=0 if own is None else own.sent,
         is_interrupted=stop.is_set(),
     )
+
+
+async def _has_traffic(session: _Session) -> bool:
+    """Whether anything runs within the first look."""
+    await session.steps.look()
+    await session.watch(TRAFFIC_WAIT_S, 1, None)
+    return decode_steps(session.steps.rows) > 0 or session.steps.latest.running > 0
 
 
 async def _beside_others(session: _Session) -> None:

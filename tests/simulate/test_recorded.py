@@ -36,29 +36,34 @@ def header(utc: str = "2026-01-01T00:00:00.000Z") -> Line:
     }
 
 
-def reading(time_s: float, started: int, *, boot: str = "a", uptime_s: float | None = None) -> Line:
-    """So many requests have started, and all but two of them have finished; all are alike."""
-    finished = max(started - 2, 0)
-    cell = {
+def cell(steps: int) -> Line:
+    """A lone request with two drafts a step: half of the first are accepted, and four fifths of those'
+    second."""
+    return {
         "decode_batch_from": 1,
         "decode_batch_to": 1,
         "num_speculative_tokens": 2,
         "has_prefill": False,
-        "steps": 10 * started,
-        "request_steps": 10 * started,
-        "emitted_tokens": 15 * started,
-        "verified_tokens": 30 * started,
-        "drafted_at": [10 * started, 10 * started],
-        "accepted_at": [5 * started, 4 * started],
+        "steps": steps,
+        "request_steps": steps,
+        "emitted_tokens": steps + 9 * steps // 10,
+        "verified_tokens": 3 * steps,
+        "drafted_at": [steps, steps],
+        "accepted_at": [5 * steps // 10, 4 * steps // 10],
         "context_tokens": 0,
         "prefill_tokens": 0,
-        "step_s": 0.1 * started,
-        "step_s_squared": 0.01 * started,
-        "verified_tokens_squared": 90.0 * started,
-        "step_s_by_verified_tokens": 0.3 * started,
+        "step_s": 0.01 * steps,
+        "step_s_squared": 0.0001 * steps,
+        "verified_tokens_squared": 9.0 * steps,
+        "step_s_by_verified_tokens": 0.03 * steps,
         "draft_s": 0.0,
         "verify_s": 0.0,
     }
+
+
+def reading(time_s: float, started: int, *, boot: str = "a", uptime_s: float | None = None) -> Line:
+    """So many requests have started, and all but two of them have finished; all are alike, of ten steps."""
+    finished = max(started - 2, 0)
     return {
         "kind": "reading",
         "time_s": time_s,
@@ -73,7 +78,7 @@ def reading(time_s: float, started: int, *, boot: str = "a", uptime_s: float | N
             "waiting": 0,
             "decoding": 2,
             "kv_cache_used_ratio": 0.1,
-            "cells": [cell],
+            "cells": [cell(10 * started)],
         },
         "load": {
             "started_requests": started,

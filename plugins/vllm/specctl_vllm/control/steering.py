@@ -37,6 +37,7 @@ logger = logging.getLogger("vllm.specctl")
 _ROWS_MAX = 64
 _GREEDY_TEMPERATURE_MAX = 1e-5
 """vLLM's own bound: requests below it are greedy (SamplingParams)."""
+_GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
 # With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
 _COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
 _OUTPUT = attrgetter("num_output_tokens")
@@ -306,12 +307,8 @@ class Steering:
             ranks_in_step=config.parallel_config.data_parallel_size,
             is_on_device=config.use_v2_model_runner,
         )
-        warnings = []
-        if self._sampling_problem is not None:
-            warnings.append(
-                f"{self._sampling_problem}; while a request with a temperature over 0 is in the engine, "
-                "nothing is drafted for any request"
-            )
+        problem = self._sampling_problem
+        warnings = [] if problem is None else [f"{problem}; {_GUARDED}"]
         decode_batch_max = self._scheduler.scheduler_config.max_num_seqs
         return Capabilities(
             contract_version=CONTRACT_VERSION,
