@@ -25,7 +25,7 @@ class HttpActuator:
         self._client = client
 
     async def apply(self, desired: DesiredTable) -> AppliedTable:
-        put = TablePut(
+        change = TablePut(
             base_version=desired.base_version,
             rows=desired.rows,
             lease_s=desired.lease_s,
@@ -33,16 +33,20 @@ class HttpActuator:
             owner=desired.owner,
             reason=desired.reason[:512],
         )
-        response = await self._client.put(TABLE_ROUTE, put.model_dump_json().encode())
+        return await self.put(change)
+
+    async def put(self, change: TablePut) -> AppliedTable:
+        """As ``apply``; a change may also be without a lease."""
+        response = await self._client.put(TABLE_ROUTE, change.model_dump_json().encode())
         if response.status == 200:
             return self._applied(response)
-        raise self._refused(response, desired)
+        raise self._refused(response, change.base_version)
 
     async def observe(self) -> AppliedTable:
         response = await self._client.get(TABLE_ROUTE)
         if response.status == 200:
             return self._applied(response)
-        raise self._refused(response, None)
+        raise self._refused(response, 0)
 
     def _applied(self, response: Response) -> AppliedTable:
         try:
@@ -52,7 +56,7 @@ class HttpActuator:
             where = ".".join(map(str, first["loc"]))
             raise ContractError(f"{self._client.target}: table answer: {where}: {first['msg']}") from error
 
-    def _refused(self, response: Response, desired: DesiredTable | None) -> Exception:
+    def _refused(self, response: Response, base_version: int) -> Exception:
         body = _body(response)
         target = self._client.target
         message = str(body.get("message") or f"HTTP {response.status}")[:1000]
@@ -60,8 +64,7 @@ class HttpActuator:
         if response.status == 409 and code == "lease_held":
             return LeaseHeld(str(body.get("owner", "unknown")), _number(body.get("remaining_s")))
         if response.status == 409:
-            got = desired.base_version if desired is not None else 0
-            return VersionConflict(expected=int(_number(body.get("version"))), got=got)
+            return VersionConflict(expected=int(_number(body.get("version"))), got=base_version)
         if response.status in (400, 422):
             refusals = _refusals(body) or [Refusal(row=None, field="table", reason=message)]
             return TableError(refusals)

@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_corpus(commands)
     _add_simulate(commands)
+    _add_record(commands)
+    _add_profile(commands)
     return parser
 
 
@@ -162,6 +164,24 @@ def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=_simulate)
 
 
+def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specctl.cli.record import add_arguments
+
+    words = "write a log of what a running server counts, for specctl simulate"
+    command = commands.add_parser("record", help=words, description=words)
+    add_arguments(command)
+    command.set_defaults(run=_record)
+
+
+def _add_profile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specctl.cli.profile import add_arguments
+
+    words = "measure a running server's step costs in under two minutes, for specctl simulate"
+    command = commands.add_parser("profile", help=words, description=words)
+    add_arguments(command)
+    command.set_defaults(run=_profile)
+
+
 def _bytes(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -244,6 +264,18 @@ def _simulate(options: argparse.Namespace) -> int:
     from specctl.cli.simulate import simulate
 
     return simulate(options)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from specctl.cli.record import record
+
+    return record(options)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from specctl.cli.profile import profile
+
+    return profile(options)
 
 
 if __name__ == "__main__":

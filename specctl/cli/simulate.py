@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specctl.policy.models import AnyPolicy
     from specctl.simulate.arms import Arm
     from specctl.simulate.profile import EngineProfile
+    from specctl.simulate.scenario import Scenario
     from specctl.simulate.trace import Trace
 
 __all__ = ["add_arguments", "simulate"]
@@ -24,23 +25,22 @@ logger = logging.getLogger(__name__)
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The command line; parsing needs nothing of the simulator."""
     command.add_argument(
-        "--trace", required=True, type=Path, metavar="FILE", help="arrivals and lengths, CSV"
+        "--trace", required=True, type=Path, metavar="FILE", help="CSV, or a log of specctl record"
     )
     command.add_argument(
         "--engine-profile", required=True, metavar="FILE", help="a file, or a shipped one's name"
     )
     command.add_argument(
         "--acceptance",
-        default="steady",
         metavar="FILE",
-        help="a file, or a shipped one's name; default: steady",
+        help="a file, or a shipped one's name; default: steady, for a log what it recorded",
     )
     command.add_argument(
         "--policy", required=True, nargs="+", action="extend", metavar="FILE", help="files, or shipped names"
     )
     command.add_argument("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense")
     command.add_argument("--requests", type=_positive, metavar="N", help="only the trace's first N")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of the luck of drafts; default: 0")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all luck; default: 0")
     command.add_argument(
         "--batch-table", type=_batch_table, metavar="RANGES", help="the stock table: 1-16:7,17-100:3,101-:0"
     )
@@ -63,9 +63,10 @@ def simulate(options: argparse.Namespace) -> int:
 
     profile = load_profile(find_file(options.engine_profile, "profiles"))
     profile.refuse_unless(dict(options.fingerprint or ()))
-    scenario = load_scenario(find_file(options.acceptance, "scenarios"))
+    asked = None if options.acceptance is None else load_scenario(find_file(options.acceptance, "scenarios"))
     policies = _policies(options.policy)
-    trace = _trace(options, profile)
+    trace, recorded = _trace(options, profile)
+    scenario = asked or recorded or load_scenario(find_file("steady", "scenarios"))
     arms = _arms(policies, options.batch_table, profile.num_speculative_tokens_max)
     comparison = compare(trace, profile, scenario, arms, seed=options.seed, told=_told)
     described = notes(trace, profile, scenario)
@@ -93,11 +94,17 @@ def _told(arm: str) -> None:
     logger.info("simulating: %s", arm)
 
 
-def _trace(options: argparse.Namespace, profile: EngineProfile) -> Trace:
+def _trace(options: argparse.Namespace, profile: EngineProfile) -> tuple[Trace, Scenario | None]:
+    """The requests; and of a log the acceptance, where no other is asked for."""
+    from specctl.record.reader import is_log
     from specctl.simulate.engine import fitting
     from specctl.simulate.trace import load_trace
 
-    trace = load_trace(options.trace).spread()
+    scenario = None
+    if is_log(options.trace):
+        trace, scenario = _recorded(options)
+    else:
+        trace = load_trace(options.trace).spread()
     if options.requests is not None:
         trace = trace.first(options.requests)
     trace = fitting(trace.scaled(options.speed), profile)
@@ -105,7 +112,21 @@ def _trace(options: argparse.Namespace, profile: EngineProfile) -> Trace:
         raise SimulationInputError(
             f"{options.trace}: expected a request that fits the server, got none ({dict(trace.skipped)})"
         )
-    return trace
+    return trace, None if scenario is None else scenario.scaled(options.speed)
+
+
+def _recorded(options: argparse.Namespace) -> tuple[Trace, Scenario | None]:
+    from specctl.simulate.recorded import load_recorded
+
+    load = load_recorded(options.trace, seed=options.seed)
+    if options.acceptance is not None:
+        return load.trace, None
+    if load.scenario is None:
+        raise SimulationInputError(
+            f"{options.trace}: its acceptance is not known: {load.why_no_scenario}; "
+            "name one with --acceptance"
+        )
+    return load.trace, load.scenario
 
 
 def _arms(

@@ -44,3 +44,9 @@ class Capabilities(BaseModel):
         description="the telemetry's shadow counters tell the acceptance of drafts that were not verified"
     )
     warnings: tuple[str, ...] = ()
+    gpu: str | None = Field(default=None, description="product name of the device; None: not told")
+    dtype: str | None = Field(default=None, description="of the model's activations, for example bfloat16")
+    parallelism: str | None = Field(default=None, description="for example tp1, tp2-pp2")
+    max_num_batched_tokens: int | None = Field(default=None, description="most tokens of one step")
+    kv_cache_tokens: int | None = Field(default=None, description="KV cache, in tokens")
+    kv_block_tokens: int | None = None

@@ -21,7 +21,10 @@ __all__ = ["Adoption", "merged_capabilities", "merged_table", "merged_telemetry"
 
 Counted = TypeVar("Counted", ShadowAcceptance, TelemetryCell)
 
-_MAY_DIFFER = {"boot_id", "context_max_tokens", "controllable", "why_not_controllable", "warnings"}
+_MAY_DIFFER = {
+    *("boot_id", "context_max_tokens", "controllable", "why_not_controllable", "warnings"),
+    *("gpu", "kv_cache_tokens"),
+}
 _CELL_KEY = ("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "has_prefill")
 
 
@@ -51,8 +54,16 @@ def merged_capabilities(ranks: Sequence[Capabilities]) -> Capabilities:
             "why_not_controllable": why,
             "context_max_tokens": min(rank.context_max_tokens for rank in ranks),
             "warnings": tuple(dict.fromkeys(warning for rank in ranks for warning in rank.warnings)),
+            "gpu": _joined(rank.gpu for rank in ranks),
+            "kv_cache_tokens": min((r.kv_cache_tokens for r in ranks if r.kv_cache_tokens), default=None),
         }
     )
+
+
+def _joined(names: Iterable[str | None]) -> str | None:
+    """The devices' names, each once; None where a rank does not tell its own."""
+    each = list(dict.fromkeys(names))
+    return None if None in each else " + ".join(map(str, each))
 
 
 def merged_table(ranks: Sequence[AppliedTable], numbers: Sequence[int]) -> AppliedTable:

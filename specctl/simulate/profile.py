@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from specctl.errors import SimulationInputError
 from specctl.simulate.files import load_model
 
-__all__ = ["EngineProfile", "Fingerprint", "load_profile"]
+__all__ = ["EngineProfile", "Fingerprint", "Measurement", "SchedulerLimits", "load_profile"]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _Seconds = Annotated[float, Field(ge=0, le=10.0)]
@@ -62,6 +62,27 @@ class SchedulerLimits(BaseModel):
     max_model_len: int = Field(ge=2)
 
 
+class Measurement(BaseModel):
+    """How ``specctl profile`` came by a profile. Ratios are shares, 0.05 is 5 %."""
+
+    model_config = STRICT
+
+    utc: str
+    seconds: float = Field(ge=0)
+    steps: int = Field(ge=0, description="decode-only, that the fit rests on")
+    stalled_steps: int = Field(ge=0, description="left out: a stall of the machine")
+    disturbed_steps_ratio: float = Field(
+        ge=0, le=1, description="of all steps: others' requests under another table than the found one"
+    )
+    disturbed_s_ratio: float = Field(ge=0, le=1, description="as disturbed_steps_ratio, of the time")
+    own_requests: int = Field(ge=0)
+    num_speculative_tokens: tuple[int, ...] = Field(description="measured numbers")
+    decode_batch_most: int = Field(ge=0)
+    miss_ratio: float = Field(ge=0, description="root mean square of fitted against measured seconds")
+    held_out_miss_ratio: float = Field(ge=0, description="of the half that a fit did not see")
+    not_told: tuple[str, ...] = Field(description="costs at 0 because the traffic could not tell them apart")
+
+
 class EngineProfile(BaseModel):
     """Step seconds = forward(tokens) + per request + per context token + prompts' attention + drafting.
 
@@ -93,6 +114,7 @@ class EngineProfile(BaseModel):
         default=0.0, ge=0, le=0.3, description="standard deviation of a step's seconds, as a share; seeded"
     )
     draft: DraftCost = DraftCost()
+    measured: Measurement | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -114,15 +136,14 @@ class EngineProfile(BaseModel):
         return self
 
     def refuse_unless(self, wanted: Mapping[str, str]) -> None:
-        """Raises SimulationInputError where a wanted part of the fingerprint is another one."""
+        """Raises SimulationInputError that names both where wanted parts of the fingerprint are others."""
         own = self.fingerprint.model_dump()
-        for key, value in wanted.items():
+        for key in wanted:
             if key not in own:
                 raise SimulationInputError(f"fingerprint: expected one of {', '.join(own)}, got {key}")
-            if own[key] != value:
-                raise SimulationInputError(
-                    f"the profile is of another machine: {key}: expected {value}, got {own[key]}"
-                )
+        differing = [f"{key}: expected {v}, got {own[key]}" for key, v in wanted.items() if own[key] != v]
+        if differing:
+            raise SimulationInputError(f"the profile is of another machine: {'; '.join(differing)}")
 
 
 def load_profile(path: Path) -> EngineProfile:

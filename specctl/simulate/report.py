@@ -63,6 +63,7 @@ def notes(trace: Trace, profile: EngineProfile, scenario: Scenario) -> str:
     parts = [f"{count} rows skipped: {why}" for why, count in trace.skipped.items()]
     if trace.gaps:
         parts.append(f"{trace.gaps} waits of over a minute in the trace")
+    parts += trace.notes
     return "\n".join([line, "; ".join(parts)] if parts else [line])
 
 

@@ -17,6 +17,7 @@ __all__ = ["AcceptanceClass", "AcceptancePoint", "Scenario", "load_scenario"]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 BIN_S = 0.5
+DAY_S = 86_400.0
 _Chance = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -25,7 +26,7 @@ class AcceptancePoint(BaseModel):
 
     model_config = STRICT
 
-    from_s: float = Field(ge=0, le=86_400)
+    from_s: float = Field(ge=0, le=DAY_S)
     conditional_at: tuple[_Chance, ...] = Field(
         min_length=1, max_length=64, description="by position; the last one serves all later positions"
     )
@@ -56,7 +57,7 @@ class Scenario(BaseModel):
 
     name: str = Field(min_length=1, max_length=64)
     between: Literal["step", "line"] = "step"
-    repeat_s: float | None = Field(default=None, gt=0, le=86_400)
+    repeat_s: float | None = Field(default=None, gt=0, le=DAY_S)
     classes: tuple[AcceptanceClass, ...] = Field(min_length=1, max_length=16)
 
     @model_validator(mode="after")
@@ -79,6 +80,18 @@ class Scenario(BaseModel):
         length_s = self.repeat_s if self.repeat_s is not None else latest + BIN_S
         times = np.arange(math.ceil(length_s / BIN_S), dtype=np.float64) * BIN_S
         return np.stack([self._of_class(one, times, positions) for one in self.classes], axis=1)
+
+    def scaled(self, speed: float) -> Scenario:
+        """The laws change ``speed`` times as soon; those that would hold from later than DAY_S are left
+        out."""
+        told = self.model_dump()
+        for one in told["classes"]:
+            for point in one["points"]:
+                point["from_s"] /= speed
+            one["points"] = [point for point in one["points"] if point["from_s"] <= DAY_S]
+        if self.repeat_s is not None:
+            told["repeat_s"] = min(self.repeat_s / speed, DAY_S)
+        return Scenario.model_validate(told)
 
     def _of_class(
         self, one: AcceptanceClass, times: npt.NDArray[np.float64], positions: int

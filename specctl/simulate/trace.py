@@ -29,13 +29,15 @@ TOKENS_MAX = 100_000_000
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests by arrival. ``skipped``: rows that were left out, by reason; ``gaps``: waits over GAP_S."""
+    """Requests by arrival. ``skipped``: rows that were left out, by reason; ``gaps``: waits over GAP_S;
+    ``notes``: what else to know of it."""
 
     arrival_s: npt.NDArray[np.float64]
     prompt_tokens: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int64]
     skipped: Mapping[str, int]
     gaps: int = 0
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -70,8 +72,12 @@ class Trace:
         if not left_out:
             return self
         skipped = {**self.skipped, f"over {most_tokens} tokens": left_out}
-        return Trace(
-            self.arrival_s[fits], self.prompt_tokens[fits], self.output_tokens[fits], skipped, self.gaps
+        return replace(
+            self,
+            arrival_s=self.arrival_s[fits],
+            prompt_tokens=self.prompt_tokens[fits],
+            output_tokens=self.output_tokens[fits],
+            skipped=skipped,
         )
 
 
@@ -102,7 +108,10 @@ def _rows(path: Path, skipped: Counter[str]) -> Iterator[tuple[float, int, int]]
             header = tuple(name.strip() for name in next(lines, []))
             if header not in HEADERS:
                 known = " or ".join(",".join(names) for names in HEADERS)
-                raise SimulationInputError(f"{path}:1: expected the header {known}, got {','.join(header)!r}")
+                raise SimulationInputError(
+                    f"{path}:1: expected the header {known}, or a log of specctl record, "
+                    f"got {','.join(header)!r}"
+                )
             latest_s = 0.0
             for cells in lines:
                 place = f"{path}:{lines.line_num}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from support.engine_control import wait_for
 
 from benchmarks.autotune import autotune
@@ -237,7 +238,7 @@ class TestDaemon:
 
 def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "specctl"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def has_looked(folder: Path) -> bool:
@@ -256,3 +257,38 @@ def steps_of_others(control, tokens: int) -> int:
     """Steps so far with another num_speculative_tokens."""
     cells = control.get("telemetry")["cells"]
     return sum(cell["steps"] for cell in cells if cell["num_speculative_tokens"] != tokens)
+
+
+class TestRecordAndProfile:
+    def test_a_log_of_the_server_and_its_profile_can_be_simulated(self, suffix, tmp_path):
+        assert suffix.put(suffix.change(5, fallback_num_speculative_tokens=2)).status_code == 200
+        log, made, out = tmp_path / "log", tmp_path / "p.yaml", tmp_path / "out.json"
+        command = [str(Path(sys.executable).parent / "specctl"), "record", suffix.server.url]
+        with subprocess.Popen([*command, "--output", str(log), "--every", "0.5"]) as recorder:
+            wait_for(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3, 60)
+            measured = specctl(
+                "profile", suffix.server.url, "--for", "40", "--requests", "60", "--output", str(made)
+            )
+            recorder.send_signal(signal.SIGTERM)
+            assert recorder.wait(20) == 0
+        assert measured.returncode == 0, measured.stderr
+        table = suffix.get("table")
+        assert [row["num_speculative_tokens"] for row in table["rows"]] == [5]
+        assert (table["fallback_num_speculative_tokens"], table["lease_s"]) == (2, None)
+        profile = yaml.safe_load(made.read_text())
+        assert profile["fingerprint"]["dtype"] == "float32"
+        assert profile["measured"]["seconds"] < 120
+        assert profile["measured"]["own_requests"] <= 60
+        arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
+        simulated = specctl(*arguments, "--json", str(out))
+        assert simulated.returncode == 0, simulated.stderr
+        told = json.loads(out.read_text())["inputs"]
+        assert 0 < told["requests"] <= profile["measured"]["own_requests"]
+        assert told["acceptance"]["name"] == "recorded"
+
+    def test_a_table_that_is_leased_is_left_alone(self, suffix, tmp_path):
+        assert suffix.put(suffix.change(3, lease_s=30)).status_code == 200
+        refused = specctl("profile", suffix.server.url, "--output", str(tmp_path / "p.yaml"))
+        assert refused.returncode == 1
+        assert "leased by 'test'" in refused.stderr
+        assert suffix.put(suffix.change(3)).status_code == 200

@@ -134,6 +134,17 @@ def test_one_rank_that_cannot_be_steered_refuses_for_all():
     assert (merged.controllable, merged.why_not_controllable) == (False, "because")
 
 
+@pytest.mark.parametrize(("gpus", "gpu"), [(("A", "A"), "A"), (("A", "B"), "A + B"), (("A", None), None)])
+def test_what_ranks_tell_of_their_devices_does_not_part_them(gpus, gpu):
+    ranks = [
+        capabilities("a", gpu=gpus[0], kv_cache_tokens=9),
+        capabilities("b", gpu=gpus[1], kv_cache_tokens=7),
+    ]
+    merged = merged_capabilities(ranks)
+    assert merged.controllable
+    assert (merged.gpu, merged.kv_cache_tokens) == (gpu, 7)
+
+
 def test_ranks_that_were_started_otherwise_are_not_steered():
     merged = merged_capabilities([capabilities("a"), capabilities("b", decode_batch_max=4)])
     assert not merged.controllable

@@ -103,6 +103,7 @@ class FakeEngine:
         self.mangle: dict[str, Callable[[bytes], bytes]] = {}
         self.lies = False
         self.ranks_behind: tuple[int, ...] = ()
+        self.more_metrics: Callable[[], str] = str
         self.restart()
 
     def restart(self) -> None:
@@ -289,7 +290,7 @@ class FakeEngine:
             f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{j}"}} {value}.0'
             for j, value in enumerate(accepted_at)
         ]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + self.more_metrics()
 
     def put(self, body: bytes) -> tuple[int, dict[str, Any]]:
         try:

@@ -24,6 +24,7 @@ from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.service import handle
@@ -37,6 +38,7 @@ logger = logging.getLogger("vllm.specctl")
 _ROWS_MAX = 64
 _GREEDY_TEMPERATURE_MAX = 1e-5
 """vLLM's own bound: requests below it are greedy (SamplingParams)."""
+_GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
 # With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
 _COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
 _OUTPUT = attrgetter("num_output_tokens")
@@ -310,12 +312,8 @@ class Steering:
             ranks_in_step=config.parallel_config.data_parallel_size,
             is_on_device=config.use_v2_model_runner,
         )
-        warnings = []
-        if self._sampling_problem is not None:
-            warnings.append(
-                f"{self._sampling_problem}; while a request with a temperature over 0 is in the engine, "
-                "nothing is drafted for any request"
-            )
+        problem = self._sampling_problem
+        warnings = [] if problem is None else [f"{problem}; {_GUARDED}"]
         decode_batch_max = self._scheduler.scheduler_config.max_num_seqs
         return Capabilities(
             contract_version=CONTRACT_VERSION,
@@ -335,4 +333,5 @@ class Steering:
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
             warnings=tuple(warnings),
+            **machine_of(self._scheduler),
         )

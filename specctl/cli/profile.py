@@ -1,0 +1,338 @@
+"""``specctl profile TARGET``: step costs of a running server, as an engine profile."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specctl.errors import SpecctlError
+
+if TYPE_CHECKING:
+    from specctl.clock import Clock
+    from specctl.contract.capabilities import Capabilities
+    from specctl.http_client import HttpClient
+    from specctl.profiling.fit import FittedCosts
+    from specctl.profiling.measure import Measured
+    from specctl.simulate.profile import EngineProfile, Fingerprint, SchedulerLimits
+
+__all__ = ["add_arguments", "profile"]
+
+logger = logging.getLogger(__name__)
+
+SECONDS, SECONDS_MIN, SECONDS_MAX = 60.0, 5.0, 110.0
+SHARE, SHARE_MIN, SHARE_MAX = 0.2, 0.02, 0.5
+REQUESTS_MAX = 10_000
+PATIENCE_S = 5.0
+OWN_PATIENCE_S = 120.0
+FINGERPRINT = ("gpu", "model", "engine", "dtype", "parallelism")
+LIMITS = ("max_num_batched_tokens", "kv_tokens", "kv_block_tokens")
+_DIGITS = 4
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The command line; parsing needs no HTTP client and no fit."""
+    command.add_argument("target", metavar="TARGET")
+    command.add_argument(
+        "--output", type=Path, metavar="FILE.yaml", help="default: named after the fingerprint"
+    )
+    command.add_argument(
+        "--for", dest="for_s", type=_between(SECONDS_MIN, SECONDS_MAX), default=SECONDS, metavar="SECONDS",
+        help=f"at most; default: {SECONDS:g}",
+    )  # fmt: skip
+    command.add_argument(
+        "--share", type=_between(SHARE_MIN, SHARE_MAX), default=SHARE, metavar="F",
+        help=f"of that time under another table than the present one, at most; default: {SHARE:g}",
+    )  # fmt: skip
+    command.add_argument(
+        "--requests", type=_requests, metavar="N", help="send at most N requests to a server without traffic"
+    )
+    command.add_argument(
+        "--fingerprint", type=_one_of(FINGERPRINT), action="append", default=[], metavar="KEY=VALUE",
+        help=f"in place of what the server tells: {', '.join(FINGERPRINT)}; repeat",
+    )  # fmt: skip
+    command.add_argument(
+        "--scheduler", type=_one_of(LIMITS), action="append", default=[], metavar="KEY=VALUE",
+        help=f"in place of what the server tells: {', '.join(LIMITS)}; repeat",
+    )  # fmt: skip
+    command.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="bearer token with the control scope"
+    )
+    command.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="the server's own key, for --requests"
+    )
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Raises SpecctlError; the table is put back before. Prints what was measured and where it is."""
+    _need_sklearn()
+    asyncio.run(_profile(options))
+    return 0
+
+
+async def _profile(options: argparse.Namespace) -> None:
+    from specctl.clock import SystemClock
+    from specctl.controller.daemon import stop_on_signals
+    from specctl.errors import ContractError
+    from specctl.http_client import HttpClient, normalise_target, read_token
+    from specctl.observe.routes import read_capabilities
+    from specctl.profiling.fit import fit_costs
+
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    clock = SystemClock()
+    target = normalise_target(options.target)
+    token = None if options.token_file is None else read_token(options.token_file)
+    async with HttpClient(target, token=token, timeout_s=PATIENCE_S) as client:
+        capabilities = await read_capabilities(client)
+        if capabilities is None:
+            raise ContractError(f"{target}: without the specctl plugin a server's steps cannot be measured")
+        # Whatever can be refused is refused before anything is measured.
+        fingerprint = _fingerprint(capabilities, dict(options.fingerprint))
+        limits = _limits(capabilities, dict(options.scheduler))
+        output = options.output or Path(_file_name(fingerprint))
+        if not os.access(output.parent, os.W_OK) or output.is_dir():
+            raise SpecctlError(f"{output}: cannot be written there")
+        measured = await _measure(client, capabilities, options, clock, stop)
+    if measured.is_interrupted:
+        raise SpecctlError("interrupted: the table is as it was found, and no profile is written")
+    made = _engine_profile(measured, fit_costs(measured.rows), capabilities, fingerprint, limits, clock)
+    _write(output, made)
+    print("\n".join(_words(made, output)))
+
+
+async def _measure(
+    client: HttpClient,
+    capabilities: Capabilities,
+    options: argparse.Namespace,
+    clock: Clock,
+    stop: asyncio.Event,
+) -> Measured:
+    from specctl.actuate.http import HttpActuator
+    from specctl.cli.autotune import owner_name
+    from specctl.http_client import HttpClient, read_token
+    from specctl.profiling.borrowed_table import BorrowedTable
+    from specctl.profiling.measure import Plan, measure
+    from specctl.profiling.own_requests import OwnRequests
+    from specctl.profiling.steps import StepReader
+
+    owner = owner_name("profile").removeprefix("autotune ")
+    table = BorrowedTable(HttpActuator(client), capabilities, clock, owner=owner)
+    key = None if options.api_key_file is None else read_token(options.api_key_file)
+    connections = capabilities.decode_batch_max
+    async with HttpClient(
+        client.target, token=key, timeout_s=OWN_PATIENCE_S, connections_max=connections
+    ) as sender:
+        own = None
+        if options.requests is not None:
+            own = OwnRequests(
+                sender,
+                capabilities.model,
+                total=options.requests,
+                context_max_tokens=capabilities.context_max_tokens,
+            )
+        logger.info("measuring %s for at most %g s", client.target, options.for_s)
+        plan = Plan(options.for_s, options.share)
+        return await measure(table, StepReader(client), capabilities, clock, stop, plan, own)
+
+
+def _fingerprint(capabilities: Capabilities, named: dict[str, str]) -> Fingerprint:
+    from specctl.simulate.profile import Fingerprint
+
+    told = {
+        "gpu": capabilities.gpu,
+        "model": capabilities.model,
+        "engine": f"{capabilities.engine} {capabilities.engine_version}",
+        "dtype": capabilities.dtype,
+        "parallelism": capabilities.parallelism,
+        **named,
+    }
+    missing = [key for key, value in told.items() if not value]
+    if missing:
+        raise SpecctlError(
+            f"the server does not tell its {', '.join(missing)}: name it with --fingerprint {missing[0]}=..."
+        )
+    return Fingerprint.model_validate(told)
+
+
+def _limits(capabilities: Capabilities, named: dict[str, str]) -> SchedulerLimits:
+    from pydantic import ValidationError
+
+    from specctl.simulate.profile import SchedulerLimits
+
+    told = {
+        "max_num_seqs": capabilities.decode_batch_max,
+        "max_num_batched_tokens": capabilities.max_num_batched_tokens,
+        "kv_tokens": capabilities.kv_cache_tokens,
+        "kv_block_tokens": capabilities.kv_block_tokens,
+        "max_model_len": capabilities.context_max_tokens,
+        **named,
+    }
+    missing = [key for key, value in told.items() if value is None]
+    if missing:
+        raise SpecctlError(
+            f"the server does not tell its {', '.join(missing)}: name it with --scheduler {missing[0]}=..."
+        )
+    try:
+        return SchedulerLimits.model_validate(told)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SpecctlError(f"--scheduler {first['loc'][0]}: {first['msg']}, got {first['input']}") from error
+
+
+def _engine_profile(
+    measured: Measured,
+    costs: FittedCosts,
+    capabilities: Capabilities,
+    fingerprint: Fingerprint,
+    limits: SchedulerLimits,
+    clock: Clock,
+) -> EngineProfile:
+    from pydantic import ValidationError
+
+    from specctl.clock import iso_utc
+    from specctl.simulate.profile import EngineProfile
+
+    told = {
+        "fingerprint": fingerprint.model_dump(),
+        "method": capabilities.method,
+        "num_speculative_tokens_max": max(capabilities.num_speculative_tokens_legal),
+        "scheduler": limits.model_dump(),
+        **_costs(costs),
+        "measured": {"utc": iso_utc(clock.utc()), **_measurement(measured, costs)},
+    }
+    try:
+        return EngineProfile.model_validate(told)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "profile"
+        raise SpecctlError(f"no profile can be made of it: {where}: {first['msg']}") from error
+
+
+def _costs(costs: FittedCosts) -> dict[str, object]:
+    return {
+        "forward": [{"tokens": tokens, "seconds": _short(seconds)} for tokens, seconds in costs.forward],
+        "request_s": _short(costs.request_s),
+        "context_token_s": _short(costs.context_token_s),
+        "prefill_token_s": _short(costs.prefill_token_s),
+        "jitter_ratio": _short(costs.jitter_ratio),
+        "draft": {
+            "base_s": _short(costs.draft_base_s),
+            "request_s": _short(costs.draft_request_s),
+            "pass_s": _short(costs.draft_pass_s),
+            "at_zero_s": _short(costs.draft_at_zero_s),
+        },
+    }
+
+
+def _measurement(measured: Measured, costs: FittedCosts) -> dict[str, object]:
+    decoding = [row for row in measured.rows if not row.has_prefill]
+    return {
+        "seconds": round(measured.seconds, 1),
+        "steps": costs.steps,
+        "stalled_steps": costs.stalled_steps,
+        "disturbed_steps_ratio": _short(measured.disturbed_steps / max(measured.steps, 1)),
+        "disturbed_s_ratio": _short(min(measured.disturbed_s / max(measured.seconds, 1e-9), 1.0)),
+        "own_requests": measured.own_requests,
+        "num_speculative_tokens": sorted({row.num_speculative_tokens for row in decoding}),
+        "decode_batch_most": max(math.ceil(row.request_steps / row.steps) for row in decoding),
+        "miss_ratio": _short(costs.miss_ratio),
+        "held_out_miss_ratio": _short(costs.held_out_miss_ratio),
+        "not_told": list(costs.not_told),
+    }
+
+
+def _write(path: Path, made: EngineProfile) -> None:
+    """Whole or not at all."""
+    import yaml
+
+    text = "# Step costs of a running server, measured by `specctl profile`.\n"
+    text += yaml.safe_dump(made.model_dump(mode="json"), sort_keys=False, width=110, allow_unicode=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise SpecctlError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _words(made: EngineProfile, path: Path) -> list[str]:
+    measured = made.measured
+    assert measured is not None, "just measured"
+    numbers = ", ".join(map(str, measured.num_speculative_tokens))
+    lines = [
+        f"{path}: {made.fingerprint.model} {made.fingerprint.dtype} on {made.fingerprint.gpu} "
+        f"({made.fingerprint.parallelism}), {made.fingerprint.engine}",
+        f"  measured    {measured.seconds:.0f} s, {measured.steps} steps of up to "
+        f"{measured.decode_batch_most} requests, with {numbers} drafts; {measured.own_requests} own requests",
+        f"  disturbed   {measured.disturbed_s_ratio:.1%} of the time, {measured.disturbed_steps_ratio:.1%} "
+        "of the steps",
+        f"  miss        {measured.miss_ratio:.1%}; of the half that a fit did not see "
+        f"{measured.held_out_miss_ratio:.1%}",
+    ]
+    if measured.not_told:
+        lines.append(f"  not told    {', '.join(measured.not_told)}: the load did not vary enough; left at 0")
+    return lines
+
+
+def _file_name(fingerprint: Fingerprint) -> str:
+    parts = [getattr(fingerprint, key) for key in FINGERPRINT]
+    parts[1] = parts[1].rstrip("/").rpartition("/")[2]
+    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part) for part in parts) + ".yaml"
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _need_sklearn() -> None:
+    try:
+        import sklearn.linear_model  # noqa: F401
+    except ImportError:
+        raise SpecctlError(
+            "specctl profile needs scikit-learn: pip install 'specctl-serving[profile]'"
+        ) from None
+
+
+class _between:
+    """A number from ``low`` to ``high``, for argparse."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not self._low <= value <= self._high:
+            raise argparse.ArgumentTypeError(f"expected {self._low:g} to {self._high:g}, got {text!r}")
+        return value
+
+
+class _one_of:
+    """KEY=VALUE with a known key, for argparse."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = keys
+
+    def __call__(self, text: str) -> tuple[str, str]:
+        key, separator, value = text.partition("=")
+        if key not in self._keys or not separator or not value:
+            raise argparse.ArgumentTypeError(
+                f"expected KEY=VALUE with one of {', '.join(self._keys)}, got {text!r}"
+            )
+        return key, value
+
+
+def _requests(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= value <= REQUESTS_MAX:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {REQUESTS_MAX}, got {text!r}")
+    return value

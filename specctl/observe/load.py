@@ -1,0 +1,116 @@
+"""The load of a server, from its own Prometheus text: who came, who left, and the lengths of their texts.
+
+Names as in vLLM 0.32. No metric counts arrivals: a request is first seen when its first token leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel, ConfigDict, Field
+
+from specctl.errors import TargetError
+
+__all__ = ["LengthCounts", "LoadCounters", "parse_load"]
+
+WAIT = "vllm:time_to_first_token_seconds"
+PROMPT = "vllm:request_prompt_tokens"
+OUTPUT = "vllm:request_generation_tokens"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+GENERATED_TOKENS = "vllm:generation_tokens_total"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+
+_PLAIN = {f"{WAIT}_count", f"{WAIT}_sum", PROMPT_TOKENS, GENERATED_TOKENS, RUNNING, WAITING}
+_PLAIN |= {f"{OUTPUT}_count", f"{PROMPT}_sum", f"{OUTPUT}_sum"}
+_HISTOGRAMS = (f"{PROMPT}_bucket", f"{OUTPUT}_bucket")
+_EDGES_MAX = 128
+_MESSAGE = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class LengthCounts(BaseModel):
+    """Finished requests by length: ``counts[i]`` are at most ``upper_tokens[i]`` long; the last ones, longer
+    than every edge."""
+
+    model_config = _MESSAGE
+
+    upper_tokens: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class LoadCounters(BaseModel):
+    """Summed over engines (data-parallel ranks); all but the gauges are monotonic. None: not told."""
+
+    model_config = _MESSAGE
+
+    started_requests: int | None = Field(default=None, ge=0, description="that got their first token")
+    first_token_wait_s: float | None = Field(default=None, ge=0, description="arrival to first token, summed")
+    prompt_tokens: int | None = Field(default=None, ge=0, description="of started requests, cached ones too")
+    generated_tokens: int | None = Field(default=None, ge=0)
+    finished_requests: int | None = Field(default=None, ge=0)
+    finished_prompt_tokens: int | None = Field(default=None, ge=0)
+    finished_output_tokens: int | None = Field(default=None, ge=0)
+    prompt_lengths: LengthCounts | None = None
+    output_lengths: LengthCounts | None = None
+    running: int | None = Field(default=None, ge=0, description="gauge")
+    waiting: int | None = Field(default=None, ge=0, description="gauge")
+
+
+def parse_load(text: str) -> LoadCounters:
+    """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
+    if "vllm:" not in text:
+        raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
+    sums: dict[str, float] = {}
+    edges: dict[str, dict[float, float]] = {name: {} for name in _HISTOGRAMS}
+    try:
+        for family in text_string_to_metric_families(_wanted(text.splitlines())):
+            for sample in family.samples:
+                if sample.name in edges:
+                    upper = float(sample.labels.get("le", "nan"))
+                    edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
+                elif sample.name in _PLAIN:
+                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    except ValueError as error:
+        raise TargetError(f"/metrics is not Prometheus text ({error})") from error
+
+    def count(name: str) -> int | None:
+        value = _checked(sums.get(name))
+        return None if value is None else int(value)
+
+    return LoadCounters(
+        started_requests=count(f"{WAIT}_count"),
+        first_token_wait_s=_checked(sums.get(f"{WAIT}_sum")),
+        prompt_tokens=count(PROMPT_TOKENS),
+        generated_tokens=count(GENERATED_TOKENS),
+        finished_requests=count(f"{OUTPUT}_count"),
+        finished_prompt_tokens=count(f"{PROMPT}_sum"),
+        finished_output_tokens=count(f"{OUTPUT}_sum"),
+        prompt_lengths=_lengths(edges[f"{PROMPT}_bucket"]),
+        output_lengths=_lengths(edges[f"{OUTPUT}_bucket"]),
+        running=count(RUNNING),
+        waiting=count(WAITING),
+    )
+
+
+def _wanted(lines: Iterable[str]) -> str:
+    """Only the lines of use: the parser is pure Python, and a page has hundreds of histogram lines."""
+    names = (*_PLAIN, *_HISTOGRAMS)
+    return "\n".join(line for line in lines if line.startswith(names)) + "\n"
+
+
+def _checked(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def _lengths(cumulative: dict[float, float]) -> LengthCounts | None:
+    """None without the edge +Inf, or where a count falls from one edge to the next."""
+    uppers = sorted(cumulative)
+    if not uppers or uppers[-1] != math.inf or len(uppers) > _EDGES_MAX:
+        return None
+    totals = [cumulative[upper] for upper in uppers]
+    counts = [after - before for before, after in zip([0.0, *totals], totals, strict=False)]
+    if any(not math.isfinite(value) or value < 0 for value in counts):
+        return None
+    return LengthCounts(upper_tokens=tuple(uppers[:-1]), counts=tuple(int(value) for value in counts))

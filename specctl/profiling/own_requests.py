@@ -1,0 +1,79 @@
+"""A bounded number of requests of our own, for a server without traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+
+from specctl.errors import TargetError
+from specctl.http_client import HttpClient
+
+__all__ = ["OwnRequests"]
+
+OUTPUT_TOKENS = 64
+# Words of a prompt, at most; a word is a few tokens.
+WORDS_MAX = 200
+TOKENS_A_WORD = 4
+_WORDS = ("river", "stone", "apple", "seven", "light", "garden", "paper", "cloud", "window", "music", "north")
+
+
+class OwnRequests:
+    """``at(level)`` keeps so many running, until ``total`` were sent.
+
+    Prompts repeat themselves, so that methods which copy have something to draft, and each begins in its own
+    way, so that none is served from a cache.
+    """
+
+    def __init__(self, client: HttpClient, model: str, *, total: int, context_max_tokens: int) -> None:
+        self._client = client
+        self._model = model
+        self._left = total
+        self._words = max(min(WORDS_MAX, (context_max_tokens - OUTPUT_TOKENS) // TOKENS_A_WORD), 1)
+        self._rng = random.Random(0)
+        self._numbers = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sent = 0
+
+    @property
+    def are_spent(self) -> bool:
+        """Nothing is left to send, and nothing is running."""
+        return not self._left and not self._tasks
+
+    def at(self, level: int) -> None:
+        """Send as many as are missing. Raises TargetError where one failed."""
+        for task in [task for task in self._tasks if task.done()]:
+            self._tasks.discard(task)
+            task.result()
+        while self._left and len(self._tasks) < level:
+            self._left -= 1
+            self.sent += 1
+            self._tasks.add(asyncio.create_task(self._send()))
+
+    async def stop(self) -> None:
+        """Closes their connections; the server then drops them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _send(self) -> None:
+        body = {
+            "model": self._model,
+            "prompt": self._prompt(),
+            "max_tokens": OUTPUT_TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            # As clients do: the server's work for each token is in its steps where it has few cores.
+            "stream": True,
+        }
+        response = await self._client.post("/v1/completions", json.dumps(body).encode())
+        if response.status != 200:
+            told = response.body[:200].decode("utf-8", errors="replace")
+            raise TargetError(f"{self._client.target}/v1/completions: HTTP {response.status}: {told}")
+
+    def _prompt(self) -> str:
+        sentence = [str(next(self._numbers)), *self._rng.sample(_WORDS, 8)]
+        length = self._rng.randint(max(self._words // 10, 1), self._words)
+        return " ".join(itertools.islice(itertools.cycle(sentence), length))

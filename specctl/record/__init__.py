@@ -1,0 +1,1 @@
+"""Telemetry logs of running servers: the format, writing and reading."""

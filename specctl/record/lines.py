@@ -1,0 +1,87 @@
+"""The lines of a telemetry log: JSON objects, one a line, told apart by ``kind``.
+
+A log is one or more recordings, each a header and what followed. ``time_s`` is the recorder's monotonic
+seconds since its header.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.telemetry import Telemetry
+from specctl.observe.load import LoadCounters
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "End", "EndReason", "Header", "Line", "Reading", "Told", "Unreachable"]
+
+FORMAT = "specctl telemetry log"
+FORMAT_VERSION = 1
+EndReason = Literal["asked", "time", "size"]
+_LINE = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+_Seconds = Annotated[float, Field(ge=0)]
+
+
+class Header(BaseModel):
+    """Always a recording's first line. A changed meaning changes ``version``."""
+
+    model_config = _LINE
+
+    kind: Literal["header"] = "header"
+    format: Literal["specctl telemetry log"] = "specctl telemetry log"
+    version: int = FORMAT_VERSION
+    specctl_version: str
+    target: str
+    every_s: float = Field(gt=0)
+    utc: str = Field(description="wall clock at time_s 0, ISO 8601")
+
+
+class Told(BaseModel):
+    """What the engine can do; again after each of its starts. None: it runs without the plugin.
+
+    ``restarted_from``: boot_id of the process before, where the recorder knew one.
+    """
+
+    model_config = _LINE
+
+    kind: Literal["capabilities"] = "capabilities"
+    time_s: _Seconds
+    capabilities: Capabilities | None
+    restarted_from: str | None = None
+
+
+class Reading(BaseModel):
+    """One look. ``telemetry.cells`` holds the cells that changed since the reading before; the first reading
+    after a ``Told`` holds all. ``gaps``: why a part is None."""
+
+    model_config = _LINE
+
+    kind: Literal["reading"] = "reading"
+    time_s: _Seconds
+    telemetry: Telemetry | None
+    load: LoadCounters | None
+    gaps: tuple[str, ...] = ()
+
+
+class Unreachable(BaseModel):
+    """Looks failed from here on until the next line; again when the reason changes."""
+
+    model_config = _LINE
+
+    kind: Literal["unreachable"] = "unreachable"
+    time_s: _Seconds
+    reason: str
+
+
+class End(BaseModel):
+    """The recorder stopped by itself: asked by a signal, its time was over, or the log reached its size."""
+
+    model_config = _LINE
+
+    kind: Literal["end"] = "end"
+    time_s: _Seconds
+    reason: EndReason
+
+
+Line = Annotated[Header | Told | Reading | Unreachable | End, Field(discriminator="kind")]

@@ -1,0 +1,170 @@
+"""Looks at one server every so often and writes what it told. Never changes anything there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from specctl import __version__
+from specctl.clock import Clock, iso_utc
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.telemetry import Telemetry, TelemetryCell
+from specctl.errors import ContractError, TargetError
+from specctl.http_client import HttpClient
+from specctl.observe.load import LoadCounters
+from specctl.observe.routes import read_capabilities, read_load, read_telemetry
+from specctl.record.lines import End, EndReason, Header, Reading, Told, Unreachable
+from specctl.record.writer import LogWriter
+
+__all__ = ["Recorder"]
+
+logger = logging.getLogger(__name__)
+_CellKey = tuple[int, int, int, bool]
+
+
+class LogFull(Exception):
+    """The next line would take the log over its bound."""
+
+
+class Recorder:
+    """One recording. ``reach`` first: it finds out whether there is anything to record."""
+
+    def __init__(self, client: HttpClient, clock: Clock, *, every_s: float) -> None:
+        self._client = client
+        self._clock = clock
+        self._every_s = every_s
+        self._capabilities: Capabilities | None = None
+        self._is_known = False
+        self._cells: dict[_CellKey, TelemetryCell] = {}
+        self._trouble: str | None = None
+        self.readings = 0
+
+    async def reach(self) -> None:
+        """Raises TargetError and ContractError where this is no server that can be read."""
+        self._capabilities = await read_capabilities(self._client)
+        if self._capabilities is None:
+            logger.warning(
+                "%s: without the specctl plugin: the load is recorded, costs and acceptance are not",
+                self._client.target,
+            )
+            await read_load(self._client)
+
+    async def run(self, writer: LogWriter, stop: asyncio.Event, *, for_s: float | None) -> EndReason:
+        """Until ``stop`` is set, ``for_s`` seconds have passed, or the log is full. Raises SpecctlError."""
+        self._writer = writer
+        self._started_s = self._clock.now_s()
+        self._write(
+            Header(
+                specctl_version=__version__,
+                target=self._client.target.rpartition("@")[2],
+                every_s=self._every_s,
+                utc=iso_utc(self._clock.utc()),
+            )
+        )
+        reason: EndReason
+        try:
+            reason = await self._looks(stop, for_s)
+        except LogFull:
+            reason = "size"
+        writer.write(End(time_s=self._now_s(), reason=reason), is_last=True)
+        return reason
+
+    async def _looks(self, stop: asyncio.Event, for_s: float | None) -> EndReason:
+        due_s = 0.0
+        while not stop.is_set():
+            await self._look()
+            now_s = self._now_s()
+            # Looks that a slow one held up are left out.
+            due_s += self._every_s * max(1, math.ceil((now_s - due_s) / self._every_s))
+            if for_s is not None and due_s > for_s:
+                await self._clock.sleep(for_s - now_s, stop)
+                return "asked" if stop.is_set() else "time"
+            await self._clock.sleep(due_s - now_s, stop)
+        return "asked"
+
+    async def _look(self) -> None:
+        try:
+            await self._tell_capabilities()
+            reading = await self._reading()
+        except (TargetError, ContractError) as error:
+            self._failed(str(error))
+            return
+        self._trouble = None
+        self._write(reading)
+        self.readings += 1
+
+    def _failed(self, words: str) -> None:
+        self._is_known = False
+        if words != self._trouble:
+            logger.warning("%s", words)
+            self._write(Unreachable(time_s=self._now_s(), reason=words[:500]))
+        self._trouble = words
+
+    async def _tell_capabilities(self) -> None:
+        """At the start, and after looks that failed: another process may answer now."""
+        if self._is_known:
+            return
+        before = self._capabilities
+        self._capabilities = await read_capabilities(self._client)
+        self._is_known = True
+        self._cells = {}
+        boot_id = None if before is None else before.boot_id
+        has_restarted = self._capabilities is None or self._capabilities.boot_id != boot_id
+        self._write(
+            Told(
+                time_s=self._now_s(),
+                capabilities=self._capabilities,
+                restarted_from=boot_id if has_restarted else None,
+            )
+        )
+
+    async def _reading(self) -> Reading:
+        gaps: list[str] = []
+        telemetry = await self._read_telemetry(gaps)
+        time_s = self._now_s()
+        load: LoadCounters | None = None
+        try:
+            load = await read_load(self._client)
+        except TargetError as error:
+            gaps.append(str(error))
+            if telemetry is None:
+                raise
+        return Reading(
+            time_s=time_s,
+            telemetry=None if telemetry is None else self._changed(telemetry),
+            load=load,
+            gaps=tuple(gaps),
+        )
+
+    async def _read_telemetry(self, gaps: list[str]) -> Telemetry | None:
+        if self._capabilities is None:
+            return None
+        try:
+            telemetry = await read_telemetry(self._client)
+        except ContractError as error:
+            gaps.append(str(error))
+            return None
+        if telemetry.boot_id != self._capabilities.boot_id:
+            logger.warning("%s: the engine restarted", self._client.target)
+            self._is_known = False
+            await self._tell_capabilities()
+        return telemetry
+
+    def _changed(self, telemetry: Telemetry) -> Telemetry:
+        """With the cells that gained something since the last reading."""
+        cells = {_key(cell): cell for cell in telemetry.cells}
+        fresh = tuple(cell for key, cell in cells.items() if self._cells.get(key) != cell)
+        self._cells = cells
+        return telemetry.model_copy(update={"cells": fresh})
+
+    def _write(self, line: Header | Told | Reading | Unreachable) -> None:
+        if not self._writer.write(line):
+            raise LogFull
+
+    def _now_s(self) -> float:
+        return max(self._clock.now_s() - self._started_s, 0.0)
+
+
+def _key(cell: TelemetryCell) -> _CellKey:
+    return cell.decode_batch_from, cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill

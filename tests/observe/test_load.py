@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from fakes.load import FakeLoad
+
+from specctl.errors import TargetError
+from specctl.observe.load import parse_load
+
+
+def text() -> str:
+    load = FakeLoad(wait_s=0.25)
+    for prompt, output in ((3, 40), (700, 5000)):
+        load.start(prompt)
+        load.finish(prompt, output)
+    return load.text()
+
+
+def test_counts_and_lengths() -> None:
+    load = parse_load(text() + 'vllm:num_requests_running{engine="0"} 2.0\n')
+    assert (load.started_requests, load.first_token_wait_s, load.prompt_tokens) == (2, 0.5, 703)
+    assert (load.finished_requests, load.finished_prompt_tokens, load.finished_output_tokens) == (
+        2,
+        703,
+        5040,
+    )
+    assert (load.running, load.waiting) == (2, None)
+    assert load.prompt_lengths is not None
+    assert load.output_lengths is not None
+    assert load.prompt_lengths.counts[2] == 1
+    assert load.output_lengths.counts[-1] == 1, "longer than every edge"
+
+
+def test_ranks_are_summed() -> None:
+    load = parse_load(text() + text().replace('engine="0"', 'engine="1"'))
+    assert load.started_requests == 4
+    assert load.prompt_lengths is not None
+    assert sum(load.prompt_lengths.counts) == 4
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf"])
+def test_absurd_numbers_are_not_told(value: str) -> None:
+    load = parse_load(f"vllm:prompt_tokens_total {value}\nvllm:num_requests_waiting 1\n")
+    assert load.prompt_tokens is None
+    assert load.waiting == 1
+
+
+def test_a_histogram_that_falls_or_has_no_end_is_not_told() -> None:
+    falling = (
+        'vllm:request_prompt_tokens_bucket{le="1.0"} 5\nvllm:request_prompt_tokens_bucket{le="+Inf"} 4\n'
+    )
+    assert parse_load(falling).prompt_lengths is None
+    assert parse_load('vllm:request_prompt_tokens_bucket{le="1.0"} 5\n').prompt_lengths is None
+
+
+def test_what_is_no_engine_is_refused() -> None:
+    with pytest.raises(TargetError, match="holds no metric"):
+        parse_load("up 1\n")
+    with pytest.raises(TargetError, match="is not Prometheus text"):
+        parse_load("vllm:prompt_tokens_total{ 1\n")

@@ -1,0 +1,112 @@
+"""Seconds fitted to steps whose true costs are known."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fakes.observations import cell
+
+from specctl.errors import SpecctlError
+from specctl.profiling.fit import FittedCosts, fit_costs
+from specctl.types import CellDelta
+
+CONSTANT_S, TOKEN_S, REQUEST_S = 0.02, 0.001, 0.0005
+
+
+def rows(
+    *, batches: tuple[int, ...] = (1, 2, 4, 7), noise: float = 0.02, times: int = 6, seed: int = 1
+) -> list[CellDelta]:
+    """Ten steps at each of some decode batches and numbers of drafts, over and over."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(times):
+        for batch in batches:
+            for drafts in (0, 2, 4, 8):
+                true_s = CONSTANT_S + TOKEN_S * batch * (1 + drafts) + REQUEST_S * batch
+                seconds = tuple(true_s * (1 + noise * rng.gauss(0, 1)) for _ in range(10))
+                made.append(
+                    cell(
+                        decode_batch=batch,
+                        tokens=drafts,
+                        verified=(batch * (1 + drafts),) * 10,
+                        seconds=seconds,
+                        accepted_at=(0,) * drafts,
+                    )
+                )
+    return made
+
+
+def seconds_at(costs: FittedCosts, tokens: float, batch: float) -> float:
+    xs, ys = zip(*costs.forward, strict=True)
+    return float(np.interp(tokens, xs, ys)) + costs.request_s * batch
+
+
+def test_known_costs_are_found() -> None:
+    costs = fit_costs(rows())
+    for batch, drafts in ((1, 0), (3, 3), (7, 8)):
+        true_s = CONSTANT_S + TOKEN_S * batch * (1 + drafts) + REQUEST_S * batch
+        assert seconds_at(costs, batch * (1 + drafts), batch) == pytest.approx(true_s, rel=0.04)
+    assert costs.miss_ratio < 0.02
+    assert costs.held_out_miss_ratio < 0.03
+    assert costs.jitter_ratio == pytest.approx(0.02, abs=0.005)
+    assert costs.stalled_steps == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_seconds_are_never_negative_and_never_fall(seed: int) -> None:
+    costs = fit_costs(rows(noise=0.2, seed=seed))
+    tokens, seconds = zip(*costs.forward, strict=True)
+    assert all(late > early for early, late in pairwise(tokens))
+    assert all(late >= early > 0 for early, late in pairwise(seconds))
+    told = (costs.request_s, costs.context_token_s, costs.prefill_token_s, costs.draft_base_s)
+    assert min(told) >= 0
+
+
+def test_what_did_not_vary_is_not_told() -> None:
+    costs = fit_costs(rows(batches=(3,)))
+    assert "request_s" in costs.not_told
+    assert costs.request_s == 0.0
+
+
+def test_seconds_of_drafting_are_told_apart_where_the_engine_counts_them() -> None:
+    made = [
+        CellDelta(**{**_fields(row), "draft_s": row.steps * (0.002 + 0.0005 * row.num_speculative_tokens)})
+        if row.num_speculative_tokens
+        else row
+        for row in rows(noise=0.0)
+    ]
+    costs = fit_costs(made)
+    assert costs.draft_pass_s == pytest.approx(0.0005, rel=0.05)
+    assert costs.draft_base_s == pytest.approx(0.002, rel=0.05)
+    assert "draft base_s" not in costs.not_told
+
+
+def _fields(row: CellDelta) -> dict[str, object]:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+def test_a_stall_of_the_machine_is_left_out() -> None:
+    slow = cell(decode_batch=2, tokens=4, verified=(10,) * 10, seconds=(2.0,) * 10, accepted_at=(0,) * 4)
+    costs = fit_costs([*rows(), slow])
+    assert costs.stalled_steps == 10
+    assert costs.miss_ratio < 0.02
+
+
+@pytest.mark.parametrize(
+    "made", [[], rows(batches=(1,), times=1), [cell(decode_batch=2, tokens=0, accepted_at=())] * 20]
+)
+def test_too_little_is_refused(made: list[CellDelta]) -> None:
+    with pytest.raises(SpecctlError, match="too little was measured"):
+        fit_costs(made)
+
+
+def test_a_measurement_that_contradicts_itself_is_refused() -> None:
+    changing = []
+    for place, row in enumerate(rows()):
+        factor = 1.0 if place % 2 else 2.6
+        changing.append(CellDelta(**{**_fields(row), "step_s": row.step_s * factor}))
+    with pytest.raises(SpecctlError, match="contradicts itself"):
+        fit_costs(changing)
