@@ -52,7 +52,7 @@ def test_a_recording_is_a_header_the_capabilities_the_readings_and_an_end(tmp_pa
         lines = recorded(engine, tmp_path / "log")
     assert kinds(lines) == ["header", "capabilities", *["reading"] * 5, "end"]
     assert lines[0]["version"] == 1
-    assert lines[1]["capabilities"]["boot_id"] == "boot-1"
+    assert lines[1]["capabilities"]["boot_id"] == engine.boot_id
     assert [line["time_s"] for line in lines[2:7]] == [0.0, 1.0, 2.0, 3.0, 4.0]
     steps = [line["telemetry"]["cells"][0]["steps"] for line in lines[3:7]]
     assert steps == sorted(set(steps))
@@ -97,9 +97,10 @@ def test_a_restart_is_recorded_with_the_new_capabilities_and_all_cells(tmp_path:
 
         lines = recorded(engine, tmp_path / "log", events={2: restart})
     told = [line for line in lines if line["kind"] == "capabilities"]
-    assert [line["restarted_from"] for line in told] == [None, "boot-1"]
+    first = told[0]["capabilities"]["boot_id"]
+    assert [line["restarted_from"] for line in told] == [None, first]
     after = lines[lines.index(told[1]) + 1]
-    assert after["telemetry"]["boot_id"] == "boot-2"
+    assert after["telemetry"]["boot_id"] == engine.boot_id != first
     assert after["telemetry"]["cells"]
 
 
@@ -121,7 +122,8 @@ def test_moments_without_an_answer_are_recorded_once(tmp_path: Path, restarts: b
     want = ["header", "capabilities", "reading", "reading", "unreachable", "unreachable", "capabilities"]
     assert kinds(lines) == [*want, "reading", "reading", "end"]
     assert "HTTP 503" in lines[4]["reason"]
-    assert lines[6]["restarted_from"] == ("boot-1" if restarts else None)
+    first = lines[1]["capabilities"]["boot_id"]
+    assert lines[6]["restarted_from"] == (first if restarts else None)
 
 
 def test_broken_telemetry_is_a_gap_and_the_load_goes_on(tmp_path: Path) -> None:
