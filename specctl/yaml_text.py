@@ -10,10 +10,19 @@ import yaml
 
 from specctl.errors import SpecctlError
 
-__all__ = ["FILE_MAX_BYTES", "KeyPath", "parse_yaml", "read_text"]
+__all__ = ["FILE_MAX_BYTES", "KeyPath", "file_stamp", "parse_yaml", "read_text"]
 
 FILE_MAX_BYTES = 256 * 1024
 KeyPath = tuple[str | int, ...]
+
+
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Differs after a change of the file; None where it cannot be looked at."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def read_text(path: Path, error_type: type[SpecctlError], max_bytes: int = FILE_MAX_BYTES) -> str:

@@ -44,7 +44,7 @@ def autotune(options: argparse.Namespace) -> int:
     token = None if options.token_file is None else read_token(options.token_file)
     audit = AuditLog(options.audit_log, clock)
     exporter = Exporter()
-    owner = owner_name(_name(options, policies))
+    owner = owner_name(f"autotune {_name(options, policies) or 'policy'}")
     groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
@@ -84,11 +84,11 @@ def _check(options: argparse.Namespace) -> None:
         options.refuse("--target needs --policy")
 
 
-def owner_name(name: str) -> str:
-    """Tells apart two daemons on one target, in printable ASCII of at most 128 characters."""
+def owner_name(what: str) -> str:
+    """Tells apart two processes that change one target, in printable ASCII of at most 128 characters."""
     host = socket.gethostname().encode("ascii", "replace").decode()[:64]
-    plain = name.encode("ascii", "replace").decode()
-    return f"autotune {plain or 'policy'}@{host}:{os.getpid()}"[:128]
+    plain = what.encode("ascii", "replace").decode()
+    return f"{plain}@{host}:{os.getpid()}"[:128]
 
 
 def _name(options: argparse.Namespace, policies: PolicyFiles) -> str:

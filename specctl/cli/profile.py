@@ -121,7 +121,7 @@ async def _measure(
     from specctl.profiling.own_requests import OwnRequests
     from specctl.profiling.steps import StepReader
 
-    owner = owner_name("profile").removeprefix("autotune ")
+    owner = owner_name("profile")
     table = BorrowedTable(HttpActuator(client), capabilities, clock, owner=owner)
     key = None if options.api_key_file is None else read_token(options.api_key_file)
     connections = capabilities.decode_batch_max

@@ -8,7 +8,7 @@ from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCel
 from specctl.observe.stock import StockCounters
 from specctl.types import CellDelta, ShadowDelta, StockDelta
 
-__all__ = ["CounterReset", "cell_deltas", "shadow_delta", "stock_delta"]
+__all__ = ["CellKey", "CounterReset", "cell_deltas", "cell_key", "shadow_delta", "stock_delta"]
 
 _COUNTS = (
     "steps",
@@ -24,7 +24,7 @@ _COUNTS = (
     "draft_s",
     "verify_s",
 )
-_CellKey = tuple[int, int, int, bool]
+CellKey = tuple[int, int, int, bool]
 _Number = TypeVar("_Number", int, float)
 
 
@@ -36,13 +36,13 @@ def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
     """Cells that gained steps. Raises CounterReset when any counter fell or a cell vanished."""
     if before.boot_id != after.boot_id:
         raise CounterReset(f"boot_id changed from {before.boot_id} to {after.boot_id}")
-    old = {_key(cell): cell for cell in before.cells}
-    vanished = old.keys() - {_key(cell) for cell in after.cells}
+    old = {cell_key(cell): cell for cell in before.cells}
+    vanished = old.keys() - {cell_key(cell) for cell in after.cells}
     if vanished:
         raise CounterReset(f"telemetry cell {min(vanished)} vanished")
     deltas = []
     for cell in after.cells:
-        known = old.get(_key(cell))
+        known = old.get(cell_key(cell))
         # Most cells rest: a server runs in one bucket or two at a time.
         if known is not None and known.__dict__ == cell.__dict__:
             continue
@@ -83,7 +83,7 @@ def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
     )
 
 
-def _key(cell: TelemetryCell) -> _CellKey:
+def cell_key(cell: TelemetryCell) -> CellKey:
     return cell.decode_batch_from, cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill
 
 

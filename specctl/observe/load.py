@@ -6,12 +6,10 @@ Names as in vLLM 0.32. No metric counts arrivals: a request is first seen when i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
-from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ConfigDict, Field
 
-from specctl.errors import TargetError
+from specctl.observe.stock import engine_samples
 
 __all__ = ["LengthCounts", "LoadCounters", "parse_load"]
 
@@ -60,20 +58,15 @@ class LoadCounters(BaseModel):
 
 def parse_load(text: str) -> LoadCounters:
     """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
-    if "vllm:" not in text:
-        raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
     sums: dict[str, float] = {}
     edges: dict[str, dict[float, float]] = {name: {} for name in _HISTOGRAMS}
-    try:
-        for family in text_string_to_metric_families(_wanted(text.splitlines())):
-            for sample in family.samples:
-                if sample.name in edges:
-                    upper = float(sample.labels.get("le", "nan"))
-                    edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
-                elif sample.name in _PLAIN:
-                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    except ValueError as error:
-        raise TargetError(f"/metrics is not Prometheus text ({error})") from error
+    with engine_samples(text, (*_PLAIN, *_HISTOGRAMS)) as samples:
+        for sample in samples:
+            if sample.name in edges:
+                upper = float(sample.labels.get("le", "nan"))
+                edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
+            elif sample.name in _PLAIN:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
 
     def count(name: str) -> int | None:
         value = _checked(sums.get(name))
@@ -92,12 +85,6 @@ def parse_load(text: str) -> LoadCounters:
         running=count(RUNNING),
         waiting=count(WAITING),
     )
-
-
-def _wanted(lines: Iterable[str]) -> str:
-    """Only the lines of use: the parser is pure Python, and a page has hundreds of histogram lines."""
-    names = (*_PLAIN, *_HISTOGRAMS)
-    return "\n".join(line for line in lines if line.startswith(names)) + "\n"
 
 
 def _checked(value: float | None) -> float | None:

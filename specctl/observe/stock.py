@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from specctl.errors import TargetError
 
-__all__ = ["StockCounters", "parse_stock_metrics"]
+__all__ = ["StockCounters", "engine_samples", "parse_stock_metrics"]
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
@@ -51,21 +54,32 @@ class StockCounters:
     gaps: tuple[str, ...]
 
 
-def parse_stock_metrics(text: str) -> StockCounters:
-    """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
+@contextmanager
+def engine_samples(text: str, wanted: tuple[str, ...]) -> Iterator[Iterator[Sample]]:
+    """Samples of an engine's page whose lines begin with one of ``wanted``.
+
+    Raises TargetError when the text holds no metric of an engine or is no Prometheus text, the reading of
+    its labels included.
+    """
     if "vllm:" not in text:
         raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
     # Only the wanted lines: the parser is pure Python and a server's page has hundreds of histogram lines.
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith(_WANTED))
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(wanted))
+    try:
+        families = text_string_to_metric_families(lines + "\n")
+        yield (sample for family in families for sample in family.samples)
+    except ValueError as error:
+        raise TargetError(f"/metrics is not Prometheus text ({error})") from error
+
+
+def parse_stock_metrics(text: str) -> StockCounters:
+    """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     gaps: list[str] = []
-    try:
-        for family in text_string_to_metric_families(wanted + "\n"):
-            for sample in family.samples:
-                _add(sample.name, sample.labels, sample.value, sums, positions)
-    except ValueError as error:
-        raise TargetError(f"/metrics is not Prometheus text ({error})") from error
+    with engine_samples(text, _WANTED) as samples:
+        for sample in samples:
+            _add(sample.name, sample.labels, sample.value, sums, positions)
     checked = {name: _checked(name, value, gaps) for name, value in sums.items()}
 
     def count(name: str) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from specctl.errors import PolicyError
 from specctl.policy.loader import load_policy
 from specctl.policy.models import AnyPolicy
+from specctl.yaml_text import file_stamp
 
 __all__ = ["PolicyFile", "PolicyFiles"]
 
@@ -20,12 +21,12 @@ class PolicyFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.refusal: str | None = None
-        self._stamp = self._read_stamp()
+        self._stamp = file_stamp(self.path)
         self.policy: AnyPolicy = load_policy(path)
 
     def refresh(self) -> bool:
         """True when a new valid policy was taken. Logs a refusal once for each invalid state of the file."""
-        stamp = self._read_stamp()
+        stamp = file_stamp(self.path)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -41,13 +42,6 @@ class PolicyFile:
         if changed:
             logger.info("%s: new policy taken (kind %s)", self.path, policy.kind)
         return changed
-
-    def _read_stamp(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class PolicyFiles:

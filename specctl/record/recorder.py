@@ -12,6 +12,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.telemetry import Telemetry, TelemetryCell
 from specctl.errors import ContractError, TargetError
 from specctl.http_client import HttpClient
+from specctl.observe.counters import CellKey, cell_key
 from specctl.observe.load import LoadCounters
 from specctl.observe.routes import read_capabilities, read_load, read_telemetry
 from specctl.record.lines import End, EndReason, Header, Reading, Told, Unreachable
@@ -20,7 +21,6 @@ from specctl.record.writer import LogWriter
 __all__ = ["Recorder"]
 
 logger = logging.getLogger(__name__)
-_CellKey = tuple[int, int, int, bool]
 
 
 class LogFull(Exception):
@@ -36,7 +36,7 @@ class Recorder:
         self._every_s = every_s
         self._capabilities: Capabilities | None = None
         self._is_known = False
-        self._cells: dict[_CellKey, TelemetryCell] = {}
+        self._cells: dict[CellKey, TelemetryCell] = {}
         self._trouble: str | None = None
         self.readings = 0
 
@@ -153,7 +153,7 @@ class Recorder:
 
     def _changed(self, telemetry: Telemetry) -> Telemetry:
         """With the cells that gained something since the last reading."""
-        cells = {_key(cell): cell for cell in telemetry.cells}
+        cells = {cell_key(cell): cell for cell in telemetry.cells}
         fresh = tuple(cell for key, cell in cells.items() if self._cells.get(key) != cell)
         self._cells = cells
         return telemetry.model_copy(update={"cells": fresh})
@@ -164,7 +164,3 @@ class Recorder:
 
     def _now_s(self) -> float:
         return max(self._clock.now_s() - self._started_s, 0.0)
-
-
-def _key(cell: TelemetryCell) -> _CellKey:
-    return cell.decode_batch_from, cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill

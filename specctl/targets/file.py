@@ -16,7 +16,7 @@ from specctl.targets.dns import DnsSource
 from specctl.targets.fixed import FixedSource
 from specctl.targets.kubernetes import KubernetesQuery, KubernetesSource
 from specctl.targets.models import KubernetesEntry, PolicyRule, TargetEntry, TargetsSettings
-from specctl.yaml_text import KeyPath, parse_yaml, read_text
+from specctl.yaml_text import KeyPath, file_stamp, parse_yaml, read_text
 
 __all__ = ["FindPolicy", "Rule", "TargetsFile", "parse_targets"]
 
@@ -50,12 +50,12 @@ class TargetsFile:
         self.path = path
         self.refusal: str | None = None
         self._find_policy = find_policy
-        self._stamp = self._read_stamp()
+        self._stamp = file_stamp(self.path)
         self.rules, self.sources, self.frozen = self._load()
 
     def refresh(self) -> bool:
         """True when a changed file was taken. Logs a refusal once for each wrong state of the file."""
-        stamp = self._read_stamp()
+        stamp = file_stamp(self.path)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -81,13 +81,6 @@ class TargetsFile:
             line = lines[("policies", index, "policy")]
             raise PolicyError(f"{self.path}:{line}: policies.{index}.policy: {error}") from error
         return Rule(tuple(sorted(rule.match.items())), policy)
-
-    def _read_stamp(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self.path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def parse_targets(text: str, source: str) -> tuple[TargetsSettings, dict[KeyPath, int]]:
