@@ -1,0 +1,218 @@
+"""The simulator against a real server: predicted and measured tokens/s, load by load.
+
+    python -m benchmarks.gpu.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
+
+One server with specctl_suffix. ``specctl profile`` measures its costs with requests of its own. Then loads
+run at a fixed number of drafts each: Poisson arrivals at a rate, or everything at once (rate 0), with output
+lengths drawn between a quarter of ``--max-tokens`` and all of it. ``specctl record`` writes a log of each;
+the simulator runs the log with that profile and that number. Tokens/s are over the span from the first
+request sent to the last one's end; TPOT is the mean of the server's own histogram.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.gpu.phases import bodies_of
+from benchmarks.lossless import put_table
+from benchmarks.provenance import provenance
+from benchmarks.server import vllm_server
+from specctl.simulate.arms import Static
+from specctl.simulate.compare import ArmResult, simulate
+from specctl.simulate.profile import EngineProfile, load_profile
+from specctl.simulate.recorded import load_recorded
+from specctl.simulate.trace import Trace
+
+_SPECCTL = str(Path(sys.executable).parent / "specctl")
+_TPOT = "vllm:request_time_per_output_token_seconds"
+_RECORD_S = 1.0
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    kind: str
+    num_speculative_tokens: int
+    requests_per_s: float
+    requests: int
+
+    def __str__(self) -> str:
+        rate = "at once" if not self.requests_per_s else f"{self.requests_per_s:g}/s"
+        return f"{self.kind}, {self.num_speculative_tokens} drafts, {self.requests} requests, {rate}"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one load was: seconds since its first request."""
+
+    arrival_s: list[float]
+    input_tokens: list[int]
+    output_tokens: list[int]
+    span_s: float
+    tpot_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(self.output_tokens) / self.span_s
+
+
+async def tpot_sums(client: httpx.AsyncClient) -> tuple[float, float]:
+    """Sum and count of the server's mean seconds per output token, by request."""
+    text = (await client.get("/metrics")).text
+    found = {"_sum": 0.0, "_count": 0.0}
+    for family in text_string_to_metric_families(text):
+        if family.name != _TPOT:
+            continue
+        for sample in family.samples:
+            for ending in found:
+                if sample.name == _TPOT + ending:
+                    found[ending] += sample.value
+    return found["_sum"], found["_count"]
+
+
+async def send(client: httpx.AsyncClient, load: Load, bodies: Iterator[dict[str, Any]]) -> Sent:
+    """Open loop: nobody waits for an answer before the next request goes."""
+    rng = random.Random(f"{_SEED} {load}")
+    arrival_s, inputs, outputs = [], [], []
+    sum_before, count_before = await tpot_sums(client)
+    tasks = []
+    began_s = due_s = time.monotonic()
+    for body in itertools.islice(bodies, load.requests):
+        await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+        length = rng.randint(body["max_tokens"] // 4, body["max_tokens"])
+        arrival_s.append(time.monotonic() - began_s)
+        inputs.append(len(body["prompt"]))
+        outputs.append(length)
+        tasks.append(asyncio.create_task(client.post("/v1/completions", json={**body, "max_tokens": length})))
+        due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
+    for answer in await asyncio.gather(*tasks):
+        answer.raise_for_status()
+    span_s = time.monotonic() - began_s
+    sum_after, count_after = await tpot_sums(client)
+    tpot_s = (sum_after - sum_before) / max(count_after - count_before, 1.0)
+    return Sent(arrival_s, inputs, outputs, span_s, tpot_s)
+
+
+@contextlib.contextmanager
+def recorded(url: str, log: Path) -> Iterator[None]:
+    command = [_SPECCTL, "record", url, "--output", str(log), "--every", str(_RECORD_S)]
+    with subprocess.Popen(command) as process:
+        try:
+            time.sleep(2.0 * _RECORD_S)
+            yield
+            time.sleep(2.0 * _RECORD_S)
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def compared(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> dict[str, Any]:
+    """Predicted and measured; once from the log alone, once with the arrivals and lengths that were sent."""
+    found = load_recorded(log, seed=_SEED)
+    if found.scenario is None:
+        return {"load": str(load), "not simulated": found.why_no_scenario}
+    arm = Static(load.num_speculative_tokens)
+    lengths = np.array(sent.input_tokens), np.array(sent.output_tokens)
+    exact = Trace(np.array(sent.arrival_s), *lengths, found.trace.skipped)
+    told = {
+        "load": str(load),
+        "measured": {"tokens/s": round(sent.tokens_per_s, 1), "TPOT ms": round(1e3 * sent.tpot_s, 2)},
+    }
+    for name, trace in (("log", found.trace), ("arrivals", exact)):
+        told[f"from the {name}"] = _misses(simulate(trace, profile, found.scenario, arm, seed=_SEED), sent)
+    return told
+
+
+def _misses(result: ArmResult, sent: Sent) -> dict[str, float]:
+    return {
+        "tokens/s": round(result.tokens_per_s, 1),
+        "miss": round(result.tokens_per_s / sent.tokens_per_s - 1.0, 4),
+        "TPOT ms": round(1e3 * result.tpot_mean_s, 2),
+        "TPOT miss": round(result.tpot_mean_s / sent.tpot_s - 1.0, 4),
+    }
+
+
+def profiled(url: str, arguments: argparse.Namespace) -> Path:
+    output: Path = arguments.folder / "profile.yaml"
+    command = [_SPECCTL, "profile", url, "--requests", str(arguments.profile_requests)]
+    command += ["--for", str(arguments.profile_s), "--share", "0.5", "--output", str(output)]
+    if arguments.gpu:
+        command += ["--fingerprint", f"gpu={arguments.gpu}"]
+    subprocess.run(command, check=True)
+    return output
+
+
+async def _run(url: str, loads: list[Load], arguments: argparse.Namespace) -> list[tuple[Load, Sent, Path]]:
+    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
+    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
+    bodies = bodies_of(copying, chat, arguments.max_tokens)
+    limits = httpx.Limits(max_connections=None)
+    ran = []
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+        for number, load in enumerate(loads):
+            await put_table(client, load.num_speculative_tokens)
+            log = arguments.folder / f"load-{number}.log"
+            with recorded(url, log):
+                sent = await send(client, load, bodies[load.kind])
+            print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
+            ran.append((load, sent, log))
+    return ran
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--copying", type=Path, required=True, help="JSON list of prompts")
+    parser.add_argument("--chat", type=Path, required=True, help="JSON list of texts")
+    parser.add_argument("--kinds", nargs="*", default=["copying", "chat"])
+    parser.add_argument("--numbers", type=int, nargs="*", default=[0, 3, 8])
+    parser.add_argument("--drafts-max", type=int, default=8)
+    parser.add_argument("--rates", type=float, nargs="*", default=[0.0, 10.0], help="requests/s; 0: at once")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of arrivals at a rate")
+    parser.add_argument("--requests", type=int, default=512, help="of a load that comes at once")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--profile-requests", type=int, default=3000)
+    parser.add_argument("--profile-s", type=float, default=100.0)
+    parser.add_argument("--gpu", default="", help="name for the fingerprint")
+    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    loads = [
+        Load(kind, number, rate, max(int(rate * arguments.seconds), 1) if rate else arguments.requests)
+        for kind in arguments.kinds
+        for number in arguments.numbers
+        for rate in arguments.rates
+    ]
+    config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
+    # The simulator computes every prompt in full.
+    options = [*arguments.serve, "--no-enable-prefix-caching"]
+    with vllm_server(arguments.model, arguments.folder / "server.log", config, options) as server:
+        profile = profiled(server.url, arguments)
+        ran = asyncio.run(_run(server.url, loads, arguments))
+    found = [compared(*one, load_profile(profile)) for one in ran]
+    report = {"provenance": provenance(), "profile": profile.read_text(encoding="utf-8"), "loads": found}
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for told in found:
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
