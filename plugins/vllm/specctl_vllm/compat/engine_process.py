@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import data_parallel, model_runner_v2, verified_counts
+from specctl_vllm.compat import data_parallel, model_runner_v2, step_seconds, verified_counts
 from specctl_vllm.options import options_from_env
 
 __all__ = ["activate"]
@@ -59,6 +59,7 @@ def _hooked_worker_init(original: Any) -> Any:
 
         if vllm_config.use_v2_model_runner:
             model_runner_v2.install()
+            step_seconds.install()
             speculative = vllm_config.speculative_config
             if speculative is not None and speculative.enable_adaptive_verification:
                 verified_counts.install()

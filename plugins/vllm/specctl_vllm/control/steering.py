@@ -26,6 +26,7 @@ from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
+from specctl_vllm.compat.step_seconds import device_seconds_of
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.service import handle
 from specctl_vllm.methods import method_support
@@ -58,6 +59,7 @@ class _OpenStep:
     accepted: list[int] = field(default_factory=list)
     emitted_tokens: int = 0
     ended_s: float = 0.0
+    device_s: float | None = None
 
 
 def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
@@ -209,6 +211,7 @@ class Steering:
         step = self._open.get(id(scheduler_output))
         if step is None:
             return
+        step.device_s = device_seconds_of(model_runner_output)
         step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
         if not sampled:
@@ -267,6 +270,8 @@ class Steering:
         report, self._report = self._report, None
         # Under asynchronous scheduling a step is scheduled while the one before it still runs.
         step_s = step.ended_s - max(step.started_s, self._ended_s)
+        if step.started_s < self._ended_s and step.device_s is not None:
+            step_s = step.device_s
         self._ended_s = step.ended_s
         if report is not None:
             self._shadow = report.shadow or self._shadow
