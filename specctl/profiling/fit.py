@@ -33,6 +33,11 @@ CELL_STEPS_MIN = 10
 MISS_MAX_RATIO = 0.3
 JITTER_MAX_RATIO = 0.3
 SECONDS_MIN = 1e-6
+REWEIGHTINGS = 10
+HUBER_SIGMAS = 1.345
+# Standard deviation of a normal law over the median of its absolute values.
+SIGMA_OF_MEDIAN = 1.4826
+MISS_MIN_RATIO = 0.01
 
 
 @dataclass(frozen=True)
@@ -270,13 +275,22 @@ def _over_pieces(tokens: _Floats, knots: _Floats) -> _Floats:
 
 
 def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Floats:
-    """Coefficients of at least 0, each found on its own scale."""
+    """Coefficients of at least 0, each found on its own scale.
+
+    Points far from the fit are weighed down (Huber 1964, "Robust estimation of a location parameter", by
+    reweighting): a mean over few steps may hold a stall, or seconds of the step beside it.
+    """
     from sklearn.linear_model import LinearRegression
 
     scale = np.maximum(features.max(axis=0), 1e-12)
     unit = max(float(target.max()), 1e-12)
     fit = LinearRegression(positive=True, fit_intercept=False)
-    fit.fit(features / scale, target / unit, sample_weight=weight / weight.mean())
+    trust = np.ones_like(target)
+    for _ in range(REWEIGHTINGS):
+        fit.fit(features / scale, target / unit, sample_weight=weight * trust / weight.mean())
+        miss = np.abs(fit.predict(features / scale) * unit / np.maximum(target, 1e-12) - 1.0)
+        usual = max(SIGMA_OF_MEDIAN * float(np.median(miss)), MISS_MIN_RATIO)
+        trust = np.minimum(1.0, HUBER_SIGMAS * usual / np.maximum(miss, 1e-12))
     coefficients: _Floats = np.asarray(fit.coef_, np.float64) * unit / scale
     return coefficients
 
