@@ -29,9 +29,10 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.autotune import autotune
+from benchmarks.gpu.sender import load
 from benchmarks.lossless import put_table
 from benchmarks.provenance import provenance
-from benchmarks.server import Server, vllm_server
+from benchmarks.server import vllm_server
 
 _TOKENS = "vllm:generation_tokens"
 _CHAT_TOKENS = 256
@@ -92,23 +93,6 @@ async def count(client: httpx.AsyncClient) -> tuple[float, float]:
     return time.monotonic(), tokens
 
 
-@contextlib.asynccontextmanager
-async def load(client: httpx.AsyncClient, bodies: _Bodies, concurrency: int) -> Any:
-    async def worker() -> None:
-        while True:
-            (await client.post("/v1/completions", json=next(bodies))).raise_for_status()
-
-    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
-    try:
-        yield
-        for ended in (task for task in workers if task.done()):
-            ended.result()
-    finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-
 async def held(client: httpx.AsyncClient, seconds: float, settle_s: float = 0.0) -> float:
     """Output tokens per second under the load that runs."""
     await asyncio.sleep(settle_s)
@@ -128,12 +112,12 @@ async def statics(
     found: dict[str, dict[str, float]] = {}
     for phase in phases(arguments.requests):
         row = found[str(phase)] = {}
-        async with load(client, bodies[phase.kind], phase.concurrency):
+        async with load(str(client.base_url), bodies[phase.kind], phase.concurrency):
             await asyncio.sleep(arguments.fill_s)
             for number in arguments.settings:
                 await put_table(client, number)
                 row[str(number)] = await held(client, arguments.static_s, _SETTLE_S)
-        async with load(off, bodies[phase.kind], phase.concurrency):
+        async with load(str(off.base_url), bodies[phase.kind], phase.concurrency):
             await asyncio.sleep(arguments.fill_s)
             row["never enabled"] = await held(off, arguments.static_s, _SETTLE_S)
         print(phase, {name: round(value) for name, value in row.items()}, flush=True)
@@ -145,9 +129,9 @@ async def tuned(
 ) -> dict[str, float]:
     """By phase, tokens/s of the whole phase, the daemon's search included."""
     found = {}
-    with autotune(url, arguments.folder, policy=arguments.policy):
+    with autotune(url, arguments.folder, policy=arguments.policy, more=arguments.autotune):
         for phase in phases(arguments.requests):
-            async with load(client, bodies[phase.kind], phase.concurrency):
+            async with load(str(client.base_url), bodies[phase.kind], phase.concurrency):
                 found[str(phase)] = await held(client, arguments.phase_s)
             print("autotune", phase, round(found[str(phase)]), flush=True)
     return found
@@ -165,17 +149,16 @@ async def lease_ended(client: httpx.AsyncClient) -> None:
     raise RuntimeError(f"the daemon's lease has not ended after {_LEASE_MAX_S} s")
 
 
-async def measured(server: Server, off: Server, arguments: argparse.Namespace) -> dict[str, Any]:
+async def measured(url: str, off_url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
     chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
     bodies = bodies_of(copying, chat, arguments.max_tokens)
-    limits = httpx.Limits(max_connections=None)
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client,
-        httpx.AsyncClient(base_url=off.url, timeout=600, limits=limits) as other,
+        httpx.AsyncClient(base_url=url, timeout=600) as client,
+        httpx.AsyncClient(base_url=off_url, timeout=600) as other,
     ):
         before = await statics(client, other, bodies, arguments)
-        daemon = await tuned(client, server.url, bodies, arguments)
+        daemon = await tuned(client, url, bodies, arguments)
         await lease_ended(client)
         after = await statics(client, other, bodies, arguments)
     held_for = {
@@ -202,6 +185,22 @@ def figures(found: Mapping[str, Any], settings: Sequence[int]) -> dict[str, Any]
     }
 
 
+@contextlib.contextmanager
+def servers(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    if arguments.urls:
+        yield tuple(arguments.urls)
+        return
+    config = {"method": "specctl_suffix", "num_speculative_tokens": max(arguments.settings)}
+    with contextlib.ExitStack() as stack:
+        server, off = (
+            stack.enter_context(
+                vllm_server(arguments.model, arguments.folder / f"{name}.log", asked, arguments.serve)
+            )
+            for name, asked in (("server", config), ("off", None))
+        )
+        yield server.url, off.url
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -214,20 +213,15 @@ def main() -> None:
     parser.add_argument("--fill-s", type=float, default=2.0, help="until a phase's requests are under way")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--policy", default="balanced")
+    parser.add_argument("--autotune", type=json.loads, default=[], help="JSON list: more of its options")
+    parser.add_argument("--urls", nargs=2, help="running servers: with specctl_suffix, and without drafts")
     parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/phases"), help="for logs")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    config = {"method": "specctl_suffix", "num_speculative_tokens": max(arguments.settings)}
-    with contextlib.ExitStack() as stack:
-        server, off = (
-            stack.enter_context(
-                vllm_server(arguments.model, arguments.folder / f"{name}.log", asked, arguments.serve)
-            )
-            for name, asked in (("server", config), ("off", None))
-        )
-        found = asyncio.run(measured(server, off, arguments))
+    with servers(arguments) as urls:
+        found = asyncio.run(measured(*urls, arguments))
     result = figures(found, arguments.settings)
     report = {"provenance": provenance(), "figures": result, "tokens/s": found}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

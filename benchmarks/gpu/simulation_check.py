@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.gpu.phases import bodies_of
+from benchmarks.gpu.sender import complete, session
 from benchmarks.lossless import put_table
 from benchmarks.provenance import provenance
 from benchmarks.server import vllm_server
@@ -87,7 +89,12 @@ async def tpot_sums(client: httpx.AsyncClient) -> tuple[float, float]:
     return found["_sum"], found["_count"]
 
 
-async def send(client: httpx.AsyncClient, load: Load, bodies: Iterator[dict[str, Any]]) -> Sent:
+async def send(
+    client: httpx.AsyncClient,
+    opened: aiohttp.ClientSession,
+    load: Load,
+    bodies: Iterator[dict[str, Any]],
+) -> Sent:
     """Open loop: nobody waits for an answer before the next request goes."""
     rng = random.Random(f"{_SEED} {load}")
     arrival_s, inputs, outputs = [], [], []
@@ -100,10 +107,9 @@ async def send(client: httpx.AsyncClient, load: Load, bodies: Iterator[dict[str,
         arrival_s.append(time.monotonic() - began_s)
         inputs.append(len(body["prompt"]))
         outputs.append(length)
-        tasks.append(asyncio.create_task(client.post("/v1/completions", json={**body, "max_tokens": length})))
+        tasks.append(asyncio.create_task(complete(opened, {**body, "max_tokens": length})))
         due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
-    for answer in await asyncio.gather(*tasks):
-        answer.raise_for_status()
+    await asyncio.gather(*tasks)
     span_s = time.monotonic() - began_s
     sum_after, count_after = await tpot_sums(client)
     tpot_s = (sum_after - sum_before) / max(count_after - count_before, 1.0)
@@ -162,14 +168,13 @@ async def _run(url: str, loads: list[Load], arguments: argparse.Namespace) -> li
     copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
     chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
     bodies = bodies_of(copying, chat, arguments.max_tokens)
-    limits = httpx.Limits(max_connections=None)
     ran = []
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client, session(url) as opened:
         for number, load in enumerate(loads):
             await put_table(client, load.num_speculative_tokens)
             log = arguments.folder / f"load-{number}.log"
             with recorded(url, log):
-                sent = await send(client, load, bodies[load.kind])
+                sent = await send(client, opened, load, bodies[load.kind])
             print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
             ran.append((load, sent, log))
     return ran
@@ -190,6 +195,7 @@ def main() -> None:
     parser.add_argument("--profile-requests", type=int, default=3000)
     parser.add_argument("--profile-s", type=float, default=100.0)
     parser.add_argument("--gpu", default="", help="name for the fingerprint")
+    parser.add_argument("--url", help="a running server, without prefix caching")
     parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
     parser.add_argument("--output", type=Path, required=True)
@@ -204,9 +210,14 @@ def main() -> None:
     config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
     # The simulator computes every prompt in full.
     options = [*arguments.serve, "--no-enable-prefix-caching"]
-    with vllm_server(arguments.model, arguments.folder / "server.log", config, options) as server:
-        profile = profiled(server.url, arguments)
-        ran = asyncio.run(_run(server.url, loads, arguments))
+    with contextlib.ExitStack() as stack:
+        url = arguments.url or (
+            stack.enter_context(
+                vllm_server(arguments.model, arguments.folder / "server.log", config, options)
+            ).url
+        )
+        profile = profiled(url, arguments)
+        ran = asyncio.run(_run(url, loads, arguments))
     found = [compared(*one, load_profile(profile)) for one in ran]
     report = {"provenance": provenance(), "profile": profile.read_text(encoding="utf-8"), "loads": found}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
