@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import ROOT, provenance
+from specctl.engine_profile import load_profile
 from specctl.policy.loader import find_policy, load_policy
 from specctl.simulate.arms import Arm, Static, arms_without_daemon
 from specctl.simulate.compare import Comparison, capacity_s, compare
 from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine import fitting
 from specctl.simulate.files import find_file
-from specctl.simulate.profile import load_profile
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace, load_trace
 

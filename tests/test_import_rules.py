@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = {"observe", "estimate", "policy", "controller", "actuate", "metrics", "targets"}
-SHARED = {"types", "errors", "clock", "contract", "http_client", "yaml_text"}
+SHARED = {"types", "errors", "clock", "contract", "engine_profile", "http_client", "yaml_text"}
 # controller/loop.py joins the stages; the command line may build anything.
 JOINERS = {"specctl/controller/loop.py"}
 ENGINES = {"torch", "vllm", "sglang", "triton"}

@@ -36,9 +36,9 @@ from benchmarks.gpu.sender import complete, session
 from benchmarks.lossless import put_table
 from benchmarks.provenance import provenance
 from benchmarks.server import vllm_server
+from specctl.engine_profile import EngineProfile, load_profile
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import ArmResult, simulate
-from specctl.simulate.profile import EngineProfile, load_profile
 from specctl.simulate.recorded import load_recorded
 from specctl.simulate.trace import Trace
 

@@ -16,10 +16,10 @@ from specctl.errors import SpecctlError
 if TYPE_CHECKING:
     from specctl.clock import Clock
     from specctl.contract.capabilities import Capabilities
+    from specctl.engine_profile import EngineProfile, Fingerprint, SchedulerLimits
     from specctl.http_client import HttpClient
     from specctl.profiling.fit import FittedCosts
     from specctl.profiling.measure import Measured
-    from specctl.simulate.profile import EngineProfile, Fingerprint, SchedulerLimits
 
 __all__ = ["add_arguments", "profile"]
 
@@ -142,7 +142,7 @@ async def _measure(
 
 
 def _fingerprint(capabilities: Capabilities, named: dict[str, str]) -> Fingerprint:
-    from specctl.simulate.profile import Fingerprint
+    from specctl.engine_profile import Fingerprint
 
     told = {
         "gpu": capabilities.gpu,
@@ -163,7 +163,7 @@ def _fingerprint(capabilities: Capabilities, named: dict[str, str]) -> Fingerpri
 def _limits(capabilities: Capabilities, named: dict[str, str]) -> SchedulerLimits:
     from pydantic import ValidationError
 
-    from specctl.simulate.profile import SchedulerLimits
+    from specctl.engine_profile import SchedulerLimits
 
     told = {
         "max_num_seqs": capabilities.decode_batch_max,
@@ -196,7 +196,7 @@ def _engine_profile(
     from pydantic import ValidationError
 
     from specctl.clock import iso_utc
-    from specctl.simulate.profile import EngineProfile
+    from specctl.engine_profile import EngineProfile
 
     told = {
         "fingerprint": fingerprint.model_dump(),

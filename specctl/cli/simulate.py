@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from specctl.errors import SimulationInputError, SpecctlError
 
 if TYPE_CHECKING:
+    from specctl.engine_profile import EngineProfile
     from specctl.policy.models import AnyPolicy
     from specctl.simulate.arms import Arm
-    from specctl.simulate.profile import EngineProfile
     from specctl.simulate.scenario import Scenario
     from specctl.simulate.trace import Trace
 
@@ -55,9 +55,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def simulate(options: argparse.Namespace) -> int:
     """Raises PolicyError and SpecctlError. Prints the table; progress goes to the log."""
     _need_numba()
+    from specctl.engine_profile import load_profile
     from specctl.simulate.compare import compare
     from specctl.simulate.files import find_file
-    from specctl.simulate.profile import load_profile
     from specctl.simulate.report import notes, table, write_json
     from specctl.simulate.scenario import load_scenario
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specctl.engine_profile import EngineProfile
 from specctl.simulate import state as at
 from specctl.simulate.arms import Arm, static_name
 from specctl.simulate.engine import Series, SimulatedEngine, fitting
-from specctl.simulate.profile import EngineProfile
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import Trace
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from specctl.engine_profile import EngineProfile
 from specctl.simulate import state as at
-from specctl.simulate.profile import EngineProfile
 from specctl.simulate.scenario import BIN_S, Scenario
 from specctl.simulate.state import Law, new_costs, new_log, new_requests, new_server
 from specctl.simulate.stepping import advance, classes_of

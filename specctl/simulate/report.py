@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from specctl.engine_profile import EngineProfile
 from specctl.errors import SpecctlError
 from specctl.simulate.compare import Comparison
-from specctl.simulate.profile import EngineProfile
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import Trace
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specctl.simulate.files import load_model
+from specctl.model_file import load_model
 
 __all__ = ["AcceptanceClass", "AcceptancePoint", "Scenario", "load_scenario"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specctl.simulate.profile import EngineProfile
+from specctl.engine_profile import EngineProfile
 from specctl.simulate.trace import Trace
 
 __all__ = ["Costs", "Law", "Log", "Requests", "Server", "new_costs", "new_log", "new_requests", "new_server"]

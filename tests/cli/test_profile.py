@@ -16,7 +16,7 @@ from fakes.engine import Cost, FakeEngine, Traffic
 
 from specctl.cli.main import main
 from specctl.contract.table import TablePut, uniform_rows
-from specctl.simulate.profile import load_profile
+from specctl.engine_profile import load_profile
 
 TOLD = ["--fingerprint", "gpu=Fake 1", "--fingerprint", "dtype=float32", "--fingerprint", "parallelism=tp1"]
 TOLD += ["--scheduler", "max_num_batched_tokens=2048", "--scheduler", "kv_tokens=65536"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from simulate.made import scenario_of, trace_of
 
 from specctl.contract.table import TableState
+from specctl.engine_profile import EngineProfile
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
 from specctl.simulate.arms import SglangAdaptive, StockTable
 from specctl.simulate.compare import simulate
 from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine import SimulatedEngine
-from specctl.simulate.profile import EngineProfile
 from specctl.types import Reason
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from simulate.made import scenario_of, trace_of
 
+from specctl.engine_profile import EngineProfile
 from specctl.policy.loader import find_policy, load_policy
 from specctl.simulate import state as at
 from specctl.simulate.arms import Arm, Clairvoyant, SglangAdaptive, Static, StockTable
 from specctl.simulate.compare import ArmResult, capacity_s, compare, simulate
 from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine import SimulatedEngine
-from specctl.simulate.profile import EngineProfile
 from specctl.simulate.stepping import uniform
 from specctl.simulate.trace import Trace
 

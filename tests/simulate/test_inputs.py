@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
+from specctl.engine_profile import EngineProfile, load_profile
 from specctl.errors import SimulationInputError
 from specctl.policy.loader import shipped_policies
 from specctl.simulate.costs import step_seconds
 from specctl.simulate.files import find_file
-from specctl.simulate.profile import EngineProfile, load_profile
 from specctl.simulate.scenario import BIN_S, Scenario, load_scenario
 from specctl.simulate.state import new_costs, new_server
 from specctl.simulate.trace import Trace, load_trace

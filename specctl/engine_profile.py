@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specctl.errors import SimulationInputError
-from specctl.simulate.files import load_model
+from specctl.model_file import load_model
 
 __all__ = ["EngineProfile", "Fingerprint", "Measurement", "SchedulerLimits", "load_profile"]
 
