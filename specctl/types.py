@@ -137,12 +137,17 @@ class SurvivalEstimate:
 
 @dataclass(frozen=True, slots=True)
 class StepCostEstimate:
-    """Seconds of a decode-only step, or None and the reason. ``sigma_ratio``: standard error / step_s."""
+    """Seconds of a decode-only step, or None and the reason. ``sigma_ratio``: standard error / step_s.
+
+    ``decoding_s``: seconds that decoding takes of the bucket's steps on average, where steps with prompts are
+    among them: what those prompts take in any case is left out. None: not told apart.
+    """
 
     step_s: float | None
     sigma_ratio: float = 0.0
     is_measured: bool = False
     why_unknown: str | None = None
+    decoding_s: float | None = None
 
 
 class Reason(StrEnum):

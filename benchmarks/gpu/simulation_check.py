@@ -118,6 +118,7 @@ async def send(
 
 @contextlib.contextmanager
 def recorded(url: str, log: Path) -> Iterator[None]:
+    log.unlink(missing_ok=True)
     command = [_SPECCTL, "record", url, "--output", str(log), "--every", str(_RECORD_S)]
     with subprocess.Popen(command) as process:
         try:

@@ -1,0 +1,202 @@
+"""Seconds of a step from an engine profile, corrected by what the server's own steps take.
+
+The profile is the prior. Measured over predicted seconds are kept for the server, for each decode-batch
+bucket and for each cell, each drawn towards the one before by ``PRIOR_STEPS`` steps (a gamma prior on a rate;
+Gelman et al., "Bayesian Data Analysis", section 2.6). A profile that the steps contradict is put aside, and
+the costs are learned as without one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from specctl.estimate.profile_seconds import ProfileSeconds
+from specctl.estimate.step_cost import DiscountedStepCost
+from specctl.types import CellDelta, Observation, StepCostEstimate
+
+__all__ = ["ProfiledStepCost"]
+
+HALF_LIFE_S = 60.0
+PRIOR_STEPS = 30.0
+STEPS_MIN = 5.0
+# What a stall (another process, a compile) may pull a mean by.
+OUTLIER_RATIO = 3.0
+# Share by which a profile's seconds are usually off, where it does not tell.
+PRIOR_SIGMA = 0.05
+# A profile is refuted by so many steps whose cells' levels scatter by this much, or are so many times off.
+REFUTED_STEPS = 200.0
+REFUTED_SIGMA = 0.35
+REFUTED_RATIO = 3.0
+
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Discounted, of decode-only steps: how many, their seconds, and the seconds that were predicted."""
+
+    steps: float = 0.0
+    measured_s: float = 0.0
+    predicted_s: float = 0.0
+
+    def plus(self, other: _Sums) -> _Sums:
+        return _Sums(
+            self.steps + other.steps,
+            self.measured_s + other.measured_s,
+            self.predicted_s + other.predicted_s,
+        )
+
+    def scaled(self, factor: float) -> _Sums:
+        return _Sums(self.steps * factor, self.measured_s * factor, self.predicted_s * factor)
+
+    def ratio(self, prior: float) -> float:
+        """Measured over predicted, drawn towards ``prior``."""
+        if self.steps <= 0:
+            return prior
+        mean_s = self.predicted_s / self.steps
+        return (self.measured_s + PRIOR_STEPS * prior * mean_s) / (self.predicted_s + PRIOR_STEPS * mean_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Discounted, of a bucket's steps: with and without prompts, and the tokens that go with them."""
+
+    steps: float = 0.0
+    mixed_steps: float = 0.0
+    prefill_tokens: float = 0.0
+    request_steps: float = 0.0
+    context_tokens: float = 0.0
+
+    def plus(self, cell: CellDelta) -> _Load:
+        return _Load(
+            self.steps + cell.steps,
+            self.mixed_steps + (cell.steps if cell.has_prefill else 0),
+            self.prefill_tokens + cell.prefill_tokens,
+            self.request_steps + cell.request_steps,
+            self.context_tokens + cell.context_tokens,
+        )
+
+    def scaled(self, factor: float) -> _Load:
+        return _Load(
+            self.steps * factor,
+            self.mixed_steps * factor,
+            self.prefill_tokens * factor,
+            self.request_steps * factor,
+            self.context_tokens * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledStepCost:
+    """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket."""
+
+    seconds: ProfileSeconds
+    cells: Mapping[_Key, _Sums] = field(default_factory=dict)
+    loads: Mapping[int, _Load] = field(default_factory=dict)
+    ratios: Mapping[int, float] = field(default_factory=dict)
+    server_ratio: float = 1.0
+    is_refuted: bool = False
+    learned: DiscountedStepCost = field(default_factory=DiscountedStepCost)
+
+    def updated(self, observation: Observation) -> Self:
+        learned = self.learned.updated(observation)
+        if observation.cells is None or observation.interval_s is None:
+            return self
+        fresh = [cell for cell in observation.cells if cell.request_steps and cell.step_s > 0]
+        if not fresh:
+            return replace(self, learned=learned)
+        factor = 0.5 ** (observation.interval_s / HALF_LIFE_S)
+        cells = {key: sums.scaled(factor) for key, sums in self.cells.items() if sums.steps * factor >= 0.1}
+        loads = {upper: load.scaled(factor) for upper, load in self.loads.items()}
+        for cell in fresh:
+            loads[cell.decode_batch_to] = loads.get(cell.decode_batch_to, _Load()).plus(cell)
+            if not cell.has_prefill:
+                key = (cell.decode_batch_to, cell.num_speculative_tokens)
+                cells[key] = cells.get(key, _Sums()).plus(self._sums_of(cell))
+        server_ratio, ratios, is_refuted = _levels(cells)
+        return replace(
+            self,
+            cells=cells,
+            loads=loads,
+            ratios=ratios,
+            server_ratio=server_ratio,
+            is_refuted=self.is_refuted or is_refuted,
+            learned=learned,
+        )
+
+    def is_bucket_measured(self, bucket_to: int) -> bool:
+        """The profile speaks for every bucket up to the largest batch that it was measured with."""
+        if self.is_refuted:
+            return self.learned.is_bucket_measured(bucket_to)
+        measured = self.seconds.profile.measured
+        return measured is None or bucket_to <= 2 * measured.decode_batch_most
+
+    def step_cost(
+        self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
+    ) -> StepCostEstimate:
+        if self.is_refuted:
+            return self.learned.step_cost(bucket_to, decode_batch, num_speculative_tokens, verified_tokens)
+        load = self.loads.get(bucket_to, _Load())
+        context = decode_batch * load.context_tokens / max(load.request_steps, 1.0)
+        cell = self.cells.get((bucket_to, num_speculative_tokens), _Sums())
+        ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
+        step_s = ratio * self.seconds.step_s(decode_batch, num_speculative_tokens, verified_tokens, context)
+        share = load.mixed_steps / load.steps if load.steps else 0.0
+        decoding_s = step_s
+        if share > 0:
+            mixed_s = self._decoding_in_mixed_s(
+                load, decode_batch, num_speculative_tokens, verified_tokens, context
+            )
+            decoding_s = (1.0 - share) * step_s + share * ratio * mixed_s
+        return StepCostEstimate(
+            step_s,
+            sigma_ratio=self._sigma(cell.steps),
+            is_measured=cell.steps >= STEPS_MIN,
+            decoding_s=decoding_s,
+        )
+
+    def _decoding_in_mixed_s(
+        self, load: _Load, decode_batch: float, drafts: int, verified_tokens: float, context: float
+    ) -> float:
+        """What decoding adds to a step whose prompts are computed in any case."""
+        prefill = load.prefill_tokens / load.mixed_steps
+        with_both = self.seconds.step_s(decode_batch, drafts, verified_tokens, context, prefill)
+        prompts_s = self.seconds.forward_s(prefill) + self.seconds.profile.prefill_token_s * prefill
+        return max(with_both - prompts_s, 0.0)
+
+    def _sigma(self, steps: float) -> float:
+        """Of predicted seconds: what is left of the profile's own miss, and the scatter of steps."""
+        profile = self.seconds.profile
+        miss = PRIOR_SIGMA if profile.measured is None else max(profile.measured.miss_ratio, 0.01)
+        left = PRIOR_STEPS / (PRIOR_STEPS + steps)
+        return math.hypot(miss * left, profile.jitter_ratio / math.sqrt(PRIOR_STEPS + steps))
+
+    def _sums_of(self, cell: CellDelta) -> _Sums:
+        predicted_s = self.seconds.step_s(
+            cell.request_steps / cell.steps,
+            cell.num_speculative_tokens,
+            cell.verified_tokens / cell.steps,
+            cell.context_tokens / cell.steps,
+        )
+        level = self.server_ratio * predicted_s
+        mean_s = min(max(cell.step_s / cell.steps, level / OUTLIER_RATIO), level * OUTLIER_RATIO)
+        return _Sums(float(cell.steps), mean_s * cell.steps, predicted_s * cell.steps)
+
+
+def _levels(cells: Mapping[_Key, _Sums]) -> tuple[float, dict[int, float], bool]:
+    """Ratios of the server and of each bucket, and whether the cells contradict the profile."""
+    server, buckets = _Sums(), dict[int, _Sums]()
+    for (upper, _), sums in cells.items():
+        server = server.plus(sums)
+        buckets[upper] = buckets.get(upper, _Sums()).plus(sums)
+    server_ratio = server.ratio(1.0)
+    scatter = sum(
+        sums.steps * math.log(sums.measured_s / sums.predicted_s / server_ratio) ** 2
+        for sums in cells.values()
+    )
+    is_off = abs(math.log(server_ratio)) > math.log(REFUTED_RATIO)
+    is_refuted = server.steps >= REFUTED_STEPS and (is_off or scatter > REFUTED_SIGMA**2 * server.steps)
+    return server_ratio, {upper: sums.ratio(server_ratio) for upper, sums in buckets.items()}, is_refuted
