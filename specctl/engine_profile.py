@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from specctl.contract.capabilities import Capabilities
 from specctl.errors import SimulationInputError
 from specctl.model_file import load_model
 
-__all__ = ["EngineProfile", "Fingerprint", "Measurement", "SchedulerLimits", "load_profile"]
+__all__ = ["EngineProfile", "Fingerprint", "Measurement", "SchedulerLimits", "load_profile", "profile_of"]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _Seconds = Annotated[float, Field(ge=0, le=10.0)]
@@ -144,6 +145,32 @@ class EngineProfile(BaseModel):
         differing = [f"{key}: expected {v}, got {own[key]}" for key, v in wanted.items() if own[key] != v]
         if differing:
             raise SimulationInputError(f"the profile is of another machine: {'; '.join(differing)}")
+
+
+def profile_of(
+    profiles: Sequence[EngineProfile], capabilities: Capabilities
+) -> tuple[EngineProfile | None, str]:
+    """The first profile of just this server, or None; and in words why, or what is missing.
+
+    The method counts too: what drafting takes is in the profile.
+    """
+    told = {
+        "gpu": capabilities.gpu,
+        "model": capabilities.model,
+        "engine": f"{capabilities.engine} {capabilities.engine_version}",
+        "dtype": capabilities.dtype,
+        "parallelism": capabilities.parallelism,
+    }
+    reasons = []
+    for profile in profiles:
+        own = profile.fingerprint.model_dump()
+        differing = [f"{key} {own[key]}, here {v}" for key, v in told.items() if own[key] != v]
+        if profile.method != capabilities.method:
+            differing.append(f"method {profile.method}, here {capabilities.method}")
+        if not differing:
+            return profile, f"step costs begin with the profile of {profile.fingerprint.gpu}"
+        reasons.append("; ".join(differing))
+    return None, "no profile is of this server: " + " | ".join(reasons)
 
 
 def load_profile(path: Path) -> EngineProfile:

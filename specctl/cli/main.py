@@ -79,6 +79,11 @@ def _add_autotune(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token with the control scope"
     )
+    command.add_argument(
+        "--engine-profile", type=Path, action="append", default=[], metavar="FILE",
+        help="step costs to begin with, of specctl profile; a folder: all in it; used where the server's "
+        "fingerprint and method are the profile's; repeat",
+    )  # fmt: skip
     command.add_argument("--audit-log", type=Path, metavar="FILE", help="JSON lines, appended")
     command.add_argument(
         "--metrics-port", type=_port, default=9109, metavar="N", help="default: 9109; 0: none"

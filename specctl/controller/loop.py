@@ -14,6 +14,7 @@ from typing import Protocol
 
 from specctl.actuate.base import Actuator, DesiredTable
 from specctl.clock import Clock
+from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState
 from specctl.controller.audit import AuditLog, change_record
 from specctl.controller.core import present_values, step
@@ -23,6 +24,7 @@ from specctl.controller.outcome import PendingOutcome, pending_outcome
 from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState, Probe
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
+from specctl.estimate.base import StepCostModel
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
 from specctl.metrics.exporter import Exporter
@@ -63,9 +65,11 @@ class TargetLoop:
         exporter: Exporter,
         group: RolloutGroup | None = None,
         is_frozen: Callable[[], bool] = lambda: False,
+        cost_of: Callable[[Capabilities | None], StepCostModel] = lambda _: DiscountedStepCost(),
     ) -> None:
         """
         Args:
+            cost_of: the step-cost model to begin with on a server of these capabilities.
             group: the servers that change one after another; None: this one is alone.
             is_frozen: asked at every look; a policy that says ``frozen`` counts, too.
         """
@@ -85,10 +89,11 @@ class TargetLoop:
         self._failures = 0
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
-        self._forget()
+        self._cost_of = cost_of
+        self._forget(None)
 
-    def _forget(self) -> None:
-        self._state = ControllerState(survival=DiscountedSurvival(), cost=DiscountedStepCost())
+    def _forget(self, capabilities: Capabilities | None) -> None:
+        self._state = ControllerState(survival=DiscountedSurvival(), cost=self._cost_of(capabilities))
         self._answer: AppliedTable | None = None
         self._renew_s = float("-inf")
         self._blocked_until_s = float("-inf")
@@ -199,7 +204,7 @@ class TargetLoop:
         if self._boot_id is not None and observation.boot_id != self._boot_id:
             logger.info("%s: the engine restarted; starting afresh", self.target)
         if observation.boot_id != self._boot_id:
-            self._forget()
+            self._forget(observation.capabilities)
             if observation.capabilities is not None:
                 known = observation.capabilities
                 logger.info("%s: %s on %s %s", self.target, known.method, known.engine, known.engine_version)

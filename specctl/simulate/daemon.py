@@ -23,6 +23,11 @@ from specctl.controller.audit import AuditLog
 from specctl.controller.loop import TargetLoop
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl.engine_profile import EngineProfile
+from specctl.estimate.base import StepCostModel
+from specctl.estimate.profile_seconds import ProfileSeconds
+from specctl.estimate.profiled_cost import ProfiledStepCost
+from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.metrics.exporter import Exporter
 from specctl.observe.counters import cell_deltas
 from specctl.policy.models import AnyPolicy
@@ -166,8 +171,10 @@ class Autotune:
 
     log_steps = LOG_STEPS
 
-    def __init__(self, name: str, policy: AnyPolicy) -> None:
+    def __init__(self, name: str, policy: AnyPolicy, profile: EngineProfile | None = None) -> None:
+        """``profile``: what the daemon takes for the server's costs to begin with; None: it learns them."""
         self.name = name
+        self._profile = profile
         self.poll_interval_s = policy.poll_interval_s
         self._policy = policy
         self.decisions: list[Decision] = []
@@ -188,6 +195,7 @@ class Autotune:
             clock=clock,
             audit=AuditLog(None, clock),
             exporter=Exporter(),
+            cost_of=self._cost_of,
         )
         self._in_force: object = None
         self._take_table()
@@ -200,6 +208,10 @@ class Autotune:
             engine.run(min(until_s, self._lease_end_s()))
             self._drain()
         self._look()
+
+    def _cost_of(self, _: Capabilities | None) -> StepCostModel:
+        profile = self._profile
+        return DiscountedStepCost() if profile is None else ProfiledStepCost(ProfileSeconds(profile))
 
     def _look(self) -> None:
         decision = _finished(self._loop.tick())
