@@ -1,9 +1,13 @@
-"""The nouns that the stages exchange. Frozen; units stand in the names; None means "not measured"."""
+"""The nouns that the stages exchange. Frozen; units stand in the names; None means "not measured".
+
+Named tuples are what a decision makes by the hundred: they take a quarter of a dataclass's time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
@@ -135,8 +139,7 @@ class SurvivalEstimate:
         return sum(self.drafted_at[:num_speculative_tokens])
 
 
-@dataclass(frozen=True, slots=True)
-class StepCostEstimate:
+class StepCostEstimate(NamedTuple):
     """Seconds of a decode-only step, or None and the reason. ``sigma_ratio``: standard error / step_s."""
 
     step_s: float | None
@@ -169,8 +172,7 @@ class Reason(StrEnum):
     RECOMMENDATION = "recommendation"
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateForecast:
+class CandidateForecast(NamedTuple):
     """What one num_speculative_tokens would give at one decode batch. Seconds and rates None: unknown."""
 
     num_speculative_tokens: int

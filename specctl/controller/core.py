@@ -7,7 +7,7 @@ from dataclasses import replace
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
-from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_bucket
+from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_buckets
 from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.state import ControllerState, Probe
@@ -55,9 +55,7 @@ def _decide(
     base = dict(present)
     if probe is not None and probe.bucket_to in base:
         base[probe.bucket_to] = probe.resume_num_speculative_tokens
-    forecasts = [
-        forecast_bucket(b, batches.get(b[1]), base[b[1]], candidates, survival, state.cost) for b in bounds
-    ]
+    forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(
