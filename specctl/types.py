@@ -206,7 +206,13 @@ class BucketForecast:
     why_unknown: str | None = None
 
     def candidate(self, num_speculative_tokens: int) -> CandidateForecast | None:
-        for candidate in self.candidates:
+        candidates = self.candidates
+        # Mostly every value from 0 on is a candidate, so that it is its own index.
+        if num_speculative_tokens < len(candidates):
+            candidate = candidates[num_speculative_tokens]
+            if candidate.num_speculative_tokens == num_speculative_tokens:
+                return candidate
+        for candidate in candidates:
             if candidate.num_speculative_tokens == num_speculative_tokens:
                 return candidate
         return None

@@ -54,12 +54,12 @@ def forecast_buckets(
         batches: mean decode batch of the interval, of the buckets with traffic, by their upper end.
         present: num_speculative_tokens to compare with, by upper end.
     """
-    tokens = _Tokens.of(survival)
+    tokens, trials = _Tokens.of(survival), survival.trials
     # A few values serve all buckets, and nothing of this depends on the bucket.
     variances = {value: _log_ratio_vars(survival, tokens, value) for value in set(present.values())}
     return [
         _forecast_bucket(
-            b, batches.get(b[1]), present[b[1]], candidates, survival, tokens, variances[present[b[1]]], cost
+            b, batches.get(b[1]), present[b[1]], candidates, trials, tokens, variances[present[b[1]]], cost
         )
         for b in bounds
     ]
@@ -85,7 +85,7 @@ def _forecast_bucket(
     decode_batch: float | None,
     present: int,
     candidates: tuple[int, ...],
-    survival: SurvivalEstimate,
+    trials: float,
     tokens: _Tokens,
     variances: list[float],
     cost: StepCostModel,
@@ -103,7 +103,7 @@ def _forecast_bucket(
         candidates=_candidates(candidates, batch, costs, present, tokens.emitted, variances),
         is_active=decode_batch is not None,
         is_extrapolated=not cost.is_bucket_measured(bounds[1]),
-        trials=survival.trials,
+        trials=trials,
         why_unknown=unknown[0] if unknown else None,
     )
 

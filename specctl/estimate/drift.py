@@ -7,7 +7,8 @@ run's inner positions are judged against past runs.
 
 from __future__ import annotations
 
-import math
+from functools import lru_cache
+from math import log, sqrt
 
 __all__ = ["Trials", "has_drifted"]
 
@@ -50,9 +51,9 @@ def _log_likelihood(accepted: float, reached: float) -> float:
     missed = reached - accepted
     total = 0.0
     if accepted > 0:
-        total += accepted * math.log(accepted / reached)
+        total += accepted * log(accepted / reached)
     if missed > 0:
-        total += missed * math.log(missed / reached)
+        total += missed * log(missed / reached)
     return total
 
 
@@ -60,7 +61,8 @@ def _pooled(trials: Trials) -> tuple[float, float]:
     return sum(accepted for accepted, _ in trials), sum(reached for _, reached in trials)
 
 
+@lru_cache(maxsize=None)
 def _chi_square_quantile(degrees: int, sigma: float) -> float:
     """Wilson and Hilferty's approximation (1931)."""
     spread = 2.0 / (9.0 * degrees)
-    return float(degrees * (1.0 - spread + sigma * math.sqrt(spread)) ** 3)
+    return float(degrees * (1.0 - spread + sigma * sqrt(spread)) ** 3)
