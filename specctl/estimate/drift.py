@@ -7,7 +7,7 @@ run's inner positions are judged against past runs.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from math import log, sqrt
 
 __all__ = ["Trials", "has_drifted"]
@@ -61,7 +61,7 @@ def _pooled(trials: Trials) -> tuple[float, float]:
     return sum(accepted for accepted, _ in trials), sum(reached for _, reached in trials)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _chi_square_quantile(degrees: int, sigma: float) -> float:
     """Wilson and Hilferty's approximation (1931)."""
     spread = 2.0 / (9.0 * degrees)

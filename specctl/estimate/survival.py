@@ -173,8 +173,11 @@ def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
 
 def _trials(*parts: PositionCounts) -> Trials:
     """Of the parts together. They are all that a drift test asks for, at every look and three times."""
-    accepted = reduce(_sum, [part.accepted for part in parts])
-    return tuple(zip(accepted, reduce(_sum, [part.reached for part in parts]), strict=True))
+    accepted: tuple[float, ...] = ()
+    reached: tuple[float, ...] = ()
+    for part in parts:
+        accepted, reached = _sum(accepted, part.accepted), _sum(reached, part.reached)
+    return tuple(zip(accepted, reached, strict=True))
 
 
 def _padded(values: tuple[float, ...], positions: int) -> tuple[float, ...]:
