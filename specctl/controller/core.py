@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from specctl.contract.capabilities import Capabilities
@@ -212,32 +213,29 @@ def _nothing(observation: Observation, reason: Reason, explanation: str) -> Deci
 def present_values(applied: AppliedTable, bounds: list[Bounds]) -> dict[int, int]:
     """num_speculative_tokens in force by bucket's upper end, at the bucket's first batch and no context."""
     values = {}
+    rows = [
+        (row.decode_batch_from, row.decode_batch_to or math.inf, row.num_speculative_tokens)
+        for row in applied.rows
+        if row.context_from_tokens == 0
+    ]
     for low, high in bounds:
-        values[high] = next(
-            (
-                row.num_speculative_tokens
-                for row in applied.rows
-                if row.decode_batch_from <= low
-                and (row.decode_batch_to is None or low <= row.decode_batch_to)
-                and row.context_from_tokens == 0
-            ),
-            0,
-        )
+        values[high] = next((value for first, last, value in rows if first <= low <= last), 0)
     return values
 
 
 def merged_rows(choices: tuple[BucketChoice, ...]) -> tuple[TableRow, ...]:
     """Neighbouring buckets with one value become one row; the last row has no upper end."""
-    rows: list[TableRow] = []
-    for choice in choices:
-        if rows and rows[-1].num_speculative_tokens == choice.num_speculative_tokens:
-            continue
-        if rows:
-            rows[-1] = rows[-1].model_copy(update={"decode_batch_to": choice.decode_batch_from - 1})
-        rows.append(
-            TableRow(
-                decode_batch_from=choice.decode_batch_from,
-                num_speculative_tokens=choice.num_speculative_tokens,
-            )
+    starts = [
+        choice
+        for before, choice in zip((None, *choices), choices, strict=False)
+        if before is None or before.num_speculative_tokens != choice.num_speculative_tokens
+    ]
+    ends = [*(choice.decode_batch_from - 1 for choice in starts[1:]), None]
+    return tuple(
+        TableRow(
+            decode_batch_from=choice.decode_batch_from,
+            decode_batch_to=end,
+            num_speculative_tokens=choice.num_speculative_tokens,
         )
-    return tuple(rows)
+        for choice, end in zip(starts, ends, strict=False)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -102,7 +103,9 @@ class _Means:
 
     @classmethod
     def of(cls, cells: list[Moments]) -> _Means:
-        steps, request_steps, s, ss, v, vv, sv = np.array(cells).T
+        steps, request_steps, s, ss, v, vv, sv = (
+            np.fromiter(chain.from_iterable(cells), float).reshape(-1, 7).T
+        )
         mean_s, mean_v = s / steps, v / steps
         var_v = vv / steps - mean_v**2
         return cls(

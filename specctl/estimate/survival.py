@@ -7,6 +7,7 @@ observations", section 2). Positions above K are censored: they add nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
@@ -26,6 +27,9 @@ RECENT_INTERVALS = 3
 PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
 MEASURED_TRIALS = 1.0
+
+# Accepted and reached, each by position.
+_Counted = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class DiscountedSurvival:
         if len(recent) > RECENT_INTERVALS:
             past, recent = past.plus(recent[0]), recent[1:]
         past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
-        for newest in range(1, len(recent) + 1):
-            if has_drifted(_trials(*recent[-newest:]), _trials(past, *recent[:-newest])):
+        for newest, (fresh, before) in enumerate(_splits(past, recent), start=1):
+            if has_drifted(fresh, before):
                 kept = recent[-newest:]
                 return replace(
                     self,
@@ -171,13 +175,18 @@ def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
     return reduce(PositionCounts.plus, parts) if parts else PositionCounts()
 
 
-def _trials(*parts: PositionCounts) -> Trials:
-    """Of the parts together. They are all that a drift test asks for, at every look and three times."""
-    accepted: tuple[float, ...] = ()
-    reached: tuple[float, ...] = ()
-    for part in parts:
-        accepted, reached = _sum(accepted, part.accepted), _sum(reached, part.reached)
-    return tuple(zip(accepted, reached, strict=True))
+def _splits(past: PositionCounts, recent: tuple[PositionCounts, ...]) -> Iterator[tuple[Trials, Trials]]:
+    """The newest 1, 2, ... intervals together, each with all that was before them."""
+    # Only what a drift test asks for, and no sum twice: this is done at every look.
+    counted = [(part.accepted, part.reached) for part in (past, *recent)]
+    before = list(accumulate(counted[:-1], _plus))
+    newest = accumulate(reversed(counted[1:]), _plus)
+    for fresh, old in zip(newest, reversed(before), strict=True):
+        yield tuple(zip(*fresh, strict=True)), tuple(zip(*old, strict=True))
+
+
+def _plus(a: _Counted, b: _Counted) -> _Counted:
+    return _sum(a[0], b[0]), _sum(a[1], b[1])
 
 
 def _padded(values: tuple[float, ...], positions: int) -> tuple[float, ...]:
