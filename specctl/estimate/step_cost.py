@@ -53,23 +53,33 @@ class _Line:
     slope_sigma_s: float
     residual_var: float
 
-    def cost(self, cell: Moments, verified_tokens: float) -> StepCostEstimate:
-        """Of the setting whose own steps are ``cell``: these move it off the line."""
-        slope, steps = self.slope_s, cell.steps
-        step_s = self.mean_s + slope * (verified_tokens - self.mean_v)
-        anchor_steps, anchor_v = self.steps, self.mean_v
-        if steps > 0:
-            cell_v = cell.v / steps
-            offset_s = cell.s / steps - (self.mean_s + slope * (cell_v - self.mean_v))
-            step_s += offset_s * steps / (steps + OFFSET_PRIOR_STEPS)
-            if steps >= STEPS_MIN:
-                anchor_steps, anchor_v = steps, cell_v
-        if step_s < INTERCEPT_MIN_RATIO * self.mean_s:
-            return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
-        # Standard error of the predicted seconds: the anchor's mean, and the slope over the distance.
-        slope_error_s = self.slope_sigma_s * (verified_tokens - anchor_v)
-        sigma_s = math.sqrt(self.residual_var / anchor_steps + slope_error_s * slope_error_s)
-        return StepCostEstimate(step_s, sigma_s / step_s, steps >= STEPS_MIN)
+    def costs(
+        self, cells: Mapping[int, Moments], verified_tokens: Mapping[int, float]
+    ) -> dict[int, StepCostEstimate]:
+        """``cells``: what settings measured themselves, by num_speculative_tokens; it moves them off the
+        line."""
+        mean_s, mean_v, slope_s = self.mean_s, self.mean_v, self.slope_s
+        least_s = INTERCEPT_MIN_RATIO * mean_s
+        costs = {}
+        for k, verified in verified_tokens.items():
+            step_s = mean_s + slope_s * (verified - mean_v)
+            anchor_steps, anchor_v = self.steps, mean_v
+            steps = 0.0
+            if k in cells:
+                cell = cells[k]
+                steps, cell_v = cell.steps, cell.mean_v
+                offset_s = cell.mean_s - (mean_s + slope_s * (cell_v - mean_v))
+                step_s += offset_s * steps / (steps + OFFSET_PRIOR_STEPS)
+                if steps >= STEPS_MIN:
+                    anchor_steps, anchor_v = steps, cell_v
+            if step_s < least_s:
+                costs[k] = StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
+                continue
+            # Standard error of the predicted seconds: the anchor's mean, and the slope over the distance.
+            slope_error_s = self.slope_sigma_s * (verified - anchor_v)
+            sigma_s = math.sqrt(self.residual_var / anchor_steps + slope_error_s * slope_error_s)
+            costs[k] = StepCostEstimate(step_s, sigma_s / step_s, steps >= STEPS_MIN)
+        return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +147,10 @@ class DiscountedStepCost:
         bucket = self.buckets.get(bucket_to, NOTHING)
         if bucket.steps < STEPS_MIN:
             return {k: self._from_pooled(decode_batch, v) for k, v in verified_tokens.items()}
-        cells = self.cells
+        cells = {k: self.cells[bucket_to, k] for k in verified_tokens if (bucket_to, k) in self.cells}
         slope_s = self.slopes_s.get(bucket_to)
         if slope_s is None:
-            return {
-                k: self._from_cell(cells.get((bucket_to, k), NOTHING), v) for k, v in verified_tokens.items()
-            }
+            return {k: self._from_cell(cells.get(k, NOTHING), v) for k, v in verified_tokens.items()}
         line = _Line(
             mean_s=bucket.mean_s,
             mean_v=bucket.mean_v,
@@ -151,7 +159,7 @@ class DiscountedStepCost:
             slope_sigma_s=self.pooled.slope_sigma_s or 0.0,
             residual_var=self.pooled.residual_var(bucket),
         )
-        return {k: line.cost(cells.get((bucket_to, k), NOTHING), v) for k, v in verified_tokens.items()}
+        return line.costs(cells, verified_tokens)
 
     def _from_cell(self, cell: Moments, verified_tokens: float) -> StepCostEstimate:
         why = self.pooled.why_unknown or "verified tokens never varied"
