@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
@@ -225,17 +226,20 @@ def present_values(applied: AppliedTable, bounds: list[Bounds]) -> dict[int, int
 
 def merged_rows(choices: tuple[BucketChoice, ...]) -> tuple[TableRow, ...]:
     """Neighbouring buckets with one value become one row; the last row has no upper end."""
+    return _rows(tuple([(choice.decode_batch_from, choice.num_speculative_tokens) for choice in choices]))
+
+
+# A table mostly stays as it is, and many servers have the same one.
+@lru_cache(maxsize=1024)
+def _rows(values: tuple[tuple[int, int], ...]) -> tuple[TableRow, ...]:
+    """From (first batch, num_speculative_tokens) of every bucket."""
     starts = [
-        choice
-        for before, choice in zip((None, *choices), choices, strict=False)
-        if before is None or before.num_speculative_tokens != choice.num_speculative_tokens
+        (first, value)
+        for before, (first, value) in zip((None, *values), values, strict=False)
+        if before is None or before[1] != value
     ]
-    ends = [*(choice.decode_batch_from - 1 for choice in starts[1:]), None]
+    ends = [*(first - 1 for first, _ in starts[1:]), None]
     return tuple(
-        TableRow(
-            decode_batch_from=choice.decode_batch_from,
-            decode_batch_to=end,
-            num_speculative_tokens=choice.num_speculative_tokens,
-        )
-        for choice, end in zip(starts, ends, strict=False)
+        TableRow(decode_batch_from=first, decode_batch_to=end, num_speculative_tokens=value)
+        for (first, value), end in zip(starts, ends, strict=False)
     )
