@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import lru_cache
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
-from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_bucket
+from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_buckets
 from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.state import ControllerState, Probe
@@ -55,9 +57,7 @@ def _decide(
     base = dict(present)
     if probe is not None and probe.bucket_to in base:
         base[probe.bucket_to] = probe.resume_num_speculative_tokens
-    forecasts = [
-        forecast_bucket(b, batches.get(b[1]), base[b[1]], candidates, survival, state.cost) for b in bounds
-    ]
+    forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(
@@ -214,32 +214,32 @@ def _nothing(observation: Observation, reason: Reason, explanation: str) -> Deci
 def present_values(applied: AppliedTable, bounds: list[Bounds]) -> dict[int, int]:
     """num_speculative_tokens in force by bucket's upper end, at the bucket's first batch and no context."""
     values = {}
+    rows = [
+        (row.decode_batch_from, row.decode_batch_to or math.inf, row.num_speculative_tokens)
+        for row in applied.rows
+        if row.context_from_tokens == 0
+    ]
     for low, high in bounds:
-        values[high] = next(
-            (
-                row.num_speculative_tokens
-                for row in applied.rows
-                if row.decode_batch_from <= low
-                and (row.decode_batch_to is None or low <= row.decode_batch_to)
-                and row.context_from_tokens == 0
-            ),
-            0,
-        )
+        values[high] = next((value for first, last, value in rows if first <= low <= last), 0)
     return values
 
 
 def merged_rows(choices: tuple[BucketChoice, ...]) -> tuple[TableRow, ...]:
     """Neighbouring buckets with one value become one row; the last row has no upper end."""
-    rows: list[TableRow] = []
-    for choice in choices:
-        if rows and rows[-1].num_speculative_tokens == choice.num_speculative_tokens:
-            continue
-        if rows:
-            rows[-1] = rows[-1].model_copy(update={"decode_batch_to": choice.decode_batch_from - 1})
-        rows.append(
-            TableRow(
-                decode_batch_from=choice.decode_batch_from,
-                num_speculative_tokens=choice.num_speculative_tokens,
-            )
-        )
-    return tuple(rows)
+    return _rows(tuple([(choice.decode_batch_from, choice.num_speculative_tokens) for choice in choices]))
+
+
+# A table mostly stays as it is, and many servers have the same one.
+@lru_cache(maxsize=1024)
+def _rows(values: tuple[tuple[int, int], ...]) -> tuple[TableRow, ...]:
+    """From (first batch, num_speculative_tokens) of every bucket."""
+    starts = [
+        (first, value)
+        for before, (first, value) in zip((None, *values), values, strict=False)
+        if before is None or before[1] != value
+    ]
+    ends = [*(first - 1 for first, _ in starts[1:]), None]
+    return tuple(
+        TableRow(decode_batch_from=first, decode_batch_to=end, num_speculative_tokens=value)
+        for (first, value), end in zip(starts, ends, strict=False)
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 
 from specctl.contract.capabilities import Capabilities
 from specctl.estimate.base import StepCostModel
@@ -15,7 +18,7 @@ from specctl.types import (
     SurvivalEstimate,
 )
 
-__all__ = ["Bounds", "active_batches", "bucket_bounds", "forecast_bucket"]
+__all__ = ["Bounds", "active_batches", "bucket_bounds", "forecast_buckets"]
 
 Bounds = tuple[int, int]
 
@@ -38,79 +41,123 @@ def active_batches(observation: Observation) -> dict[int, float]:
     }
 
 
-def forecast_bucket(
+def forecast_buckets(
+    bounds: list[Bounds],
+    batches: Mapping[int, float],
+    present: Mapping[int, int],
+    candidates: tuple[int, ...],
+    survival: SurvivalEstimate,
+    cost: StepCostModel,
+) -> list[BucketForecast]:
+    """
+    Args:
+        batches: mean decode batch of the interval, of the buckets with traffic, by their upper end.
+        present: num_speculative_tokens to compare with, by upper end.
+    """
+    tokens, trials = _Tokens.of(survival), survival.trials
+    # A few values serve all buckets, and nothing of this depends on the bucket.
+    variances = {value: _log_ratio_vars(survival, tokens, value) for value in set(present.values())}
+    return [
+        _forecast_bucket(
+            b, batches.get(b[1]), present[b[1]], candidates, trials, tokens, variances[present[b[1]]], cost
+        )
+        for b in bounds
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Expected tokens of a request-step, by num_speculative_tokens: the same in every bucket."""
+
+    emitted: tuple[float, ...]
+    verified: tuple[float, ...]
+
+    @classmethod
+    def of(cls, survival: SurvivalEstimate) -> _Tokens:
+        return cls(
+            emitted=tuple(1.0 + tokens for tokens in accumulate(survival.survival_at, initial=0.0)),
+            verified=tuple(1.0 + tokens for tokens in accumulate(survival.drafted_at, initial=0.0)),
+        )
+
+
+def _forecast_bucket(
     bounds: Bounds,
     decode_batch: float | None,
     present: int,
     candidates: tuple[int, ...],
-    survival: SurvivalEstimate,
+    trials: float,
+    tokens: _Tokens,
+    variances: list[float],
     cost: StepCostModel,
 ) -> BucketForecast:
     """``decode_batch``: the bucket's mean batch in the interval; None: no traffic there now."""
     batch = decode_batch if decode_batch is not None else (bounds[0] + bounds[1]) / 2
-    wanted = tuple(sorted({0, present, *candidates}))
-    costs = {k: cost.step_cost(bounds[1], batch, k, _verified(batch, k, survival)) for k in wanted}
-    forecasts = tuple(
-        _candidate(k, batch, survival, costs[k], present, costs[present]) for k in wanted if k in candidates
-    )
+    wanted = candidates if present in candidates else tuple(sorted({present, *candidates}))
+    costs = cost.step_costs(bounds[1], batch, {k: batch * tokens.verified[k] for k in wanted})
     unknown = [estimate.why_unknown for estimate in costs.values() if estimate.why_unknown]
     return BucketForecast(
         decode_batch_from=bounds[0],
         decode_batch_to=bounds[1],
         decode_batch=batch,
         present_num_speculative_tokens=present,
-        candidates=forecasts,
+        candidates=_candidates(candidates, batch, costs, present, tokens.emitted, variances),
         is_active=decode_batch is not None,
         is_extrapolated=not cost.is_bucket_measured(bounds[1]),
-        trials=survival.trials,
+        trials=trials,
         why_unknown=unknown[0] if unknown else None,
     )
 
 
-def _verified(batch: float, num_speculative_tokens: int, survival: SurvivalEstimate) -> float:
-    return batch * (1.0 + survival.drafted_tokens(num_speculative_tokens))
-
-
-def _candidate(
-    num_speculative_tokens: int,
+def _candidates(
+    values: tuple[int, ...],
     batch: float,
-    survival: SurvivalEstimate,
-    cost: StepCostEstimate,
+    costs: Mapping[int, StepCostEstimate],
     present: int,
-    present_cost: StepCostEstimate,
-) -> CandidateForecast:
-    tokens = 1.0 + survival.accepted_tokens(num_speculative_tokens)
-    rate = None if cost.step_s is None else batch * tokens / cost.step_s
-    sigma = 0.0
-    if num_speculative_tokens != present:
-        acceptance = _log_ratio_var(survival, num_speculative_tokens, present)
-        sigma = math.sqrt(acceptance + cost.sigma_ratio**2 + present_cost.sigma_ratio**2)
-    return CandidateForecast(
-        num_speculative_tokens=num_speculative_tokens,
-        step_s=cost.step_s,
-        tokens_per_s=rate,
-        sigma_ratio=sigma,
-        tokens_per_request_step=tokens,
-        is_cost_measured=cost.is_measured,
-    )
+    emitted_tokens: tuple[float, ...],
+    variances: list[float],
+) -> tuple[CandidateForecast, ...]:
+    """``variances``: of log(tokens a step at each value / at the present one)."""
+    forecasts = []
+    present_var = costs[present].sigma_ratio ** 2
+    for k in values:
+        step_s, sigma_ratio, is_measured, _ = costs[k]
+        tokens = emitted_tokens[k]
+        rate = None if step_s is None else batch * tokens / step_s
+        sigma = 0.0 if k == present else math.sqrt(variances[k] + sigma_ratio**2 + present_var)
+        forecasts.append(CandidateForecast(k, step_s, rate, sigma, tokens, is_measured))
+    return tuple(forecasts)
 
 
-def _log_ratio_var(survival: SurvivalEstimate, one: int, other: int) -> float:
-    """Variance of log(tokens a step at one / at other), by the delta method over the conditionals q_j.
+def _log_ratio_vars(survival: SurvivalEstimate, tokens: _Tokens, other: int) -> list[float]:
+    """Variance of log(tokens a step at k / at ``other``) for every k, by the delta method over the
+    conditionals q_j.
 
-    d/dq_j of sum_k S_k is (S_j + ... + S_K) / q_j; q_j has the variance q_j (1 - q_j) / (trials + 1).
+    d/dq_j of log T_k, T_k = 1 + S_0 + ... + S_(k-1), is tail / q_j with tail = (S_j + ... + S_(k-1)) / T_k
+    = 1 - T_j / T_k, and 0 from k on; q_j has the variance q_j (1 - q_j) / (trials + 1). So each k is a sum
+    over j of (tail at k - tail at other)^2 x (1 - q_j) / q_j / (trials + 1), which falls into three parts:
+    below both values it is T_j^2 (1 / T_k - 1 / T_other)^2, between them the larger one's tail squared,
+    above both 0.
     """
-    tokens_one = 1.0 + survival.accepted_tokens(one)
-    tokens_other = 1.0 + survival.accepted_tokens(other)
-    total = 0.0
-    tail_one = (tokens_one - 1.0) / tokens_one
-    tail_other = (tokens_other - 1.0) / tokens_other
-    for j in range(max(one, other)):
-        q, s = survival.conditional_at[j], survival.survival_at[j]
-        if q > 0:
-            total += (tail_one - tail_other) ** 2 / q * (1.0 - q) / (survival.trials_at[j] + 1.0)
-        if j < one:
-            tail_one -= s / tokens_one
-        if j < other:
-            tail_other -= s / tokens_other
-    return total
+    emitted = tokens.emitted
+    weights = [
+        (1.0 - q) / q / (trials + 1.0) if q > 0 else 0.0
+        for q, trials in zip(survival.conditional_at, survival.trials_at, strict=True)
+    ]
+    below = list(accumulate((w * t * t for w, t in zip(weights, emitted, strict=False)), initial=0.0))
+    at_other = 1.0 / emitted[other]
+    variances = [0.0] * len(emitted)
+    between = 0.0
+    for k in range(other - 1, -1, -1):
+        tail = 1.0 - emitted[k] * at_other
+        between += weights[k] * tail * tail
+        variances[k] = below[k] * (1.0 / emitted[k] - at_other) ** 2 + between
+    # Upwards the tails grow with k: sums over j of weight, weight x tail and weight x tail^2, times T_k.
+    ones = rests = squares = 0.0
+    for k in range(other + 1, len(emitted)):
+        gained = survival.survival_at[k - 1]
+        ones += weights[k - 1]
+        squares += gained * (2.0 * rests + gained * ones)
+        rests += gained * ones
+        per_k = 1.0 / emitted[k]
+        variances[k] = below[other] * (per_k - at_other) ** 2 + squares * per_k * per_k
+    return variances

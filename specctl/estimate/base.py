@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, Self
 
 from specctl.types import Observation, StepCostEstimate, SurvivalEstimate
@@ -32,6 +33,11 @@ class StepCostModel(Protocol):
             num_speculative_tokens: the table's value.
             verified_tokens: positions the target scores in the step, all requests together.
         """
+
+    def step_costs(
+        self, bucket_to: int, decode_batch: float, verified_tokens: Mapping[int, float]
+    ) -> Mapping[int, StepCostEstimate]:
+        """``step_cost`` of several settings of one bucket. ``verified_tokens``: by num_speculative_tokens."""
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
         """Whether the bucket has had enough steps of its own."""

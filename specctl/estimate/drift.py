@@ -7,7 +7,8 @@ run's inner positions are judged against past runs.
 
 from __future__ import annotations
 
-import math
+from functools import cache
+from math import inf, log, sqrt
 
 __all__ = ["Trials", "has_drifted"]
 
@@ -27,9 +28,10 @@ def has_drifted(newest: Trials, past: Trials) -> bool:
     """True when the newest trials contradict the past ones. False with too few of either."""
     if not newest or not past or past[0][1] < PAST_TRIALS_MIN:
         return False
-    by_position = [_g(new, old) for new, old in zip(newest, past, strict=False) if new[1] > 0 and old[1] > 0]
-    if not by_position:
+    pairs = [pair for pair in zip(newest, past, strict=False) if pair[0][1] > 0 and pair[1][1] > 0]
+    if not pairs or _cannot_have_drifted(pairs):
         return False
+    by_position = [_g(new, old) for new, old in pairs]
     first = by_position[0]
     if first > _chi_square_quantile(1, ALARM_SIGMA):
         return True
@@ -37,6 +39,28 @@ def has_drifted(newest: Trials, past: Trials) -> bool:
         return True
     tokens = _g(_pooled(newest), _pooled(past))
     return first > FIRST_SIGMA**2 and tokens > TOKENS_SIGMA**2
+
+
+def _cannot_have_drifted(pairs: list[tuple[tuple[float, float], tuple[float, float]]]) -> bool:
+    """Mostly settles it without a logarithm: G is at most twice Pearson's statistic, as a Kullback-Leibler
+    divergence is at most the chi-square divergence."""
+    first = 2.0 * _pearson(*pairs[0])
+    if first > FIRST_SIGMA**2:
+        return False
+    rest = sum([_pearson(new, old) for new, old in pairs[1:]])
+    return first + 2.0 * rest <= _chi_square_quantile(len(pairs), ALARM_SIGMA)
+
+
+def _pearson(new: tuple[float, float], old: tuple[float, float]) -> float:
+    """Chi-square statistic of "two rates" against "one rate"."""
+    accepted_new, reached_new = new
+    accepted_old, reached_old = old
+    reached = reached_new + reached_old
+    ratio = (accepted_new + accepted_old) / reached
+    difference = accepted_new / reached_new - accepted_old / reached_old
+    if not 0.0 < ratio < 1.0:
+        return 0.0 if difference == 0.0 else inf
+    return difference * difference * reached_new * reached_old / reached / (ratio * (1.0 - ratio))
 
 
 def _g(new: tuple[float, float], old: tuple[float, float]) -> float:
@@ -50,9 +74,9 @@ def _log_likelihood(accepted: float, reached: float) -> float:
     missed = reached - accepted
     total = 0.0
     if accepted > 0:
-        total += accepted * math.log(accepted / reached)
+        total += accepted * log(accepted / reached)
     if missed > 0:
-        total += missed * math.log(missed / reached)
+        total += missed * log(missed / reached)
     return total
 
 
@@ -60,7 +84,8 @@ def _pooled(trials: Trials) -> tuple[float, float]:
     return sum(accepted for accepted, _ in trials), sum(reached for _, reached in trials)
 
 
+@cache
 def _chi_square_quantile(degrees: int, sigma: float) -> float:
     """Wilson and Hilferty's approximation (1931)."""
     spread = 2.0 / (9.0 * degrees)
-    return float(degrees * (1.0 - spread + sigma * math.sqrt(spread)) ** 3)
+    return float(degrees * (1.0 - spread + sigma * sqrt(spread)) ** 3)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from operator import add
+from typing import NamedTuple
 
 from specctl.types import CellDelta
 
 __all__ = ["Moments"]
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Discounted sums; s is seconds of a step, v its verified tokens."""
+class Moments(NamedTuple):
+    """Discounted sums; s is seconds of a step, v its verified tokens.
+
+    A named tuple: a look makes a hundred, and a frozen dataclass takes four times as long to make.
+    """
 
     steps: float = 0.0
     request_steps: float = 0.0
@@ -34,32 +37,15 @@ class Moments:
         )
 
     def plus(self, other: Moments) -> Moments:
-        return Moments(
-            self.steps + other.steps,
-            self.request_steps + other.request_steps,
-            self.s + other.s,
-            self.ss + other.ss,
-            self.v + other.v,
-            self.vv + other.vv,
-            self.sv + other.sv,
-        )
+        return Moments._make(map(add, self, other))
 
     def scaled(self, factor: float) -> Moments:
-        return Moments(
-            self.steps * factor,
-            self.request_steps * factor,
-            self.s * factor,
-            self.ss * factor,
-            self.v * factor,
-            self.vv * factor,
-            self.sv * factor,
-        )
+        return Moments._make([value * factor for value in self])
 
     def at_mean(self) -> Moments:
         """As if every step had been the mean one: without variance and covariance."""
-        return replace(
-            self, ss=self.s**2 / self.steps, vv=self.v**2 / self.steps, sv=self.s * self.v / self.steps
-        )
+        steps, request_steps, s, _, v, _, _ = self
+        return Moments(steps, request_steps, s, s * s / steps, v, v * v / steps, s * v / steps)
 
     @property
     def mean_s(self) -> float:

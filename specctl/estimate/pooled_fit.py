@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -20,6 +21,10 @@ VAR_V_MIN = 0.05
 IMPOSSIBLE_SIGMA = 3.0
 IMPOSSIBLE_RATIO = 0.1
 BATCH_SPREAD_MIN = 0.5
+# A variance below this share of the squared mean is what rounding of the sums leaves.
+ROUNDING_RATIO = 1e-9
+
+_Column = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class PooledFit:
 def usable_var_v(moments: Moments) -> float:
     """Variance of verified tokens over the steps; 0 where rounding of the sums is all there is."""
     var_v = moments.var_v
-    return var_v if var_v > 1e-9 * moments.mean_v**2 + 1e-9 else 0.0
+    return var_v if var_v > ROUNDING_RATIO * moments.mean_v**2 + ROUNDING_RATIO else 0.0
 
 
 def fit_pooled(cells: Iterable[Moments]) -> PooledFit:
@@ -55,18 +60,18 @@ def fit_pooled(cells: Iterable[Moments]) -> PooledFit:
     steps = sum(cell.steps for cell in known)
     if steps < STEPS_MIN:
         return PooledFit(why_unknown=f"{steps:.0f} decode-only steps seen, {STEPS_MIN:.0f} needed")
-    points = np.array([point for cell in known for point in _pseudo_steps(cell)])
-    step_s, verified, batch, weight = points.T
-    relative = weight / step_s**2
-    extra = verified - batch
-    spread = float(np.average((extra - np.average(extra, weights=weight)) ** 2, weights=weight))
+    means = _Means.of(known)
+    points = means.pseudo_steps()
+    extra = points.verified - points.batch
+    mean_extra = float(points.weight @ extra) / steps
+    spread = float(points.weight @ (extra - mean_extra) ** 2) / steps
     if spread < VAR_V_MIN:
         return PooledFit(why_unknown="verified tokens never varied, so their cost is unknown")
-    columns = [np.ones_like(verified), verified]
-    if float(batch.max() - batch.min()) > BATCH_SPREAD_MIN:
-        columns.append(batch)
-    coefficients = _non_negative(np.stack(columns, axis=1), step_s, relative)
-    return _checked(known, points, coefficients, steps, spread)
+    columns = [np.ones_like(points.verified), points.verified]
+    if float(points.batch.max() - points.batch.min()) > BATCH_SPREAD_MIN:
+        columns.append(points.batch)
+    coefficients = _non_negative(np.array(columns).T, points.step_s, points.weight / points.step_s**2)
+    return _checked(means, points, coefficients, steps, spread)
 
 
 def prepare() -> None:
@@ -74,24 +79,75 @@ def prepare() -> None:
     _non_negative(np.ones((2, 1)), np.ones(2), np.ones(2))
 
 
-def _pseudo_steps(cell: Moments) -> list[tuple[float, float, float, float]]:
-    """(s, v, batch, weight): two points with the cell's mean, variance of v and covariance."""
-    spread = math.sqrt(usable_var_v(cell))
-    if spread == 0.0:
-        return [(cell.mean_s, cell.mean_v, cell.mean_batch, cell.steps)]
-    rise = cell.cov_sv / spread
-    rise = max(min(rise, 0.9 * cell.mean_s), -0.9 * cell.mean_s)
-    half = cell.steps / 2
-    return [
-        (cell.mean_s - rise, cell.mean_v - spread, cell.mean_batch, half),
-        (cell.mean_s + rise, cell.mean_v + spread, cell.mean_batch, half),
-    ]
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Steps made up for the fit; ``weight``: how many real steps each stands for."""
+
+    step_s: _Column
+    verified: _Column
+    batch: _Column
+    weight: _Column
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What ``Moments`` tells of a mean step, for all cells at once: the fit is the dear part of a look."""
+
+    steps: _Column
+    step_s: _Column
+    verified: _Column
+    batch: _Column
+    var_s: _Column
+    var_v: _Column
+    cov_sv: _Column
+
+    @classmethod
+    def of(cls, cells: list[Moments]) -> _Means:
+        steps, request_steps, s, ss, v, vv, sv = (
+            np.fromiter(chain.from_iterable(cells), float).reshape(-1, 7).T
+        )
+        mean_s, mean_v = s / steps, v / steps
+        var_v = vv / steps - mean_v**2
+        return cls(
+            steps=steps,
+            step_s=mean_s,
+            verified=mean_v,
+            batch=request_steps / steps,
+            var_s=np.maximum(ss / steps - mean_s**2, 0.0),
+            var_v=np.where(var_v > ROUNDING_RATIO * mean_v**2 + ROUNDING_RATIO, var_v, 0.0),
+            cov_sv=sv / steps - mean_s * mean_v,
+        )
+
+    def pseudo_steps(self) -> _Points:
+        """Two points a cell, with its mean, variance of v and covariance."""
+        spread = np.sqrt(self.var_v)
+        most = 0.9 * self.step_s
+        rise = np.minimum(np.maximum(_ratio(self.cov_sv, spread), -most), most)
+        return _Points(
+            step_s=np.concatenate((self.step_s - rise, self.step_s + rise)),
+            verified=np.concatenate((self.verified - spread, self.verified + spread)),
+            batch=np.concatenate((self.batch, self.batch)),
+            weight=np.concatenate((self.steps, self.steps)) / 2,
+        )
+
+    def unexplained_ratio_var(self) -> float:
+        """Of a step around its cell's own slope, as a share of the cell's mean step, mean of all steps."""
+        unexplained = np.maximum(self.var_s - _ratio(self.cov_sv**2, self.var_v), 0.0)
+        return float(self.steps @ (unexplained / self.step_s**2) / self.steps.sum())
+
+    def free_slope(self) -> float | None:
+        """Slope within cells, without the constraint: what tells an impossible fit from a flat one."""
+        var_v = float(self.steps @ self.var_v)
+        return None if var_v <= 0 else float(self.steps @ (self.cov_sv * (self.var_v > 0))) / var_v
+
+
+def _ratio(above: _Column, below: _Column) -> _Column:
+    """0 where ``below`` is."""
+    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
 def _non_negative(
-    features: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-    step_s: np.ndarray[tuple[int], np.dtype[np.float64]],
-    weight: np.ndarray[tuple[int], np.dtype[np.float64]],
+    features: np.ndarray[tuple[int, int], np.dtype[np.float64]], step_s: _Column, weight: _Column
 ) -> list[float]:
     # Imported late: only a daemon that fits needs SciPy.
     from scipy.optimize import nnls
@@ -102,21 +158,17 @@ def _non_negative(
 
 
 def _checked(
-    cells: list[Moments],
-    points: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-    coefficients: list[float],
-    steps: float,
-    spread: float,
+    means: _Means, points: _Points, coefficients: list[float], steps: float, spread: float
 ) -> PooledFit:
-    step_s, verified, batch, weight = points.T
-    batch_s = coefficients[2] if len(coefficients) > 2 else 0.0
-    predicted = coefficients[0] + coefficients[1] * verified + batch_s * batch
-    between = float(np.average(((step_s - predicted) / step_s) ** 2, weights=weight))
-    within = sum(_unexplained_var(cell) / cell.mean_s**2 * cell.steps for cell in cells) / steps
-    mean_s = float(np.average(step_s, weights=weight))
+    constant_s, slope_s, batch_s = (*coefficients, 0.0)[:3]
+    verified_tokens_max = float(points.verified.max())
+    predicted = constant_s + slope_s * points.verified + batch_s * points.batch
+    between = float(points.weight @ ((points.step_s - predicted) / points.step_s) ** 2) / steps
+    within = means.unexplained_ratio_var()
+    mean_s = float(points.weight @ points.step_s) / steps
     slope_sigma_s = mean_s * math.sqrt(max(between + within, 1e-12) / (steps * spread))
-    free_slope_s = _free_slope(cells)
-    reach = float(verified.max() - verified.min())
+    free_slope_s = means.free_slope()
+    reach = verified_tokens_max - float(points.verified.min())
     if (
         free_slope_s is not None
         and free_slope_s < -IMPOSSIBLE_SIGMA * slope_sigma_s
@@ -124,26 +176,12 @@ def _checked(
     ):
         return PooledFit(why_unknown="impossible fit: steps get faster with more verified tokens")
     return PooledFit(
-        constant_s=coefficients[0],
-        slope_s=coefficients[1],
+        constant_s=constant_s,
+        slope_s=slope_s,
         batch_s=batch_s,
         slope_sigma_s=slope_sigma_s,
         residual_ratio_var=between + within,
         sigma_ratio=math.sqrt((between + within) / steps) + math.sqrt(between),
-        verified_tokens_max=float(verified.max()),
+        verified_tokens_max=verified_tokens_max,
         why_unknown=None,
     )
-
-
-def _unexplained_var(cell: Moments) -> float:
-    var_v = usable_var_v(cell)
-    explained = cell.cov_sv**2 / var_v if var_v > 0 else 0.0
-    return max(cell.var_s - explained, 0.0)
-
-
-def _free_slope(cells: list[Moments]) -> float | None:
-    """Slope within cells, without the constraint: what tells an impossible fit from a flat one."""
-    var_v = sum(usable_var_v(cell) * cell.steps for cell in cells)
-    if var_v <= 0:
-        return None
-    return sum(cell.cov_sv * cell.steps for cell in cells if usable_var_v(cell) > 0) / var_v

@@ -37,7 +37,49 @@ REFIT_RATIO = 0.04
 # A step cannot shrink to less than this share of what was measured by verifying fewer tokens.
 INTERCEPT_MIN_RATIO = 0.1
 
+NOTHING = Moments()
+
 _Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A bucket's line through its mean step: what the costs of all its settings share."""
+
+    mean_s: float
+    mean_v: float
+    steps: float
+    slope_s: float
+    slope_sigma_s: float
+    residual_var: float
+
+    def costs(
+        self, cells: Mapping[int, Moments], verified_tokens: Mapping[int, float]
+    ) -> dict[int, StepCostEstimate]:
+        """``cells``: what settings measured themselves, by num_speculative_tokens; it moves them off the
+        line."""
+        mean_s, mean_v, slope_s = self.mean_s, self.mean_v, self.slope_s
+        least_s = INTERCEPT_MIN_RATIO * mean_s
+        costs = {}
+        for k, verified in verified_tokens.items():
+            step_s = mean_s + slope_s * (verified - mean_v)
+            anchor_steps, anchor_v = self.steps, mean_v
+            steps = 0.0
+            if k in cells:
+                cell = cells[k]
+                steps, cell_v = cell.steps, cell.mean_v
+                offset_s = cell.mean_s - (mean_s + slope_s * (cell_v - mean_v))
+                step_s += offset_s * steps / (steps + OFFSET_PRIOR_STEPS)
+                if steps >= STEPS_MIN:
+                    anchor_steps, anchor_v = steps, cell_v
+            if step_s < least_s:
+                costs[k] = StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
+                continue
+            # Standard error of the predicted seconds: the anchor's mean, and the slope over the distance.
+            slope_error_s = self.slope_sigma_s * (verified - anchor_v)
+            sigma_s = math.sqrt(self.residual_var / anchor_steps + slope_error_s * slope_error_s)
+            costs[k] = StepCostEstimate(step_s, sigma_s / step_s, steps >= STEPS_MIN)
+        return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +132,34 @@ class DiscountedStepCost:
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
-        return self.buckets.get(bucket_to, Moments()).steps >= STEPS_MIN
+        return self.buckets.get(bucket_to, NOTHING).steps >= STEPS_MIN
 
     def step_cost(
         self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
     ) -> StepCostEstimate:
-        bucket = self.buckets.get(bucket_to, Moments())
-        if bucket.steps < STEPS_MIN:
-            return self._from_pooled(decode_batch, verified_tokens)
-        cell = self.cells.get((bucket_to, num_speculative_tokens), Moments())
-        slope = self.slopes_s.get(bucket_to)
-        if slope is None:
-            return self._from_cell(cell, verified_tokens)
-        step_s = bucket.mean_s + slope * (verified_tokens - bucket.mean_v)
-        if cell.steps > 0:
-            offset_s = cell.mean_s - (bucket.mean_s + slope * (cell.mean_v - bucket.mean_v))
-            step_s += offset_s * cell.steps / (cell.steps + OFFSET_PRIOR_STEPS)
-        if step_s < INTERCEPT_MIN_RATIO * bucket.mean_s:
-            return StepCostEstimate(None, why_unknown="impossible fit: a step would take no time")
-        return StepCostEstimate(
-            step_s=step_s,
-            sigma_ratio=self._sigma_s(bucket, cell, verified_tokens) / step_s,
-            is_measured=cell.steps >= STEPS_MIN,
-        )
+        return self.step_costs(bucket_to, decode_batch, {num_speculative_tokens: verified_tokens})[
+            num_speculative_tokens
+        ]
 
-    def _sigma_s(self, bucket: Moments, cell: Moments, verified_tokens: float) -> float:
-        """Standard error of the predicted seconds: the anchor's mean, and the slope over the distance."""
-        anchor = cell if cell.steps >= STEPS_MIN else bucket
-        slope_sigma = self.pooled.slope_sigma_s or 0.0
-        distance = verified_tokens - anchor.mean_v
-        return math.sqrt(self.pooled.residual_var(bucket) / anchor.steps + (slope_sigma * distance) ** 2)
+    def step_costs(
+        self, bucket_to: int, decode_batch: float, verified_tokens: Mapping[int, float]
+    ) -> dict[int, StepCostEstimate]:
+        bucket = self.buckets.get(bucket_to, NOTHING)
+        if bucket.steps < STEPS_MIN:
+            return {k: self._from_pooled(decode_batch, v) for k, v in verified_tokens.items()}
+        cells = {k: self.cells[bucket_to, k] for k in verified_tokens if (bucket_to, k) in self.cells}
+        slope_s = self.slopes_s.get(bucket_to)
+        if slope_s is None:
+            return {k: self._from_cell(cells.get(k, NOTHING), v) for k, v in verified_tokens.items()}
+        line = _Line(
+            mean_s=bucket.mean_s,
+            mean_v=bucket.mean_v,
+            steps=bucket.steps,
+            slope_s=slope_s,
+            slope_sigma_s=self.pooled.slope_sigma_s or 0.0,
+            residual_var=self.pooled.residual_var(bucket),
+        )
+        return line.costs(cells, verified_tokens)
 
     def _from_cell(self, cell: Moments, verified_tokens: float) -> StepCostEstimate:
         why = self.pooled.why_unknown or "verified tokens never varied"
@@ -147,7 +187,8 @@ class DiscountedStepCost:
 def _by_bucket(cells: Mapping[_Key, Moments]) -> dict[int, Moments]:
     buckets: dict[int, Moments] = {}
     for (upper, _), moments in cells.items():
-        buckets[upper] = buckets.get(upper, Moments()).plus(moments)
+        known = buckets.get(upper)
+        buckets[upper] = moments if known is None else known.plus(moments)
     return buckets
 
 

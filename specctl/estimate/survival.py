@@ -7,8 +7,11 @@ observations", section 2). Positions above K are censored: they add nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from functools import reduce
+from itertools import accumulate
+from operator import add, mul
 from typing import Self
 
 from specctl.estimate.drift import Trials, has_drifted
@@ -24,6 +27,9 @@ RECENT_INTERVALS = 3
 PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
 MEASURED_TRIALS = 1.0
+
+# Accepted and reached, each by position.
+_Counted = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +51,15 @@ class PositionCounts:
 
     def scaled(self, factor: float) -> PositionCounts:
         return PositionCounts(
-            tuple(value * factor for value in self.reached),
-            tuple(value * factor for value in self.accepted),
-            tuple(value * factor for value in self.drafted),
-            tuple(value * factor for value in self.watched),
+            tuple([value * factor for value in self.reached]),
+            tuple([value * factor for value in self.accepted]),
+            tuple([value * factor for value in self.drafted]),
+            tuple([value * factor for value in self.watched]),
         )
 
     @property
     def is_empty(self) -> bool:
         return not self.reached or self.reached[0] <= 0
-
-    @property
-    def trials(self) -> Trials:
-        return tuple(zip(self.accepted, self.reached, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class DiscountedSurvival:
         if len(recent) > RECENT_INTERVALS:
             past, recent = past.plus(recent[0]), recent[1:]
         past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
-        for newest in range(1, len(recent) + 1):
-            if has_drifted(_total(recent[-newest:]).trials, past.plus(_total(recent[:-newest])).trials):
+        for newest, (fresh, before) in enumerate(_splits(past, recent), start=1):
+            if has_drifted(fresh, before):
                 kept = recent[-newest:]
                 return replace(
                     self,
@@ -96,34 +98,42 @@ class DiscountedSurvival:
         return replace(self, past=past, recent=recent, drifted=False, watched_positions=watched_positions)
 
     def estimate(self, positions: int) -> SurvivalEstimate | None:
-        counts = self.past.plus(_total(self.recent))
+        counts = _total((self.past, *self.recent))
         if counts.is_empty:
             return None
-        conditional: list[float] = []
-        survival: list[float] = []
-        drafted: list[float] = []
-        trials: list[float] = []
-        for j in range(positions):
-            reached, accepted = _at(counts.reached, j), _at(counts.accepted, j)
-            prior = conditional[-1] if conditional else FIRST_PRIOR_RATIO
-            conditional.append((accepted + PRIOR_TRIALS * prior) / (reached + PRIOR_TRIALS))
-            survival.append((survival[-1] if survival else 1.0) * conditional[-1])
-            watched = _at(counts.watched, j)
-            seen = _at(counts.drafted, j) / watched if watched > 0 else (drafted[-1] if drafted else 1.0)
-            drafted.append(min(seen, drafted[-1] if drafted else 1.0))
-            trials.append(reached)
+        trials = _padded(counts.reached, positions)
+        watched = _padded(counts.watched, positions)
+        conditional = _conditionals(_padded(counts.accepted, positions), trials)
         measured = next((j for j, n in enumerate(trials) if n < MEASURED_TRIALS), positions)
-        known = sum(1 for j in range(positions) if _at(counts.watched, j) >= MEASURED_TRIALS)
+        known = sum(1 for n in watched if n >= MEASURED_TRIALS)
         return SurvivalEstimate(
-            survival_at=tuple(survival),
-            drafted_at=tuple(drafted),
-            conditional_at=tuple(conditional),
-            trials_at=tuple(trials),
+            survival_at=tuple(accumulate(conditional, mul)),
+            drafted_at=_drafted_at(_padded(counts.drafted, positions), watched),
+            conditional_at=conditional,
+            trials_at=trials,
             # A position that nothing reaches although it was watched for is known to be hopeless.
             measured_positions=max(measured, known),
             watched_positions=self.watched_positions,
             drifted=self.drifted,
         )
+
+
+def _conditionals(accepted: tuple[float, ...], reached: tuple[float, ...]) -> tuple[float, ...]:
+    ratio, ratios = FIRST_PRIOR_RATIO, []
+    for kept, trials in zip(accepted, reached, strict=True):
+        ratio = (kept + PRIOR_TRIALS * ratio) / (trials + PRIOR_TRIALS)
+        ratios.append(ratio)
+    return tuple(ratios)
+
+
+def _drafted_at(drafted: tuple[float, ...], watched: tuple[float, ...]) -> tuple[float, ...]:
+    """Share that had the position's token: never more than at the position before."""
+    ratio, ratios = 1.0, []
+    for tokens, could in zip(drafted, watched, strict=True):
+        if could > 0:
+            ratio = min(tokens / could, ratio)
+        ratios.append(ratio)
+    return tuple(ratios)
 
 
 def counts_of(observation: Observation) -> PositionCounts | None:
@@ -152,25 +162,40 @@ def _cell_counts(cell: CellDelta) -> PositionCounts:
 def _counts(
     drafts: float, accepted_at: tuple[float, ...], drafted_at: tuple[float, ...], positions: int
 ) -> PositionCounts:
-    accepted = tuple(float(_at(accepted_at, j)) for j in range(positions))
+    accepted = _padded(accepted_at, positions)
     return PositionCounts(
         reached=(drafts, *accepted[:-1]) if positions else (),
         accepted=accepted,
-        drafted=tuple(float(_at(drafted_at, j)) for j in range(positions)),
+        drafted=_padded(drafted_at, positions),
         watched=(drafts,) * positions,
     )
 
 
 def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
-    total = PositionCounts()
-    for part in parts:
-        total = total.plus(part)
-    return total
+    return reduce(PositionCounts.plus, parts) if parts else PositionCounts()
 
 
-def _at(values: tuple[float, ...], j: int) -> float:
-    return values[j] if j < len(values) else 0.0
+def _splits(past: PositionCounts, recent: tuple[PositionCounts, ...]) -> Iterator[tuple[Trials, Trials]]:
+    """The newest 1, 2, ... intervals together, each with all that was before them."""
+    # Only what a drift test asks for, and no sum twice: this is done at every look.
+    counted = [(part.accepted, part.reached) for part in (past, *recent)]
+    before = list(accumulate(counted[:-1], _plus))
+    newest = accumulate(reversed(counted[1:]), _plus)
+    for fresh, old in zip(newest, reversed(before), strict=True):
+        yield tuple(zip(*fresh, strict=True)), tuple(zip(*old, strict=True))
+
+
+def _plus(a: _Counted, b: _Counted) -> _Counted:
+    return _sum(a[0], b[0]), _sum(a[1], b[1])
+
+
+def _padded(values: tuple[float, ...], positions: int) -> tuple[float, ...]:
+    """Exactly so many, with 0 for what was not counted."""
+    return (*map(float, values[:positions]), *((0.0,) * (positions - len(values))))
 
 
 def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])
+    """Position by position; what only the longer one has stays as it is."""
+    if len(a) < len(b):
+        a, b = b, a
+    return (*map(add, a, b), *a[len(b) :])

@@ -13,6 +13,7 @@ from specctl.types import Decision, Observation
 
 __all__ = ["Exporter"]
 
+NOT_MEASURED = float("nan")
 _Metric = Counter | Gauge | Summary
 
 
@@ -38,6 +39,8 @@ class Exporter:
         self._policy.set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
         self._children: dict[str, dict[tuple[_Metric, tuple[str, ...]], Any]] = {}
+        # Most gauges of a target stay as they were, and setting one takes longer than comparing.
+        self._shown: dict[str, dict[tuple[Gauge, str], float]] = {}
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
@@ -65,13 +68,13 @@ class Exporter:
             ("present", decision.present_tokens_per_s),
             ("off", decision.off_tokens_per_s),
         ):
-            self._at(self._predicted, target, setting).set(float("nan") if rate is None else rate)
+            self._show(self._predicted, target, setting, NOT_MEASURED if rate is None else rate)
         for choice in decision.choices:
             bucket = str(choice.decode_batch_to)
-            self._at(self._setting, target, bucket).set(choice.from_num_speculative_tokens)
+            self._show(self._setting, target, bucket, choice.from_num_speculative_tokens)
         if decision.survival is not None:
             for j, value in enumerate(decision.survival.survival_at):
-                self._at(self._survival, target, str(j + 1)).set(value)
+                self._show(self._survival, target, str(j + 1), value)
 
     def changed(self, target: str) -> None:
         self._at(self._changes, target).inc()
@@ -98,8 +101,17 @@ class Exporter:
 
     def forget(self, target: str) -> None:
         """A target that left is no longer served."""
+        self._shown.pop(target, None)
         for metric, labels in self._children.pop(target, {}):
             metric.remove(target, *labels)
+
+    def _show(self, gauge: Gauge, target: str, label: str, value: float) -> None:
+        shown = self._shown.setdefault(target, {})
+        key = gauge, label
+        # "is": what is not measured does not equal itself.
+        if (before := shown.get(key)) is not value and before != value:
+            shown[key] = value
+            self._at(gauge, target, label).set(value)
 
     def _at(self, metric: _Metric, target: str, *labels: str) -> Any:
         known = self._children.setdefault(target, {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from operator import attrgetter, sub
+from typing import Any, TypeVar
 
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.observe.stock import StockCounters
@@ -24,6 +25,7 @@ _COUNTS = (
     "draft_s",
     "verify_s",
 )
+_counts_of = attrgetter(*_COUNTS)
 CellKey = tuple[int, int, int, bool]
 _Number = TypeVar("_Number", int, float)
 
@@ -88,10 +90,10 @@ def cell_key(cell: TelemetryCell) -> CellKey:
 
 
 def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
-    gains = {}
-    for name in _COUNTS:
-        old = 0 if before is None else getattr(before, name)
-        gains[name] = _rise(name, old, getattr(after, name))
+    old = (0,) * len(_COUNTS) if before is None else _counts_of(before)
+    gains: dict[str, Any] = {
+        name: _rise(name, a, b) for name, a, b in zip(_COUNTS, old, _counts_of(after), strict=True)
+    }
     return CellDelta(
         decode_batch_from=after.decode_batch_from,
         decode_batch_to=after.decode_batch_to,
@@ -113,4 +115,8 @@ def _rises(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, 
     if len(old) > len(new):
         raise CounterReset(f"counter {name} lost positions ({len(old)} -> {len(new)})")
     padded = old + (0,) * (len(new) - len(old))
-    return tuple(_rise(f"{name}[{j}]", a, b) for j, (a, b) in enumerate(zip(padded, new, strict=True)))
+    gains = tuple(map(sub, new, padded))
+    if gains and min(gains) < 0:
+        j = next(i for i, gain in enumerate(gains) if gain < 0)
+        _rise(f"{name}[{j}]", padded[j], new[j])
+    return gains

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -64,12 +65,31 @@ def engine_samples(text: str, wanted: tuple[str, ...]) -> Iterator[Iterator[Samp
     if "vllm:" not in text:
         raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
     # Only the wanted lines: the parser is pure Python and a server's page has hundreds of histogram lines.
-    lines = "\n".join(line for line in text.splitlines() if line.startswith(wanted))
+    lines = [line for line in text.splitlines() if line.startswith(wanted)]
     try:
-        families = text_string_to_metric_families(lines + "\n")
-        yield (sample for family in families for sample in family.samples)
+        yield (sample for line in lines for sample in _samples(line))
     except ValueError as error:
         raise TargetError(f"/metrics is not Prometheus text ({error})") from error
+
+
+def _samples(line: str) -> tuple[Sample, ...]:
+    """As the library reads the line. What is before the value is the same at every look."""
+    head, _, value = line.rstrip().rpartition(" ")
+    if not head.endswith("}"):
+        return _parsed(line)
+    value_as_read = float(value)
+    return tuple(sample._replace(value=value_as_read) for sample in _labelled(head))
+
+
+@lru_cache(maxsize=4096)
+def _labelled(head: str) -> tuple[Sample, ...]:
+    return _parsed(f"{head} 0")
+
+
+def _parsed(line: str) -> tuple[Sample, ...]:
+    return tuple(
+        sample for family in text_string_to_metric_families(f"{line}\n") for sample in family.samples
+    )
 
 
 def parse_stock_metrics(text: str) -> StockCounters:

@@ -52,10 +52,13 @@ def guarded(
 
 
 def _bounded(proposal: Proposal, forecast: BucketForecast, rails: GuardRails) -> tuple[int, Reason, str]:
-    legal = [candidate.num_speculative_tokens for candidate in forecast.candidates]
-    inside = [v for v in legal if rails.num_speculative_tokens_min <= v <= rails.num_speculative_tokens_max]
+    lowest, highest = rails.num_speculative_tokens_min, rails.num_speculative_tokens_max
     wanted = proposal.num_speculative_tokens
-    if wanted in inside or not inside:
+    if lowest <= wanted <= highest and forecast.candidate(wanted) is not None:
+        return wanted, proposal.reason, proposal.detail
+    legal = [candidate.num_speculative_tokens for candidate in forecast.candidates]
+    inside = [value for value in legal if lowest <= value <= highest]
+    if not inside:
         return wanted, proposal.reason, proposal.detail
     nearest = min(inside, key=lambda value: abs(value - wanted))
     return nearest, Reason.SET_BY_POLICY, f"{wanted} is outside the policy's bounds"

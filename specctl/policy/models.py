@@ -79,7 +79,8 @@ class GoodputPolicy(PolicySettings):
         present = forecast.present_num_speculative_tokens
         if len(known) < 2:
             return self._without_cost(forecast)
-        allowed = [candidate for candidate in known if self._meets_bounds(candidate)]
+        is_bounded = self.max_itl_ms is not None or self.max_tpot_ms is not None
+        allowed = [candidate for candidate in known if self._meets_bounds(candidate)] if is_bounded else known
         if not allowed:
             quickest = min(known, key=lambda candidate: candidate.tpot_s or 0.0)
             return Proposal(
@@ -88,7 +89,10 @@ class GoodputPolicy(PolicySettings):
                 "no setting meets the latency bounds; the quickest is taken",
             )
         best = max(allowed, key=lambda candidate: candidate.tokens_per_s or 0.0)
-        if present in {c.num_speculative_tokens for c in known} - {c.num_speculative_tokens for c in allowed}:
+        is_refused = len(allowed) < len(known) and not any(
+            candidate.num_speculative_tokens == present for candidate in allowed
+        )
+        if is_refused and any(candidate.num_speculative_tokens == present for candidate in known):
             return Proposal(
                 best.num_speculative_tokens, Reason.LATENCY_BOUND, "the present one breaks a bound"
             )
