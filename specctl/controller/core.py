@@ -23,7 +23,12 @@ def step(
     observation: Observation, state: ControllerState, policy: Policy
 ) -> tuple[Decision, ControllerState]:
     """One tick. The same observations, state and policy give the same decisions."""
-    state = replace(state, survival=state.survival.updated(observation), cost=state.cost.updated(observation))
+    state = replace(
+        state,
+        survival=state.survival.updated(observation),
+        cost=state.cost.updated(observation),
+        ttft=state.ttft.updated(observation),
+    )
     capabilities, applied = observation.capabilities, observation.applied
     if capabilities is None:
         return recommend(observation, state, policy), state
@@ -58,6 +63,8 @@ def _decide(
     forecasts = [
         forecast_bucket(b, batches.get(b[1]), base[b[1]], candidates, survival, state.cost) for b in bounds
     ]
+    ttft = state.ttft.estimate()
+    forecasts = [replace(forecast, ttft=ttft) if forecast.is_active else forecast for forecast in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(
@@ -72,7 +79,8 @@ def _decide(
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)
-    return _decision(observation, told, survival, batches), state
+    active = tuple(forecast for forecast in forecasts if forecast.is_active)
+    return replace(_decision(observation, told, survival, batches), forecasts=active), state
 
 
 def _survival(

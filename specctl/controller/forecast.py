@@ -92,6 +92,7 @@ def _candidate(
         sigma_ratio=sigma,
         tokens_per_request_step=tokens,
         is_cost_measured=cost.is_measured,
+        verified_tokens=_verified(batch, num_speculative_tokens, survival),
     )
 
 

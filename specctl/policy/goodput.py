@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from specctl.policy.base import Proposal
-from specctl.policy.learned import LearnedPolicy
+from specctl.policy.learned import LearnedPolicy, best_of
 from specctl.types import BucketForecast, CandidateForecast, Reason
 
 __all__ = ["GoodputPolicy"]
@@ -25,7 +25,6 @@ class GoodputPolicy(LearnedPolicy):
     )
 
     def _among(self, known: list[CandidateForecast], forecast: BucketForecast) -> Proposal:
-        present = forecast.present_num_speculative_tokens
         allowed = [candidate for candidate in known if self._meets_bounds(candidate)]
         if not allowed:
             quickest = min(known, key=lambda candidate: candidate.tpot_s or 0.0)
@@ -34,12 +33,7 @@ class GoodputPolicy(LearnedPolicy):
                 Reason.LATENCY_BOUND,
                 "no setting meets the latency bounds; the quickest is taken",
             )
-        best = max(allowed, key=lambda candidate: candidate.tokens_per_s or 0.0)
-        if present in {c.num_speculative_tokens for c in known} - {c.num_speculative_tokens for c in allowed}:
-            return Proposal(
-                best.num_speculative_tokens, Reason.LATENCY_BOUND, "the present one breaks a bound"
-            )
-        return Proposal(best.num_speculative_tokens, Reason.GAIN)
+        return best_of(allowed, known, forecast.present_num_speculative_tokens)
 
     def _meets_bounds(self, candidate: CandidateForecast) -> bool:
         step_s, tpot_s = candidate.step_s, candidate.tpot_s

@@ -11,7 +11,7 @@ from specctl.policy.base import Proposal
 from specctl.policy.settings import PolicySettings
 from specctl.types import BucketForecast, CandidateForecast, Reason
 
-__all__ = ["LearnedPolicy"]
+__all__ = ["LearnedPolicy", "best_of"]
 
 
 class LearnedPolicy(PolicySettings):
@@ -76,3 +76,16 @@ class LearnedPolicy(PolicySettings):
         return Proposal(
             forecast.present_num_speculative_tokens, Reason.COST_UNKNOWN, forecast.why_unknown or ""
         )
+
+
+def best_of(
+    allowed: list[CandidateForecast], known: list[CandidateForecast], present: int, detail: str = ""
+) -> Proposal:
+    """The fastest of ``allowed``, at least one of ``known``; at once when the present one is none of them."""
+    best = max(allowed, key=lambda candidate: candidate.tokens_per_s or 0.0)
+    is_allowed = any(candidate.num_speculative_tokens == present for candidate in allowed)
+    if not is_allowed and any(candidate.num_speculative_tokens == present for candidate in known):
+        words = "the present one breaks a bound"
+        detail = f"{words}; {detail}" if detail else words
+        return Proposal(best.num_speculative_tokens, Reason.LATENCY_BOUND, detail)
+    return Proposal(best.num_speculative_tokens, Reason.GAIN, detail)
