@@ -44,7 +44,7 @@ class CostPolicy(LearnedPolicy):
         return self
 
     def cost_per_token(self, forecast: BucketForecast, candidate: CandidateForecast) -> float | None:
-        """Predicted money per output token. None without the seconds or the energy of a step."""
+        """None without the seconds or the energy of a step."""
         step_s, verified = candidate.step_s, candidate.verified_tokens
         if step_s is None or (verified is None and self.joules_per_verified_token > 0):
             return None
