@@ -14,6 +14,9 @@ __all__ = ["Accounts", "Told"]
 
 logger = logging.getLogger(__name__)
 
+# The window of the regret is minutes long, and telling it takes longer than following it.
+TELL_INTERVAL_S = 5.0
+
 
 class Terms(Protocol):
     """What of a policy counts here."""
@@ -60,11 +63,21 @@ class Accounts:
         """The engine restarted."""
         self._regret = Regret()
         self._advice = RestartAdvice()
+        self._tell_s = float("-inf")
+        self._left_out_told = 0
+        self._told.restart_advised(self._target, is_advised=False)
 
     def add(self, observation: Observation, decision: Decision, policy: Terms) -> None:
         """Take one look in, and tell what follows from it."""
-        left_out_looks = self._regret.left_out_looks
-        self._regret = regret = self._regret.updated(observation, decision)
+        self._regret = self._regret.updated(observation, decision)
+        self._advise(observation, decision, policy)
+        if observation.time_s < self._tell_s:
+            return
+        self._tell_s = observation.time_s + TELL_INTERVAL_S
+        self._told.cost(self._target, _cost_per_million(decision, policy))
+        self._tell_regret(self._regret)
+
+    def _tell_regret(self, regret: Regret) -> None:
         self._told.regret(
             self._target,
             off_ratio=regret.off_ratio,
@@ -72,17 +85,16 @@ class Accounts:
             best_static=regret.best_static,
             exploration_lost_ratio=regret.exploration_lost_ratio,
             exploration_time_ratio=regret.exploration_time_ratio,
-            left_out_looks=regret.left_out_looks - left_out_looks,
+            left_out_looks=regret.left_out_looks - self._left_out_told,
         )
-        self._told.cost(self._target, _cost_per_million(decision, policy))
-        self._advise(observation, decision, policy)
+        self._left_out_told = regret.left_out_looks
 
     def _advise(self, observation: Observation, decision: Decision, policy: Terms) -> None:
         before, after_s = self._advice, policy.advise_restart_after_s if policy.is_learned else 0.0
         self._advice = advice = before.updated(observation, decision, after_s)
-        self._told.restart_advised(self._target, is_advised=advice.is_advised)
         if advice.is_advised == before.is_advised:
             return
+        self._told.restart_advised(self._target, is_advised=advice.is_advised)
         if advice.is_advised:
             logger.warning("%s: %s", self._target, advice.words)
             record = {"owner": self._owner, "explanation": advice.words, **advice.record()}

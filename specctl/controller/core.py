@@ -64,7 +64,7 @@ def _decide(
         forecast_bucket(b, batches.get(b[1]), base[b[1]], candidates, survival, state.cost) for b in bounds
     ]
     ttft = state.ttft.estimate()
-    forecasts = [replace(forecast, ttft=ttft) if forecast.is_active else forecast for forecast in forecasts]
+    forecasts = [replace(f, ttft=ttft) if ttft is not None and f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(

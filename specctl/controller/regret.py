@@ -39,13 +39,13 @@ class _Steps:
 @dataclass(frozen=True, slots=True)
 class Regret:
     """``compared``: what is set against predictions; ``static``: by number, the tokens that it was predicted
-    for and the seconds it would have taken. ``every``: all steps without prefill. ``probed``: those of
+    for and the seconds that it would have taken. ``every``: all steps without prefill. ``probed``: those of
     probes; ``lost_tokens``: what their buckets would have emitted beyond that at the value before the probe.
     ``probes``: running since the last look, as (bucket's upper end, number).
     """
 
     compared: _Steps = _Steps()
-    static: Mapping[int, _Steps] = field(default_factory=dict)
+    static: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     every: _Steps = _Steps()
     probed: _Steps = _Steps()
     lost_tokens: float = 0.0
@@ -88,9 +88,9 @@ class Regret:
         """The number with the fewest predicted seconds per token over the whole window."""
         least = COVERED_MIN_RATIO * self.compared.emitted_tokens
         seconds = {
-            number: steps.step_s / steps.emitted_tokens
-            for number, steps in self.static.items()
-            if steps.emitted_tokens > 0 and steps.emitted_tokens >= least
+            number: step_s / tokens
+            for number, (tokens, step_s) in self.static.items()
+            if tokens > 0 and tokens >= least
         }
         return min(seconds, key=lambda number: (seconds[number], number), default=None)
 
@@ -106,18 +106,17 @@ class Regret:
         return self.probed.step_s / self.every.step_s if self.every.step_s >= MEASURED_MIN_S else None
 
     def _against(self, number: int) -> float | None:
-        steps = self.static.get(number)
+        tokens, step_s = self.static.get(number, (0.0, 0.0))
         achieved = self.compared
-        if steps is None or steps.emitted_tokens <= 0 or achieved.step_s < MEASURED_MIN_S:
+        if tokens <= 0 or achieved.step_s < MEASURED_MIN_S:
             return None
-        static_s = steps.step_s / steps.emitted_tokens * achieved.emitted_tokens
-        return 1.0 - static_s / achieved.step_s
+        return 1.0 - step_s / tokens * achieved.emitted_tokens / achieved.step_s
 
     def _discounted(self, factor: float) -> Self:
         return replace(
             self,
             compared=self.compared.scaled(factor),
-            static={number: steps.scaled(factor) for number, steps in self.static.items()},
+            static={k: (tokens * factor, step_s * factor) for k, (tokens, step_s) in self.static.items()},
             every=self.every.scaled(factor),
             probed=self.probed.scaled(factor),
             lost_tokens=self.lost_tokens * factor,
@@ -128,10 +127,10 @@ class Regret:
         rates = {} if forecast is None else _rates(forecast)
         if 0 not in rates:
             return None
-        static = dict(self.static)
+        static, emitted = dict(self.static), steps.emitted_tokens
         for number, rate in rates.items():
-            taken = _Steps(steps.emitted_tokens, steps.emitted_tokens / rate)
-            static[number] = static.get(number, _Steps()).plus(taken)
+            tokens, step_s = static.get(number, (0.0, 0.0))
+            static[number] = tokens + emitted, step_s + emitted / rate
         return replace(self, compared=self.compared.plus(steps), static=static)
 
     def _with_probes(self, forecast: BucketForecast | None, cells: list[CellDelta]) -> Self:
