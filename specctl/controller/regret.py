@@ -1,8 +1,10 @@
 """What the settings in force gave, against off and the best single number of drafts. No I/O, no clock.
 
-The tokens that the steps without prefill emitted, and the seconds that they took, are set against the seconds
-that each number would have needed for the same tokens at the same decode batches, as it was predicted at that
-look. All sums are discounted. Where a prediction is missing, the look is left out on both sides and counted.
+The seconds that the steps without prefill took are set against those that each number would have taken for
+the same tokens at the same decode batches: the measured seconds x predicted rate in force / predicted rate of
+the number, look by look. Only ratios of predictions of one look count, so what misleads them all alike
+(contexts that grow, a neighbour on the machine) is no regret. Where a prediction is missing, the steps are
+left out on both sides, and the look is counted. All sums are discounted.
 """
 
 from __future__ import annotations
@@ -18,36 +20,27 @@ __all__ = ["Regret"]
 HALF_LIFE_S = 600.0
 # Step seconds, discounted, before there is anything to tell.
 MEASURED_MIN_S = 10.0
-# A number competes for the best one when it was predicted for this share of the tokens.
+# A number competes for the best one when it was predicted for this share of the seconds.
 COVERED_MIN_RATIO = 0.95
 
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """Of one bucket in one look, or discounted sums of them."""
-
-    emitted_tokens: float = 0.0
-    step_s: float = 0.0
-
-    def plus(self, other: _Steps) -> _Steps:
-        return _Steps(self.emitted_tokens + other.emitted_tokens, self.step_s + other.step_s)
-
-    def scaled(self, factor: float) -> _Steps:
-        return _Steps(self.emitted_tokens * factor, self.step_s * factor)
+Rates = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """``compared``: what is set against predictions; ``static``: by number, the tokens that it was predicted
-    for and the seconds that it would have taken. ``every``: all steps without prefill. ``probed``: those of
-    probes; ``lost_tokens``: what their buckets would have emitted beyond that at the value before the probe.
+    """Seconds of steps without prefill, and tokens that they emitted.
+
+    ``compared_s``: set against predictions; ``static_s``: by number, the part of them that it was predicted
+    for and what it would have taken instead. ``step_s``, ``emitted_tokens``: of all; ``probed_s``: of probes;
+    ``lost_tokens``: what probes would have emitted beyond theirs at the value that they came from.
     ``probes``: running since the last look, as (bucket's upper end, number).
     """
 
-    compared: _Steps = _Steps()
-    static: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    every: _Steps = _Steps()
-    probed: _Steps = _Steps()
+    compared_s: float = 0.0
+    static_s: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    step_s: float = 0.0
+    emitted_tokens: float = 0.0
+    probed_s: float = 0.0
     lost_tokens: float = 0.0
     left_out_looks: int = 0
     probes: frozenset[tuple[int, int]] = frozenset()
@@ -63,14 +56,18 @@ class Regret:
             return replace(self, probes=probes)
         result = self._discounted(0.5 ** (observation.interval_s / HALF_LIFE_S))
         forecasts = {forecast.decode_batch_to: forecast for forecast in decision.forecasts}
-        is_whole = True
-        for bucket_to, cells in _by_bucket(observation.cells).items():
-            forecast = forecasts.get(bucket_to)
-            result = result._with_probes(forecast, cells)
-            compared = result._with_bucket(forecast, _sum(cells))
-            is_whole = is_whole and compared is not None
+        left_out = 0
+        for cell in observation.cells:
+            if cell.has_prefill or cell.step_s <= 0:
+                continue
+            forecast = forecasts.get(cell.decode_batch_to)
+            rates = {} if forecast is None else _rates(forecast)
+            usual = None if forecast is None else rates.get(forecast.present_num_speculative_tokens)
+            result = result._followed(cell, rates.get(cell.num_speculative_tokens), usual)
+            compared = result._compared(cell, rates)
+            left_out = left_out if compared is not None else 1
             result = compared or result
-        return replace(result, probes=probes, left_out_looks=self.left_out_looks + (not is_whole))
+        return replace(result, probes=probes, left_out_looks=self.left_out_looks + left_out)
 
     @property
     def off_ratio(self) -> float | None:
@@ -85,79 +82,67 @@ class Regret:
 
     @property
     def best_static(self) -> int | None:
-        """The number with the fewest predicted seconds per token over the whole window."""
-        least = COVERED_MIN_RATIO * self.compared.emitted_tokens
-        seconds = {
-            number: step_s / tokens
-            for number, (tokens, step_s) in self.static.items()
-            if tokens > 0 and tokens >= least
+        """The number with the fewest predicted seconds for the whole window."""
+        least_s = COVERED_MIN_RATIO * self.compared_s
+        ratios = {
+            number: taken_s / covered_s
+            for number, (covered_s, taken_s) in self.static_s.items()
+            if covered_s > 0 and covered_s >= least_s
         }
-        return min(seconds, key=lambda number: (seconds[number], number), default=None)
+        return min(ratios, key=lambda number: (ratios[number], number), default=None)
 
     @property
     def exploration_lost_ratio(self) -> float | None:
         """Share of the tokens that probes lost; negative: they gained."""
-        tokens = self.every.emitted_tokens + self.lost_tokens
-        return self.lost_tokens / tokens if self.every.step_s >= MEASURED_MIN_S and tokens > 0 else None
+        tokens = self.emitted_tokens + self.lost_tokens
+        return self.lost_tokens / tokens if self.step_s >= MEASURED_MIN_S and tokens > 0 else None
 
     @property
     def exploration_time_ratio(self) -> float | None:
         """Share of the step seconds that probes took."""
-        return self.probed.step_s / self.every.step_s if self.every.step_s >= MEASURED_MIN_S else None
+        return self.probed_s / self.step_s if self.step_s >= MEASURED_MIN_S else None
 
     def _against(self, number: int) -> float | None:
-        tokens, step_s = self.static.get(number, (0.0, 0.0))
-        achieved = self.compared
-        if tokens <= 0 or achieved.step_s < MEASURED_MIN_S:
+        covered_s, taken_s = self.static_s.get(number, (0.0, 0.0))
+        if covered_s <= 0 or self.compared_s < MEASURED_MIN_S:
             return None
-        return 1.0 - step_s / tokens * achieved.emitted_tokens / achieved.step_s
+        return 1.0 - taken_s / covered_s
 
     def _discounted(self, factor: float) -> Self:
         return replace(
             self,
-            compared=self.compared.scaled(factor),
-            static={k: (tokens * factor, step_s * factor) for k, (tokens, step_s) in self.static.items()},
-            every=self.every.scaled(factor),
-            probed=self.probed.scaled(factor),
+            compared_s=self.compared_s * factor,
+            static_s={k: (covered * factor, taken * factor) for k, (covered, taken) in self.static_s.items()},
+            step_s=self.step_s * factor,
+            emitted_tokens=self.emitted_tokens * factor,
+            probed_s=self.probed_s * factor,
             lost_tokens=self.lost_tokens * factor,
         )
 
-    def _with_bucket(self, forecast: BucketForecast | None, steps: _Steps) -> Self | None:
-        """None where not even off was predicted."""
-        rates = {} if forecast is None else _rates(forecast)
-        if 0 not in rates:
+    def _compared(self, cell: CellDelta, rates: Rates) -> Self | None:
+        """None where off or the number in force was not predicted."""
+        in_force = rates.get(cell.num_speculative_tokens)
+        if 0 not in rates or in_force is None:
             return None
-        static, emitted = dict(self.static), steps.emitted_tokens
+        static_s = dict(self.static_s)
         for number, rate in rates.items():
-            tokens, step_s = static.get(number, (0.0, 0.0))
-            static[number] = tokens + emitted, step_s + emitted / rate
-        return replace(self, compared=self.compared.plus(steps), static=static)
+            covered_s, taken_s = static_s.get(number, (0.0, 0.0))
+            static_s[number] = covered_s + cell.step_s, taken_s + cell.step_s * in_force / rate
+        return replace(self, compared_s=self.compared_s + cell.step_s, static_s=static_s)
 
-    def _with_probes(self, forecast: BucketForecast | None, cells: list[CellDelta]) -> Self:
-        probing = [
-            cell for cell in cells if (cell.decode_batch_to, cell.num_speculative_tokens) in self.probes
-        ]
-        steps = _sum(probing)
-        usual = None if forecast is None else _rates(forecast).get(forecast.present_num_speculative_tokens)
-        lost = 0.0 if usual is None else usual * steps.step_s - steps.emitted_tokens
+    def _followed(self, cell: CellDelta, in_force: float | None, usual: float | None) -> Self:
+        """Predicted tokens per second as the cell ran, and at the setting apart from probes."""
+        is_probe = (cell.decode_batch_to, cell.num_speculative_tokens) in self.probes
+        lost = 0.0
+        if is_probe and usual is not None and in_force is not None:
+            lost = cell.emitted_tokens * (usual / in_force - 1.0)
         return replace(
             self,
-            every=self.every.plus(_sum(cells)),
-            probed=self.probed.plus(steps),
+            step_s=self.step_s + cell.step_s,
+            emitted_tokens=self.emitted_tokens + cell.emitted_tokens,
+            probed_s=self.probed_s + (cell.step_s if is_probe else 0.0),
             lost_tokens=self.lost_tokens + lost,
         )
-
-
-def _by_bucket(cells: tuple[CellDelta, ...]) -> dict[int, list[CellDelta]]:
-    buckets: dict[int, list[CellDelta]] = {}
-    for cell in cells:
-        if not cell.has_prefill and cell.step_s > 0:
-            buckets.setdefault(cell.decode_batch_to, []).append(cell)
-    return buckets
-
-
-def _sum(cells: list[CellDelta]) -> _Steps:
-    return _Steps(sum(cell.emitted_tokens for cell in cells), sum(cell.step_s for cell in cells))
 
 
 def _rates(forecast: BucketForecast) -> dict[int, float]:

@@ -64,7 +64,7 @@ TARGETS = Metric("specctl_watched_targets", "Servers that are watched or steered
 FROZEN = Metric("specctl_frozen_ratio", "1 while the target's table is held and not changed, else 0.")
 REGRET_OFF = Metric(
     "specctl_regret_off_ratio",
-    "Share of off's predicted tokens per second that was lost, discounted; negative: gained, NaN: not known.",
+    "Predicted share of off's tokens per second that was lost; negative: gained, NaN: not known.",
 )
 REGRET_BEST_STATIC = Metric(
     "specctl_regret_best_static_ratio",

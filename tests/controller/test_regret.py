@@ -112,12 +112,20 @@ def test_too_little_is_not_known() -> None:
 
 def test_the_past_is_forgotten_by_half_in_ten_minutes() -> None:
     regret = Regret()
-    seen = decision(forecast({0: 10.0, 4: 20.0}, present=4))
-    for _ in range(600):
-        regret = regret.updated(observation(steps(5, 4)), seen)
-    for _ in range(600):
-        regret = regret.updated(observation(steps(20, 4)), seen)
-    assert regret.off_ratio == pytest.approx(1 - (5 + 2 * 20) / 3 / 10, abs=0.01)
+    for off in (10.0, 40.0):
+        seen = decision(forecast({0: off, 4: 20.0}, present=4))
+        for _ in range(600):
+            regret = regret.updated(observation(steps(20, 4)), seen)
+    assert regret.off_ratio == pytest.approx(1 - (2.0 + 2 * 0.5) / 3, abs=0.01)
+
+
+def test_what_misleads_every_prediction_alike_is_no_regret() -> None:
+    """Steps take twice as long as predicted, whatever is drafted."""
+    regret = Regret()
+    for _ in range(20):
+        regret = regret.updated(observation(steps(10, 4)), decision(forecast({0: 10.0, 4: 20.0}, present=4)))
+    assert regret.off_ratio == pytest.approx(-1.0)
+    assert regret.best_static_ratio == pytest.approx(0.0)
 
 
 def test_the_price_of_probes() -> None:
