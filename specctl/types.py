@@ -24,6 +24,7 @@ __all__ = [
     "StepCostEstimate",
     "StockDelta",
     "SurvivalEstimate",
+    "TtftEstimate",
 ]
 
 
@@ -62,7 +63,10 @@ class ShadowDelta:
 
 @dataclass(frozen=True, slots=True)
 class StockDelta:
-    """What the engine's own /metrics tell of the interval. ``drafts`` leaves out steps without a draft."""
+    """What the engine's own /metrics tell of the interval. ``drafts`` leaves out steps without a draft.
+
+    ``started_requests`` got their first token; ``first_token_wait_s``: from arrival until then, summed.
+    """
 
     drafts: int | None
     drafted_tokens: int | None
@@ -70,6 +74,8 @@ class StockDelta:
     accepted_at: tuple[int, ...] | None
     generated_tokens: int | None
     engine_steps: int | None
+    started_requests: int | None = None
+    first_token_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,29 @@ class StepCostEstimate(NamedTuple):
     decoding_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TtftEstimate:
+    """Mean time to the first token as measured, and the decode-only steps that it was measured among.
+
+    ``step_s``, ``tokens_per_s``: a step's mean seconds, emitted tokens per second of step time.
+    ``is_queued``: requests waited at most of the looks.
+    """
+
+    ttft_s: float
+    step_s: float
+    tokens_per_s: float
+    is_queued: bool
+
+    def at_s(self, candidate: CandidateForecast) -> float | None:
+        """The same under another setting: a queue drains at the rate of the server; without one a request
+        waits for the steps of the others. None without the candidate's cost."""
+        if candidate.step_s is None or not candidate.tokens_per_s:
+            return None
+        if self.is_queued:
+            return self.ttft_s * self.tokens_per_s / candidate.tokens_per_s
+        return self.ttft_s * candidate.step_s / self.step_s
+
+
 class Reason(StrEnum):
     """Why a decision is what it is. Closed: also the label of the decision metric."""
 
@@ -178,7 +207,11 @@ class Reason(StrEnum):
 
 
 class CandidateForecast(NamedTuple):
-    """What one num_speculative_tokens would give at one decode batch. Seconds and rates None: unknown."""
+    """What one num_speculative_tokens would give at one decode batch. Seconds and rates None: unknown.
+
+    ``tokens_per_s``: per second that decoding takes; what prompts in the same steps take is left out where it
+    is known. ``verified_tokens``: positions the target scores in a step, all requests together.
+    """
 
     num_speculative_tokens: int
     step_s: float | None
@@ -186,6 +219,7 @@ class CandidateForecast(NamedTuple):
     sigma_ratio: float
     tokens_per_request_step: float
     is_cost_measured: bool = False
+    verified_tokens: float | None = None
 
     @property
     def tpot_s(self) -> float | None:
@@ -198,6 +232,7 @@ class BucketForecast:
 
     ``decode_batch``: the batch that the forecast is for. ``is_active``: the bucket has traffic now.
     ``trials``: what the acceptance rests on. ``why_unknown``: why step seconds are missing.
+    ``ttft``: None when it was not measured, and where there is no traffic.
     """
 
     decode_batch_from: int
@@ -209,6 +244,7 @@ class BucketForecast:
     is_extrapolated: bool
     trials: float
     why_unknown: str | None = None
+    ttft: TtftEstimate | None = None
 
     def candidate(self, num_speculative_tokens: int) -> CandidateForecast | None:
         candidates = self.candidates
@@ -248,7 +284,8 @@ class BucketChoice:
 class Decision:
     """The outcome of one tick. ``rows`` None: nothing to apply (no plugin, or nothing known of the table).
 
-    ``reason`` is that of the bucket with the traffic; ``explanation`` is in plain words.
+    ``reason`` is that of the bucket with the traffic; ``explanation`` is in plain words. ``forecasts``: of
+    the buckets with traffic; during a probe their present value is the one that the probe came from.
     """
 
     target: str
@@ -261,6 +298,7 @@ class Decision:
     predicted_tokens_per_s: float | None = None
     present_tokens_per_s: float | None = None
     off_tokens_per_s: float | None = None
+    forecasts: tuple[BucketForecast, ...] = ()
 
     @property
     def is_change(self) -> bool:

@@ -64,7 +64,20 @@ def test_the_contract_knows_neither_side(path: Path) -> None:
         assert parts[0] != "specctl" or parts[1] in {"contract", "errors"}, module
 
 
-PURE = ["canary", "core", "explain", "forecast", "freeze", "probe", "recommend", "rollout", "state"]
+PURE = [
+    "canary",
+    "core",
+    "explain",
+    "forecast",
+    "freeze",
+    "probe",
+    "recommend",
+    "regret",
+    "restart_advice",
+    "rollout",
+    "state",
+    "ttft",
+]
 
 
 @pytest.mark.parametrize("module", PURE)

@@ -25,7 +25,12 @@ def step(
     observation: Observation, state: ControllerState, policy: Policy
 ) -> tuple[Decision, ControllerState]:
     """One tick. The same observations, state and policy give the same decisions."""
-    state = replace(state, survival=state.survival.updated(observation), cost=state.cost.updated(observation))
+    state = replace(
+        state,
+        survival=state.survival.updated(observation),
+        cost=state.cost.updated(observation),
+        ttft=state.ttft.updated(observation),
+    )
     capabilities, applied = observation.capabilities, observation.applied
     if capabilities is None:
         return recommend(observation, state, policy), state
@@ -58,6 +63,9 @@ def _decide(
     if probe is not None and probe.bucket_to in base:
         base[probe.bucket_to] = probe.resume_num_speculative_tokens
     forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
+    ttft = state.ttft.estimate()
+    if ttft is not None:
+        forecasts = [replace(f, ttft=ttft) if f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(
@@ -72,7 +80,8 @@ def _decide(
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)
-    return _decision(observation, told, survival, batches), state
+    active = tuple(forecast for forecast in forecasts if forecast.is_active)
+    return replace(_decision(observation, told, survival, batches), forecasts=active), state
 
 
 def _survival(

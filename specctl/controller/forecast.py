@@ -100,7 +100,7 @@ def _forecast_bucket(
         decode_batch_to=bounds[1],
         decode_batch=batch,
         present_num_speculative_tokens=present,
-        candidates=_candidates(candidates, batch, costs, present, tokens.emitted, variances),
+        candidates=_candidates(candidates, batch, costs, present, tokens, variances),
         is_active=decode_batch is not None,
         is_extrapolated=not cost.is_bucket_measured(bounds[1]),
         trials=trials,
@@ -113,18 +113,20 @@ def _candidates(
     batch: float,
     costs: Mapping[int, StepCostEstimate],
     present: int,
-    emitted_tokens: tuple[float, ...],
+    tokens: _Tokens,
     variances: list[float],
 ) -> tuple[CandidateForecast, ...]:
     """``variances``: of log(tokens a step at each value / at the present one)."""
     forecasts = []
     present_var = costs[present].sigma_ratio ** 2
     for k in values:
-        step_s, sigma_ratio, is_measured, _ = costs[k]
-        tokens = emitted_tokens[k]
-        rate = None if step_s is None else batch * tokens / step_s
+        step_s, sigma_ratio, is_measured, _, decoding_s = costs[k]
+        emitted = tokens.emitted[k]
+        rate = None if step_s is None else batch * emitted / (decoding_s or step_s)
         sigma = 0.0 if k == present else math.sqrt(variances[k] + sigma_ratio**2 + present_var)
-        forecasts.append(CandidateForecast(k, step_s, rate, sigma, tokens, is_measured))
+        forecasts.append(
+            CandidateForecast(k, step_s, rate, sigma, emitted, is_measured, batch * tokens.verified[k])
+        )
     return tuple(forecasts)
 
 

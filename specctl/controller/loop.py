@@ -16,6 +16,7 @@ from specctl.actuate.base import Actuator, DesiredTable
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState
+from specctl.controller.accounts import Accounts
 from specctl.controller.audit import AuditLog, change_record
 from specctl.controller.core import present_values, step
 from specctl.controller.forecast import bucket_bounds
@@ -89,6 +90,7 @@ class TargetLoop:
         self._failures = 0
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
+        self._accounts = Accounts(target, owner, audit, exporter)
         self._cost_of = cost_of
         self._forget(None)
 
@@ -101,6 +103,7 @@ class TargetLoop:
         self._expected: tuple[int, dict[int, int]] | None = None
         self._outcome: PendingOutcome | None = None
         self._probe: Probe | None = None
+        self._accounts.forget()
 
     @property
     def boot_id(self) -> str | None:
@@ -152,6 +155,7 @@ class TargetLoop:
         self._exporter.decided(decision)
         self._collect_outcome(observation)
         await self._act(observation, decision)
+        self._accounts.add(observation, decision, self._source.policy)
         return decision
 
     def _freeze_or_thaw(self, observation: Observation) -> None:

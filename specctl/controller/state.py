@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specctl.controller.ttft import MeanTtft
 from specctl.estimate.base import StepCostModel, SurvivalModel
 
 __all__ = ["ControllerState", "Probe", "ProbeSchedule"]
@@ -53,3 +54,4 @@ class ControllerState:
     changed_s: Mapping[int, float] = field(default_factory=dict)
     change_times_s: tuple[float, ...] = ()
     schedule: ProbeSchedule = ProbeSchedule()
+    ttft: MeanTtft = field(default_factory=MeanTtft)

@@ -89,6 +89,9 @@ class _Load:
         )
 
 
+_NOTHING, _NO_LOAD = _Sums(), _Load()
+
+
 @dataclass(frozen=True, slots=True)
 class ProfiledStepCost:
     """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket."""
@@ -137,11 +140,30 @@ class ProfiledStepCost:
     def step_cost(
         self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
     ) -> StepCostEstimate:
+        wanted = {num_speculative_tokens: verified_tokens}
+        return self.step_costs(bucket_to, decode_batch, wanted)[num_speculative_tokens]
+
+    def step_costs(
+        self, bucket_to: int, decode_batch: float, verified_tokens: Mapping[int, float]
+    ) -> Mapping[int, StepCostEstimate]:
         if self.is_refuted:
-            return self.learned.step_cost(bucket_to, decode_batch, num_speculative_tokens, verified_tokens)
-        load = self.loads.get(bucket_to, _Load())
+            return self.learned.step_costs(bucket_to, decode_batch, verified_tokens)
+        load = self.loads.get(bucket_to, _NO_LOAD)
         context = decode_batch * load.context_tokens / max(load.request_steps, 1.0)
-        cell = self.cells.get((bucket_to, num_speculative_tokens), _Sums())
+        return {
+            k: self._cost(bucket_to, load, decode_batch, k, v, context) for k, v in verified_tokens.items()
+        }
+
+    def _cost(
+        self,
+        bucket_to: int,
+        load: _Load,
+        decode_batch: float,
+        num_speculative_tokens: int,
+        verified_tokens: float,
+        context: float,
+    ) -> StepCostEstimate:
+        cell = self.cells.get((bucket_to, num_speculative_tokens), _NOTHING)
         ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
         step_s = ratio * self.seconds.step_s(decode_batch, num_speculative_tokens, verified_tokens, context)
         share = load.mixed_steps / load.steps if load.steps else 0.0

@@ -36,6 +36,19 @@ class Exporter:
         self._tick = Summary(tick.name, tick.help, tick.labels, registry=self.registry)
         self._frozen = self._gauge(names.FROZEN)
         self._targets = self._gauge(names.TARGETS)
+        self._regret = {
+            metric: self._gauge(metric)
+            for metric in (
+                names.REGRET_OFF,
+                names.REGRET_BEST_STATIC,
+                names.BEST_STATIC,
+                names.EXPLORATION_LOST,
+                names.EXPLORATION_TIME,
+            )
+        }
+        self._left_out = self._counter(names.REGRET_LEFT_OUT)
+        self._advised = self._gauge(names.RESTART_ADVISED)
+        self._cost = self._gauge(names.COST)
         self._policy.set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
         self._children: dict[str, dict[tuple[_Metric, tuple[str, ...]], Any]] = {}
@@ -68,13 +81,42 @@ class Exporter:
             ("present", decision.present_tokens_per_s),
             ("off", decision.off_tokens_per_s),
         ):
-            self._show(self._predicted, target, setting, NOT_MEASURED if rate is None else rate)
+            self._show(self._predicted, target, setting, _known(rate))
         for choice in decision.choices:
             bucket = str(choice.decode_batch_to)
             self._show(self._setting, target, bucket, choice.from_num_speculative_tokens)
         if decision.survival is not None:
             for j, value in enumerate(decision.survival.survival_at):
                 self._show(self._survival, target, str(j + 1), value)
+
+    def regret(
+        self,
+        target: str,
+        *,
+        off_ratio: float | None,
+        best_static_ratio: float | None,
+        best_static: int | None,
+        exploration_lost_ratio: float | None,
+        exploration_time_ratio: float | None,
+        left_out_looks: int,
+    ) -> None:
+        for metric, value in (
+            (names.REGRET_OFF, off_ratio),
+            (names.REGRET_BEST_STATIC, best_static_ratio),
+            (names.BEST_STATIC, best_static),
+            (names.EXPLORATION_LOST, exploration_lost_ratio),
+            (names.EXPLORATION_TIME, exploration_time_ratio),
+        ):
+            self._at(self._regret[metric], target).set(_known(value))
+        self._at(self._left_out, target).inc(left_out_looks)
+
+    def cost(self, target: str, per_million_tokens: float | None) -> None:
+        """Served once a policy has told any."""
+        if per_million_tokens is not None or (self._cost, ()) in self._children.get(target, {}):
+            self._at(self._cost, target).set(_known(per_million_tokens))
+
+    def restart_advised(self, target: str, *, is_advised: bool) -> None:
+        self._at(self._advised, target).set(1 if is_advised else 0)
 
     def changed(self, target: str) -> None:
         self._at(self._changes, target).inc()
@@ -125,3 +167,8 @@ class Exporter:
 
     def _gauge(self, metric: names.Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+def _known(value: float | None) -> float:
+    """Not known is NaN, never 0."""
+    return float("nan") if value is None else value

@@ -6,15 +6,23 @@ from dataclasses import dataclass
 
 __all__ = [
     "ACCEPTANCE_SURVIVAL",
+    "BEST_STATIC",
     "CHANGES",
+    "COST",
     "DECISIONS",
     "ENGINE_TOKENS",
     "ERRORS",
+    "EXPLORATION_LOST",
+    "EXPLORATION_TIME",
     "FROZEN",
     "LEASE_HELD",
     "NUM_SPECULATIVE_TOKENS",
     "POLICY_VALID",
     "PREDICTED_TOKENS",
+    "REGRET_BEST_STATIC",
+    "REGRET_LEFT_OUT",
+    "REGRET_OFF",
+    "RESTART_ADVISED",
     "TARGETS",
     "TARGET_UP",
     "TICK_SECONDS",
@@ -54,3 +62,26 @@ TICK_SECONDS = Metric("specctl_tick_seconds", "Seconds of one look, decision and
 POLICY_VALID = Metric("specctl_policy_valid_ratio", "1 when the policy file on disk is the one in force.", ())
 TARGETS = Metric("specctl_watched_targets", "Servers that are watched or steered.", ())
 FROZEN = Metric("specctl_frozen_ratio", "1 while the target's table is held and not changed, else 0.")
+REGRET_OFF = Metric(
+    "specctl_regret_off_ratio",
+    "Predicted share of off's tokens per second that was lost; negative: gained, NaN: not known.",
+)
+REGRET_BEST_STATIC = Metric(
+    "specctl_regret_best_static_ratio",
+    "The same against the number of drafts that would have been best all the time.",
+)
+BEST_STATIC = Metric("specctl_best_static_num_speculative_tokens", "That number; 0 is off, NaN: not known.")
+REGRET_LEFT_OUT = Metric("specctl_regret_left_out_looks_total", "Looks with steps that nothing predicted.")
+EXPLORATION_LOST = Metric(
+    "specctl_exploration_lost_ratio", "Share of the tokens that probes lost, discounted; negative: gained."
+)
+EXPLORATION_TIME = Metric(
+    "specctl_exploration_time_ratio", "Share of the step seconds that probes took, discounted."
+)
+RESTART_ADVISED = Metric(
+    "specctl_restart_advised_ratio", "1 while a restart without speculation is advised, else 0."
+)
+COST = Metric(
+    "specctl_predicted_cost_per_million_tokens",
+    "Predicted for the chosen setting of the fullest bucket, in the currency of a policy of kind cost.",
+)

@@ -68,7 +68,7 @@ def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None
 def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
     """A counter that is missing on one side is None. Raises CounterReset when one fell."""
 
-    def rise(name: str) -> int | None:
+    def rise(name: str) -> Any:
         old, new = getattr(before, name), getattr(after, name)
         return None if old is None or new is None else _rise(name, old, new)
 
@@ -82,6 +82,8 @@ def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
         accepted_at=accepted_at,
         generated_tokens=rise("generated_tokens"),
         engine_steps=rise("engine_steps"),
+        started_requests=rise("started_requests"),
+        first_token_wait_s=rise("first_token_wait_s"),
     )
 
 

@@ -9,11 +9,11 @@ import math
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specctl.observe.stock import engine_samples
+from specctl.observe.stock import FIRST_TOKEN_WAIT, engine_samples
 
 __all__ = ["LengthCounts", "LoadCounters", "parse_load"]
 
-WAIT = "vllm:time_to_first_token_seconds"
+WAIT = FIRST_TOKEN_WAIT
 PROMPT = "vllm:request_prompt_tokens"
 OUTPUT = "vllm:request_generation_tokens"
 PROMPT_TOKENS = "vllm:prompt_tokens_total"

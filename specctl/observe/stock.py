@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from specctl.errors import TargetError
 
-__all__ = ["StockCounters", "engine_samples", "parse_stock_metrics"]
+__all__ = ["FIRST_TOKEN_WAIT", "StockCounters", "engine_samples", "parse_stock_metrics"]
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
@@ -24,6 +24,9 @@ ENGINE_STEPS = "vllm:iteration_tokens_total_count"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_CACHE_USED_RATIO = "vllm:kv_cache_usage_perc"
+FIRST_TOKEN_WAIT = "vllm:time_to_first_token_seconds"
+STARTED_REQUESTS = f"{FIRST_TOKEN_WAIT}_count"
+FIRST_TOKEN_WAIT_S = f"{FIRST_TOKEN_WAIT}_sum"
 
 _WANTED = (
     DRAFTS,
@@ -35,13 +38,18 @@ _WANTED = (
     RUNNING,
     WAITING,
     KV_CACHE_USED_RATIO,
+    STARTED_REQUESTS,
+    FIRST_TOKEN_WAIT_S,
 )
 _POSITIONS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StockCounters:
-    """Summed over engines (data-parallel ranks). None: missing, negative or not a number."""
+    """Summed over engines (data-parallel ranks). None: missing, negative or not a number.
+
+    ``started_requests`` got their first token; ``first_token_wait_s``: from arrival until then, summed.
+    """
 
     drafts: int | None
     drafted_tokens: int | None
@@ -49,6 +57,8 @@ class StockCounters:
     accepted_at: tuple[int, ...] | None
     generated_tokens: int | None
     engine_steps: int | None
+    started_requests: int | None
+    first_token_wait_s: float | None
     running: int | None
     waiting: int | None
     kv_cache_used_ratio: float | None
@@ -113,6 +123,8 @@ def parse_stock_metrics(text: str) -> StockCounters:
         accepted_at=_by_position(positions, gaps),
         generated_tokens=count(GENERATED_TOKENS),
         engine_steps=count(ENGINE_STEPS),
+        started_requests=count(STARTED_REQUESTS),
+        first_token_wait_s=checked.get(FIRST_TOKEN_WAIT_S),
         running=count(RUNNING),
         waiting=count(WAITING),
         kv_cache_used_ratio=checked.get(KV_CACHE_USED_RATIO),

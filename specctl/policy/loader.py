@@ -12,24 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from specctl.errors import PolicyError
-from specctl.policy.models import (
-    POLICY_ADAPTER,
-    AnyPolicy,
-    FixedPolicy,
-    GoodputPolicy,
-    OffPolicy,
-    ThresholdsPolicy,
-)
+from specctl.policy.models import KINDS, POLICY_ADAPTER, AnyPolicy
 from specctl.yaml_text import KeyPath, parse_yaml, read_text
 
 __all__ = ["find_policy", "load_policy", "parse_policy", "shipped_policies"]
-
-_KINDS: dict[str, type[BaseModel]] = {
-    "goodput": GoodputPolicy,
-    "thresholds": ThresholdsPolicy,
-    "fixed": FixedPolicy,
-    "off": OffPolicy,
-}
 
 
 def shipped_policies(kind: str = "") -> list[Path]:
@@ -64,7 +50,7 @@ def load_policy(path: Path) -> AnyPolicy:
 
 def parse_policy(text: str, source: str) -> AnyPolicy:
     """``source`` names the text in errors. Raises PolicyError."""
-    data, lines = parse_yaml(text, source, PolicyError, f"the key kind: {', '.join(_KINDS)}")
+    data, lines = parse_yaml(text, source, PolicyError, f"the key kind: {', '.join(KINDS)}")
     if data.get("kind") is False:
         # YAML 1.1 reads a bare `off` as false.
         data["kind"] = "off"
@@ -97,9 +83,9 @@ def _what(details: ErrorDetails, path: KeyPath, kind: str) -> str:
     error_type = details["type"]
     if error_type in ("union_tag_not_found", "union_tag_invalid"):
         got = f", got {kind!r}" if kind else " (missing)"
-        return f"kind: expected one of {', '.join(_KINDS)}{got}"
+        return f"kind: expected one of {', '.join(KINDS)}{got}"
     if error_type == "extra_forbidden":
-        keys = _keys_at(_KINDS[kind], path[:-1])
+        keys = _keys_at(KINDS[kind], path[:-1])
         near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{key}: unknown key{hint} Allowed here: {', '.join(keys)}"
@@ -118,9 +104,9 @@ def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
 
 def _allowed(kind: str, path: KeyPath) -> str:
     """`` (allowed: ...)`` from the field's bounds in the schema; empty when it has none."""
-    if kind not in _KINDS:
+    if kind not in KINDS:
         return ""
-    schema = _schema_at(_KINDS[kind].model_json_schema(), path)
+    schema = _schema_at(KINDS[kind].model_json_schema(), path)
     options = [schema, *schema.get("anyOf", [])]
     words = []
     for option in options:

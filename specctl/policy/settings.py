@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specctl.policy.base import Proposal
 from specctl.policy.guard_rails import guarded
-from specctl.types import BucketChoice, BucketForecast
+from specctl.types import BucketChoice, BucketForecast, CandidateForecast
 
 __all__ = [
     "ExplorationSettings",
@@ -136,6 +136,12 @@ class PolicySettings(BaseModel):
     fallback_num_speculative_tokens: int = Field(
         default=0, ge=0, le=1024, description="What holds once the lease has run out; 0 is off."
     )
+    advise_restart_after_s: float = Field(
+        default=1800.0,
+        ge=0,
+        le=604_800,
+        description="Seconds of off under traffic before a restart without speculation is advised; 0: never.",
+    )
     guard_rails: GuardRailSettings = Field(
         default=GuardRailSettings(), description="Limits around the policy."
     )
@@ -163,6 +169,10 @@ class PolicySettings(BaseModel):
     def propose(self, forecast: BucketForecast) -> Proposal:
         """The wanted value for one bucket, before the guard rails."""
         raise NotImplementedError
+
+    def cost_per_token(self, forecast: BucketForecast, candidate: CandidateForecast) -> float | None:
+        """Predicted money per output token; None: not known, or the policy knows no prices."""
+        return None
 
     def decide(self, forecast: BucketForecast, *, since_change_s: float, changes_left: int) -> BucketChoice:
         return guarded(self.propose(forecast), forecast, self.guard_rails, since_change_s, changes_left)

@@ -29,6 +29,18 @@ def test_every_metric_is_served_once() -> None:
     exporter.failed("t", "target", is_down=True)
     exporter.lease("t", is_held=True)
     exporter.ticked("t", 0.1)
+    exporter.regret(
+        "t",
+        off_ratio=-0.5,
+        best_static_ratio=None,
+        best_static=0,
+        exploration_lost_ratio=0.01,
+        exploration_time_ratio=0.02,
+        left_out_looks=2,
+    )
+    exporter.cost("u", None)
+    exporter.cost("t", 1.5)
+    exporter.restart_advised("t", is_advised=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -45,3 +57,8 @@ def test_every_metric_is_served_once() -> None:
         assert page.count(f"# HELP {metric.name} ") == 1
     assert 'specctl_decisions_total{reason="idle",target="t"} 1.0' in page
     assert 'specctl_target_up_ratio{target="t"} 0.0' in page
+    assert 'specctl_regret_off_ratio{target="t"} -0.5' in page
+    assert 'specctl_regret_best_static_ratio{target="t"} NaN' in page
+    assert 'specctl_regret_left_out_looks_total{target="t"} 2.0' in page
+    assert 'specctl_predicted_cost_per_million_tokens{target="t"} 1.5' in page
+    assert 'specctl_predicted_cost_per_million_tokens{target="u"}' not in page

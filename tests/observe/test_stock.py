@@ -22,6 +22,11 @@ vllm:generation_tokens_total{engine="0",model_name="g"} 480.0
 vllm:iteration_tokens_total_bucket{engine="0",le="1.0",model_name="g"} 3.0
 vllm:iteration_tokens_total_count{engine="0",model_name="g"} 202.0
 vllm:kv_cache_usage_perc{engine="0",model_name="g"} 0.25
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1",model_name="g"} 3.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="g"} 4.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="g"} 1.5
+vllm:time_to_first_token_seconds_count{engine="1",model_name="g"} 1.0
+vllm:time_to_first_token_seconds_sum{engine="1",model_name="g"} 0.5
 """
 
 
@@ -30,6 +35,7 @@ def test_counters_are_summed_over_engines() -> None:
     assert (counters.running, counters.waiting, counters.drafts) == (3, 0, 107)
     assert counters.accepted_at == (107, 93)
     assert counters.engine_steps == 202
+    assert (counters.started_requests, counters.first_token_wait_s) == (5, 2.0)
     assert counters.gaps == ()
 
 
@@ -38,6 +44,7 @@ def test_a_missing_counter_is_none_and_never_zero() -> None:
     assert counters.running == 0
     assert counters.drafts is None
     assert counters.accepted_at is None
+    assert counters.first_token_wait_s is None
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1.0", "+Inf"])

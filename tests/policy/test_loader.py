@@ -13,7 +13,10 @@ from specctl.policy.loader import find_policy, load_policy, parse_policy, shippe
 from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
 from specctl.policy.watch import PolicyFile
 
-SHIPPED = ("balanced", "fixed", "latency", "off", "throughput")
+SHIPPED = ("balanced", "cost", "fixed", "latency", "off", "slo", "throughput")
+
+
+KINDS = "goodput, slo, cost, thresholds, fixed, off"
 
 
 def refused(text: str) -> str:
@@ -39,7 +42,7 @@ def test_all_shipped_policies_are_tested() -> None:
 def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_policy("policies/balanced.yaml").exists()
-    with pytest.raises(PolicyError, match="shipped policies: balanced, fixed"):
+    with pytest.raises(PolicyError, match="shipped policies: balanced, cost, fixed"):
         find_policy("policies/balancde.yaml")
 
 
@@ -49,8 +52,8 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
         ("", "p.yaml:1: empty"),
         ("[1]", "p.yaml:1: expected a mapping"),
         ("kind: [", "p.yaml:1: not YAML"),
-        ("kind: good", "p.yaml:1: kind: expected one of goodput, thresholds, fixed, off, got 'good'"),
-        ("lease_s: 3", "p.yaml:1: kind: expected one of goodput, thresholds, fixed, off (missing)"),
+        ("kind: good", f"p.yaml:1: kind: expected one of {KINDS}, got 'good'"),
+        ("lease_s: 3", f"p.yaml:1: kind: expected one of {KINDS} (missing)"),
         ("kind: goodput\nleas_s: 3", "p.yaml:2: leas_s: unknown key; did you mean lease_s?"),
         ("kind: goodput\nguard_rails:\n  dwel_s: 3", "p.yaml:3: guard_rails.dwel_s: unknown key; did you"),
         ("kind: goodput\nlease_s: -4", "p.yaml:2: lease_s: Input should be greater than 0, got -4"),
@@ -70,6 +73,11 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
         ),
         ("kind: fixed\nnum_speculative_tokens: 99", "p.yaml:2: num_speculative_tokens 99 is outside"),
         ("kind: goodput\nnum_speculative_tokens_candidates: [2, 99]", "99 is outside guard_rails 0 to 16"),
+        ("kind: slo", "needs max_tpot_ms or max_ttft_ms"),
+        ("kind: cost", "server_price_per_hour: missing (allowed: number at least 0, at most 1e+06)"),
+        ("kind: cost\nserver_price_per_hour: 0", "everything would be free"),
+        ("kind: cost\nserver_price_per_hour: 1\nidle_power_w: 9", "p.yaml:3: idle_power_w and joules"),
+        ("kind: cost\nserver_price_per_hour: 1\nenergy_price_per_kwh: 1", "needs idle_power_w or joules"),
         ("kind: off\nguard_rails: {num_speculative_tokens_min: 1}", "contradicts kind off"),
         ("kind: goodput\nexploration: {share_max_ratio: 0.001}", "interval_max_s 300 is under"),
         (
