@@ -15,18 +15,13 @@ from specctl.actuate.base import Actuator
 from specctl.actuate.dry_run import DryRunActuator
 from specctl.actuate.http import HttpActuator
 from specctl.clock import SystemClock
-from specctl.contract.capabilities import Capabilities
 from specctl.controller.audit import AuditLog
 from specctl.controller.daemon import Fleet, stop_on_signals
 from specctl.controller.loop import TargetLoop
 from specctl.controller.rollout import RolloutGroup
-from specctl.engine_profile import EngineProfile, load_profile, profile_of
+from specctl.engine_profile import EngineProfile, load_profile
 from specctl.errors import TargetError
-from specctl.estimate.base import StepCostModel
 from specctl.estimate.pooled_fit import prepare
-from specctl.estimate.profile_seconds import ProfileSeconds
-from specctl.estimate.profiled_cost import ProfiledStepCost
-from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.http_client import HttpClient, read_token
 from specctl.metrics.exporter import Exporter
 from specctl.observe.vllm import VllmObserver
@@ -55,13 +50,6 @@ def autotune(options: argparse.Namespace) -> int:
     groups: dict[str, RolloutGroup] = {}
     profiles = _profiles(options.engine_profile)
 
-    def cost_of(capabilities: Capabilities | None) -> StepCostModel:
-        if capabilities is None or not profiles:
-            return DiscountedStepCost()
-        profile, words = profile_of(profiles, capabilities)
-        logger.log(logging.WARNING if profile is None else logging.INFO, "%s", words)
-        return DiscountedStepCost() if profile is None else ProfiledStepCost(ProfileSeconds(profile))
-
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
         client = HttpClient(assignment.target.url, token=token)
         actuator: Actuator = HttpActuator(client)
@@ -78,7 +66,7 @@ def autotune(options: argparse.Namespace) -> int:
             exporter=exporter,
             group=groups.setdefault(assignment.group, RolloutGroup()),
             is_frozen=lambda: roster.is_frozen,
-            cost_of=cost_of,
+            profiles=profiles,
         )
 
     prepare()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,8 +24,11 @@ from specctl.controller.freeze import frozen
 from specctl.controller.outcome import PendingOutcome, pending_outcome
 from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState, Probe
+from specctl.engine_profile import EngineProfile, profile_of
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
 from specctl.estimate.base import StepCostModel
+from specctl.estimate.profile_seconds import ProfileSeconds
+from specctl.estimate.profiled_cost import ProfiledStepCost
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
 from specctl.metrics.exporter import Exporter
@@ -66,11 +69,11 @@ class TargetLoop:
         exporter: Exporter,
         group: RolloutGroup | None = None,
         is_frozen: Callable[[], bool] = lambda: False,
-        cost_of: Callable[[Capabilities | None], StepCostModel] = lambda _: DiscountedStepCost(),
+        profiles: Sequence[EngineProfile] = (),
     ) -> None:
         """
         Args:
-            cost_of: the step-cost model to begin with on a server of these capabilities.
+            profiles: step costs to begin with, where one of them is of just this server.
             group: the servers that change one after another; None: this one is alone.
             is_frozen: asked at every look; a policy that says ``frozen`` counts, too.
         """
@@ -91,11 +94,11 @@ class TargetLoop:
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
         self._accounts = Accounts(target, owner, audit, exporter)
-        self._cost_of = cost_of
+        self._profiles = profiles
         self._forget(None)
 
     def _forget(self, capabilities: Capabilities | None) -> None:
-        self._state = ControllerState(survival=DiscountedSurvival(), cost=self._cost_of(capabilities))
+        self._state = ControllerState(survival=DiscountedSurvival(), cost=self._costs(capabilities))
         self._answer: AppliedTable | None = None
         self._renew_s = float("-inf")
         self._blocked_until_s = float("-inf")
@@ -104,6 +107,14 @@ class TargetLoop:
         self._outcome: PendingOutcome | None = None
         self._probe: Probe | None = None
         self._accounts.forget()
+
+    def _costs(self, capabilities: Capabilities | None) -> StepCostModel:
+        """Learned from nothing, but where a profile of the server is at hand."""
+        if capabilities is None or not self._profiles:
+            return DiscountedStepCost()
+        profile, words = profile_of(self._profiles, capabilities)
+        logger.log(logging.WARNING if profile is None else logging.INFO, "%s: %s", self.target, words)
+        return DiscountedStepCost() if profile is None else ProfiledStepCost(ProfileSeconds(profile))
 
     @property
     def boot_id(self) -> str | None:

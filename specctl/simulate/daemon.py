@@ -24,10 +24,6 @@ from specctl.controller.loop import TargetLoop
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine_profile import EngineProfile
-from specctl.estimate.base import StepCostModel
-from specctl.estimate.profile_seconds import ProfileSeconds
-from specctl.estimate.profiled_cost import ProfiledStepCost
-from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.metrics.exporter import Exporter
 from specctl.observe.counters import cell_deltas
 from specctl.policy.models import AnyPolicy
@@ -47,13 +43,18 @@ _Result = TypeVar("_Result")
 def capabilities_of(engine: SimulatedEngine) -> Capabilities:
     """As the plugin would say it of such a server. On a GPU it has no shadow acceptance, so neither here."""
     profile, limits = engine.profile, engine.profile.scheduler
+    fingerprint = profile.fingerprint
+    name, _, version = fingerprint.engine.partition(" ")
     return Capabilities(
         contract_version=CONTRACT_VERSION,
-        engine="vllm",
-        engine_version=profile.fingerprint.engine,
+        engine=name,
+        engine_version=version,
         plugin_version="simulated",
         boot_id="simulated",
-        model=profile.fingerprint.model,
+        model=fingerprint.model,
+        gpu=fingerprint.gpu,
+        dtype=fingerprint.dtype,
+        parallelism=fingerprint.parallelism,
         method=profile.method,
         controllable=True,
         num_speculative_tokens_legal=tuple(range(profile.num_speculative_tokens_max + 1)),
@@ -195,7 +196,7 @@ class Autotune:
             clock=clock,
             audit=AuditLog(None, clock),
             exporter=Exporter(),
-            cost_of=self._cost_of,
+            profiles=() if self._profile is None else (self._profile,),
         )
         self._in_force: object = None
         self._take_table()
@@ -208,10 +209,6 @@ class Autotune:
             engine.run(min(until_s, self._lease_end_s()))
             self._drain()
         self._look()
-
-    def _cost_of(self, _: Capabilities | None) -> StepCostModel:
-        profile = self._profile
-        return DiscountedStepCost() if profile is None else ProfiledStepCost(ProfileSeconds(profile))
 
     def _look(self) -> None:
         decision = _finished(self._loop.tick())

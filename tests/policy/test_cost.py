@@ -49,8 +49,8 @@ def test_cost_of_a_token() -> None:
     assert policy(METERED).cost_per_token(seen, off) == pytest.approx((0.001 + 0.0001 * 10) / 10)
     idle = f"{METERED}\nidle_power_w: 1000"
     assert policy(idle).cost_per_token(seen, two) == pytest.approx((0.0012 + 0.0012 + 0.003) / 15)
-    assert policy(PLAIN).cost_per_token(seen, replace(off, step_s=None)) is None
-    assert policy(METERED).cost_per_token(seen, replace(off, verified_tokens=None)) is None
+    assert policy(PLAIN).cost_per_token(seen, off._replace(step_s=None)) is None
+    assert policy(METERED).cost_per_token(seen, off._replace(verified_tokens=None)) is None
 
 
 @pytest.mark.parametrize("present", [0, 2, 4])

@@ -42,7 +42,7 @@ def test_ttft_of_another_setting() -> None:
     assert ALONE.at_s(eight) == pytest.approx(0.5)
     queued = replace(ALONE, is_queued=True)
     assert queued.at_s(off) == pytest.approx(0.3 * (2.0 / 0.12) / (1.0 / 0.1))
-    assert queued.at_s(replace(off, step_s=None, tokens_per_s=None)) is None
+    assert queued.at_s(off._replace(step_s=None, tokens_per_s=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_no_setting_meets_the_bounds() -> None:
 def test_the_present_one_stays_when_another_breaks_the_bounds_hardly_less() -> None:
     seen = forecast(present=8)
     off, four, eight = seen.candidates
-    near = replace(four, step_s=0.159, tokens_per_s=BATCH * 2.0 / 0.159)
+    near = four._replace(step_s=0.159, tokens_per_s=BATCH * 2.0 / 0.159)
     choice = decide(replace(seen, candidates=(off, near, eight)), "max_tpot_ms: 50")
     assert (choice.num_speculative_tokens, choice.reason) == (8, Reason.LATENCY_BOUND)
 
