@@ -50,7 +50,8 @@ def main() -> int:
             "traces": [path.stem for path in traces],
             "shares of the capacity without speculation": _loads(options),
             "requests of each": options.requests or "all",
-            "engine profile": PROFILE,
+            "engine profile": Path(options.profile).stem,
+            "the daemon begins with the profile": options.told,
             "seed": options.seed,
         },
         "policy": options.policy,
@@ -68,6 +69,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer requests and loads, for a look")
     parser.add_argument("--policy", default="balanced")
+    parser.add_argument("--profile", default=PROFILE, help="the machine: a file, or a shipped profile's name")
+    parser.add_argument(
+        "--told",
+        action="store_true",
+        help="the daemon begins with the profile (autotune --engine-profile), else it learns all costs",
+    )
     parser.add_argument("--requests", type=int, default=None, help="of each trace; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -84,7 +91,7 @@ def _loads(options: argparse.Namespace) -> tuple[float, ...]:
 
 
 def _cells(paths: Iterable[Path], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    profile = load_profile(find_file(PROFILE, "profiles"))
+    profile = load_profile(find_file(options.profile, "profiles"))
     policy = load_policy(find_policy(options.policy))
     most = profile.num_speculative_tokens_max
     for path in paths:
@@ -93,7 +100,10 @@ def _cells(paths: Iterable[Path], options: argparse.Namespace) -> Iterator[dict[
             scenario = load_scenario(find_file(name, "scenarios"))
             span_s = capacity_s(trace, profile, scenario, Static(0), seed=options.seed)
             for load in _loads(options):
-                arms: list[Arm] = [Autotune(OURS, policy), *arms_without_daemon(most)]
+                arms: list[Arm] = [
+                    Autotune(OURS, policy, profile if options.told else None),
+                    *arms_without_daemon(most),
+                ]
                 scaled = at_load(trace, span_s, load)
                 compared = compare(scaled, profile, scenario, arms, seed=options.seed)
                 yield cell(path.stem, name, load, compared)
