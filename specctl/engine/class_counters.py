@@ -108,7 +108,9 @@ class ClassCounters:
                 outcomes.accepted.pop(number + tokens, None)
         return True
 
-    def _histograms(self, keys: Mapping[int, ClassKey], *, is_drafted: bool) -> dict[int, dict[int, list[int]]]:
+    def _histograms(
+        self, keys: Mapping[int, ClassKey], *, is_drafted: bool
+    ) -> dict[int, dict[int, list[int]]]:
         """[class][num_speculative_tokens][tokens]; what has lost its class is other."""
         found: dict[int, dict[int, list[int]]] = {}
         for setting, outcomes in self._outcomes.items():

@@ -8,13 +8,14 @@ observations", section 2). Positions above K are censored: they add nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Self
 
-from specctl.estimate.drift import Trials, has_drifted
+from specctl.estimate.classes import ClassAcceptance
+from specctl.estimate.drift import has_drifted
+from specctl.estimate.positions import PositionCounts, at, total
 from specctl.types import CellDelta, Observation, SurvivalEstimate
 
-__all__ = ["DiscountedSurvival", "PositionCounts", "counts_of"]
+__all__ = ["DiscountedSurvival", "counts_of"]
 
 # Traffic changes by the second; at 5 to 20 steps a second this still leaves some 30 to 100 trials.
 HALF_LIFE_S = 4.0
@@ -24,53 +25,28 @@ RECENT_INTERVALS = 3
 PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
 MEASURED_TRIALS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class PositionCounts:
-    """Index j: the draft's token j + 1. ``watched``: request-steps that could have drafted it."""
-
-    reached: tuple[float, ...] = ()
-    accepted: tuple[float, ...] = ()
-    drafted: tuple[float, ...] = ()
-    watched: tuple[float, ...] = ()
-
-    def plus(self, other: PositionCounts) -> PositionCounts:
-        return PositionCounts(
-            _sum(self.reached, other.reached),
-            _sum(self.accepted, other.accepted),
-            _sum(self.drafted, other.drafted),
-            _sum(self.watched, other.watched),
-        )
-
-    def scaled(self, factor: float) -> PositionCounts:
-        return PositionCounts(
-            tuple(value * factor for value in self.reached),
-            tuple(value * factor for value in self.accepted),
-            tuple(value * factor for value in self.drafted),
-            tuple(value * factor for value in self.watched),
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.reached or self.reached[0] <= 0
-
-    @property
-    def trials(self) -> Trials:
-        return tuple(zip(self.accepted, self.reached, strict=True))
+_NOTHING = PositionCounts()
+_UNTOLD = ClassAcceptance(HALF_LIFE_S, RECENT_INTERVALS)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscountedSurvival:
-    """``past``: discounted counts; ``recent``: the last intervals, newest last, not in ``past``."""
+    """``past``: discounted counts; ``recent``: the last intervals, newest last, not in ``past``.
 
-    past: PositionCounts = PositionCounts()
+    That is the pool of all traffic; ``classes`` tell it apart where the engine does.
+    """
+
+    past: PositionCounts = _NOTHING
     recent: tuple[PositionCounts, ...] = ()
     drifted: bool = False
     watched_positions: int = 0
     half_life_s: float = HALF_LIFE_S
+    classes: ClassAcceptance = _UNTOLD
 
     def updated(self, observation: Observation) -> Self:
+        return replace(self, classes=self.classes.updated(observation))._with_pool(observation)
+
+    def _with_pool(self, observation: Observation) -> Self:
         counts = counts_of(observation)
         if counts is None or observation.interval_s is None:
             return replace(self, drifted=False)
@@ -84,19 +60,23 @@ class DiscountedSurvival:
             past, recent = past.plus(recent[0]), recent[1:]
         past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
         for newest in range(1, len(recent) + 1):
-            if has_drifted(_total(recent[-newest:]).trials, past.plus(_total(recent[:-newest])).trials):
+            has_changed = has_drifted(
+                total(recent[-newest:]).trials, past.plus(total(recent[:-newest])).trials
+            )
+            if has_changed and not self.classes.explains(newest):
                 kept = recent[-newest:]
                 return replace(
                     self,
                     past=PositionCounts(),
                     recent=kept,
                     drifted=True,
+                    classes=self.classes.forgotten(newest),
                     watched_positions=watched_positions,
                 )
         return replace(self, past=past, recent=recent, drifted=False, watched_positions=watched_positions)
 
     def estimate(self, positions: int) -> SurvivalEstimate | None:
-        counts = self.past.plus(_total(self.recent))
+        counts = self.past.plus(total(self.recent))
         if counts.is_empty:
             return None
         conditional: list[float] = []
@@ -104,17 +84,17 @@ class DiscountedSurvival:
         drafted: list[float] = []
         trials: list[float] = []
         for j in range(positions):
-            reached, accepted = _at(counts.reached, j), _at(counts.accepted, j)
+            reached, accepted = at(counts.reached, j), at(counts.accepted, j)
             prior = conditional[-1] if conditional else FIRST_PRIOR_RATIO
             conditional.append((accepted + PRIOR_TRIALS * prior) / (reached + PRIOR_TRIALS))
             survival.append((survival[-1] if survival else 1.0) * conditional[-1])
-            watched = _at(counts.watched, j)
-            seen = _at(counts.drafted, j) / watched if watched > 0 else (drafted[-1] if drafted else 1.0)
+            watched = at(counts.watched, j)
+            seen = at(counts.drafted, j) / watched if watched > 0 else (drafted[-1] if drafted else 1.0)
             drafted.append(min(seen, drafted[-1] if drafted else 1.0))
             trials.append(reached)
         measured = next((j for j, n in enumerate(trials) if n < MEASURED_TRIALS), positions)
-        known = sum(1 for j in range(positions) if _at(counts.watched, j) >= MEASURED_TRIALS)
-        return SurvivalEstimate(
+        known = sum(1 for j in range(positions) if at(counts.watched, j) >= MEASURED_TRIALS)
+        pool = SurvivalEstimate(
             survival_at=tuple(survival),
             drafted_at=tuple(drafted),
             conditional_at=tuple(conditional),
@@ -124,6 +104,7 @@ class DiscountedSurvival:
             watched_positions=self.watched_positions,
             drifted=self.drifted,
         )
+        return self.classes.mixed(pool)
 
 
 def counts_of(observation: Observation) -> PositionCounts | None:
@@ -132,7 +113,7 @@ def counts_of(observation: Observation) -> PositionCounts | None:
         shadow = observation.shadow
         return _counts(float(shadow.drafts), shadow.accepted_at, shadow.drafted_at, len(shadow.accepted_at))
     if observation.cells is not None:
-        return _total(tuple(_cell_counts(cell) for cell in observation.cells))
+        return total(tuple(_cell_counts(cell) for cell in observation.cells))
     stock = observation.stock
     if stock is not None and stock.drafts is not None and stock.accepted_at is not None:
         # vLLM does not export the drafted tokens by position; their mean serves every position.
@@ -152,25 +133,10 @@ def _cell_counts(cell: CellDelta) -> PositionCounts:
 def _counts(
     drafts: float, accepted_at: tuple[float, ...], drafted_at: tuple[float, ...], positions: int
 ) -> PositionCounts:
-    accepted = tuple(float(_at(accepted_at, j)) for j in range(positions))
+    accepted = tuple(float(at(accepted_at, j)) for j in range(positions))
     return PositionCounts(
         reached=(drafts, *accepted[:-1]) if positions else (),
         accepted=accepted,
-        drafted=tuple(float(_at(drafted_at, j)) for j in range(positions)),
+        drafted=tuple(float(at(drafted_at, j)) for j in range(positions)),
         watched=(drafts,) * positions,
     )
-
-
-def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
-    total = PositionCounts()
-    for part in parts:
-        total = total.plus(part)
-    return total
-
-
-def _at(values: tuple[float, ...], j: int) -> float:
-    return values[j] if j < len(values) else 0.0
-
-
-def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])

@@ -118,9 +118,7 @@ class VllmObserver:
             gaps=tuple(gaps),
         )
 
-    def _difference(
-        self, now_s: float, telemetry: Telemetry | None, gaps: list[str]
-    ) -> _Difference:
+    def _difference(self, now_s: float, telemetry: Telemetry | None, gaps: list[str]) -> _Difference:
         before = self._telemetry
         if telemetry is not None:
             self._telemetry = (now_s, telemetry)

@@ -17,7 +17,7 @@ __all__ = ["RequestClasses", "class_key", "kind_of"]
 _NUMBER = attrgetter("specctl_class")
 _NAMESPACE_CHARACTERS_MAX = 160
 _LOOKED_AT = 4
-"""Requests of a counted step whose context is looked at again, in turn: with 256 each is after some seconds."""
+"""Requests of a counted step whose context is looked at again: with 256, each after some ten seconds."""
 
 
 def kind_of(sampling_params: Any) -> str:
