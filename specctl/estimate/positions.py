@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import mul
 
 from specctl.estimate.drift import Trials
 
-__all__ = ["PositionCounts", "at", "total"]
+__all__ = ["MEASURED_TRIALS", "PositionCounts", "at", "total"]
+
+MEASURED_TRIALS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,15 @@ class PositionCounts:
         )
 
     def scaled(self, factor: float) -> PositionCounts:
+        return self.scaled_at((factor,) * len(self.reached))
+
+    def scaled_at(self, factors: tuple[float, ...]) -> PositionCounts:
+        """One factor for each position."""
         return PositionCounts(
-            tuple([value * factor for value in self.reached]),
-            tuple([value * factor for value in self.accepted]),
-            tuple([value * factor for value in self.drafted]),
-            tuple([value * factor for value in self.watched]),
+            tuple(map(mul, self.reached, factors)),
+            tuple(map(mul, self.accepted, factors)),
+            tuple(map(mul, self.drafted, factors)),
+            tuple(map(mul, self.watched, factors)),
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import Self
 
 from specctl.estimate.classes import ClassAcceptance
 from specctl.estimate.drift import has_drifted
-from specctl.estimate.positions import PositionCounts, at, total
+from specctl.estimate.positions import MEASURED_TRIALS, PositionCounts, at, total
 from specctl.types import CellDelta, Observation, SurvivalEstimate
 
 __all__ = ["DiscountedSurvival", "counts_of"]
@@ -24,7 +24,6 @@ RECENT_INTERVALS = 3
 # One pseudo-trial at the position before's rate: keeps a position with one trial off 0 and 1.
 PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
-MEASURED_TRIALS = 1.0
 _NOTHING = PositionCounts()
 _UNTOLD = ClassAcceptance(HALF_LIFE_S, RECENT_INTERVALS)
 
