@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassKey
 from specctl.contract.table import AppliedTable, TableRow
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "BucketForecast",
     "CandidateForecast",
     "CellDelta",
+    "ClassDelta",
     "Decision",
     "Observation",
     "Reason",
@@ -50,6 +52,22 @@ class CellDelta:
     step_s_by_verified_tokens: float
     draft_s: float
     verify_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDelta:
+    """What a traffic class gained between two reads, and how many of its requests decode at the later one.
+
+    Fields as in ``TrafficClass``: a sample of the request-steps.
+    """
+
+    key: ClassKey
+    decoding: int
+    request_steps: int
+    watched_at: tuple[int, ...]
+    drafted_at: tuple[int, ...]
+    reached_at: tuple[int, ...]
+    accepted_at: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,7 @@ class Observation:
     applied: AppliedTable | None = None
     cells: tuple[CellDelta, ...] | None = None
     shadow: ShadowDelta | None = None
+    classes: tuple[ClassDelta, ...] | None = None
     stock: StockDelta | None = None
     running: int | None = None
     waiting: int | None = None

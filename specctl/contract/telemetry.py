@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specctl.contract.classes import TOLD_MAX, TrafficClass
 from specctl.contract.table import TableState
 
 __all__ = ["ShadowAcceptance", "Telemetry", "TelemetryCell"]
@@ -83,6 +84,9 @@ class Telemetry(BaseModel):
     decoding: int = Field(ge=0, description="running requests past their prefill")
     kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
     cells: tuple[TelemetryCell, ...]
+    classes: tuple[TrafficClass, ...] | None = Field(
+        default=None, max_length=TOLD_MAX, description="None: the plugin is too old to tell traffic apart"
+    )
     shadow: ShadowAcceptance | None = None
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(

@@ -14,18 +14,20 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassKey, TrafficClass
 from specctl.contract.table import AppliedTable, TablePut
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 
 __all__ = ["Adoption", "merged_capabilities", "merged_table", "merged_telemetry"]
 
-Counted = TypeVar("Counted", ShadowAcceptance, TelemetryCell)
+Counted = TypeVar("Counted", ShadowAcceptance, TelemetryCell, TrafficClass)
 
 _MAY_DIFFER = {
     *("boot_id", "context_max_tokens", "controllable", "why_not_controllable", "warnings"),
     *("gpu", "kv_cache_tokens"),
 }
 _CELL_KEY = ("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "has_prefill")
+_KEYS = {*_CELL_KEY, *ClassKey._fields}
 
 
 class Adoption(BaseModel):
@@ -96,6 +98,7 @@ def merged_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
             "decoding": sum(rank.decoding for rank in ranks),
             "kv_cache_used_ratio": max(rank.kv_cache_used_ratio for rank in ranks),
             "cells": _merged_cells(cell for rank in ranks for cell in rank.cells),
+            "classes": _merged_classes([rank.classes for rank in ranks]),
             "shadow": _summed(shadows) if shadows else None,
             "guarded_steps": sum(rank.guarded_steps for rank in ranks),
             "steering_s": sum(rank.steering_s for rank in ranks),
@@ -119,10 +122,21 @@ def _merged_cells(cells: Iterable[TelemetryCell]) -> tuple[TelemetryCell, ...]:
     return tuple(_summed(same) for _, same in sorted(by_key.items()))
 
 
+def _merged_classes(ranks: Sequence[tuple[TrafficClass, ...] | None]) -> tuple[TrafficClass, ...] | None:
+    """The union of the ranks' classes: folding some into others here would let counters jump and fall."""
+    by_key: dict[ClassKey, list[TrafficClass]] = {}
+    for classes in ranks:
+        if classes is None:
+            return None
+        for one in classes:
+            by_key.setdefault(one.key, []).append(one)
+    return tuple(_summed(same) for _, same in sorted(by_key.items()))
+
+
 def _summed(messages: Sequence[Counted]) -> Counted:
-    """Every field but a cell's key: numbers are added, tuples position by position."""
+    """Every field but a cell's or class's key: numbers are added, tuples position by position."""
     first = messages[0]
-    names = [name for name in type(first).model_fields if name not in _CELL_KEY]
+    names = [name for name in type(first).model_fields if name not in _KEYS]
     return first.model_copy(update={name: _sum([getattr(m, name) for m in messages]) for name in names})
 
 

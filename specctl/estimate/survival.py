@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import accumulate
-from operator import add, mul
+from operator import mul
 from typing import Self
 
+from specctl.estimate.classes import ClassAcceptance
 from specctl.estimate.drift import Trials, has_drifted
+from specctl.estimate.positions import MEASURED_TRIALS, PositionCounts, padded, summed, total
 from specctl.types import CellDelta, Observation, SurvivalEstimate
 
-__all__ = ["DiscountedSurvival", "PositionCounts", "counts_of"]
+__all__ = ["DiscountedSurvival", "counts_of"]
 
 # Traffic changes by the second; at 5 to 20 steps a second this still leaves some 30 to 100 trials.
 HALF_LIFE_S = 4.0
@@ -26,53 +27,30 @@ RECENT_INTERVALS = 3
 # One pseudo-trial at the position before's rate: keeps a position with one trial off 0 and 1.
 PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
-MEASURED_TRIALS = 1.0
-
 # Accepted and reached, each by position.
 _Counted = tuple[tuple[float, ...], tuple[float, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class PositionCounts:
-    """Index j: the draft's token j + 1. ``watched``: request-steps that could have drafted it."""
-
-    reached: tuple[float, ...] = ()
-    accepted: tuple[float, ...] = ()
-    drafted: tuple[float, ...] = ()
-    watched: tuple[float, ...] = ()
-
-    def plus(self, other: PositionCounts) -> PositionCounts:
-        return PositionCounts(
-            _sum(self.reached, other.reached),
-            _sum(self.accepted, other.accepted),
-            _sum(self.drafted, other.drafted),
-            _sum(self.watched, other.watched),
-        )
-
-    def scaled(self, factor: float) -> PositionCounts:
-        return PositionCounts(
-            tuple([value * factor for value in self.reached]),
-            tuple([value * factor for value in self.accepted]),
-            tuple([value * factor for value in self.drafted]),
-            tuple([value * factor for value in self.watched]),
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.reached or self.reached[0] <= 0
+_NOTHING = PositionCounts()
+_UNTOLD = ClassAcceptance(HALF_LIFE_S, RECENT_INTERVALS)
 
 
 @dataclass(frozen=True, slots=True)
 class DiscountedSurvival:
-    """``past``: discounted counts; ``recent``: the last intervals, newest last, not in ``past``."""
+    """``past``: discounted counts; ``recent``: the last intervals, newest last, not in ``past``.
 
-    past: PositionCounts = PositionCounts()
+    That is the pool of all traffic; ``classes`` tell it apart where the engine does.
+    """
+
+    past: PositionCounts = _NOTHING
     recent: tuple[PositionCounts, ...] = ()
     drifted: bool = False
     watched_positions: int = 0
     half_life_s: float = HALF_LIFE_S
+    classes: ClassAcceptance = _UNTOLD
 
     def updated(self, observation: Observation) -> Self:
+        return replace(self, classes=self.classes.updated(observation))._with_pool(observation)
+
+    def _with_pool(self, observation: Observation) -> Self:
         counts = counts_of(observation)
         if counts is None or observation.interval_s is None:
             return replace(self, drifted=False)
@@ -86,29 +64,30 @@ class DiscountedSurvival:
             past, recent = past.plus(recent[0]), recent[1:]
         past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
         for newest, (fresh, before) in enumerate(_splits(past, recent), start=1):
-            if has_drifted(fresh, before):
+            if has_drifted(fresh, before) and not self.classes.explains(newest):
                 kept = recent[-newest:]
                 return replace(
                     self,
                     past=PositionCounts(),
                     recent=kept,
                     drifted=True,
+                    classes=self.classes.forgotten(newest),
                     watched_positions=watched_positions,
                 )
         return replace(self, past=past, recent=recent, drifted=False, watched_positions=watched_positions)
 
     def estimate(self, positions: int) -> SurvivalEstimate | None:
-        counts = _total((self.past, *self.recent))
+        counts = total((self.past, *self.recent))
         if counts.is_empty:
             return None
-        trials = _padded(counts.reached, positions)
-        watched = _padded(counts.watched, positions)
-        conditional = _conditionals(_padded(counts.accepted, positions), trials)
+        trials = padded(counts.reached, positions)
+        watched = padded(counts.watched, positions)
+        conditional = _conditionals(padded(counts.accepted, positions), trials)
         measured = next((j for j, n in enumerate(trials) if n < MEASURED_TRIALS), positions)
         known = sum(1 for n in watched if n >= MEASURED_TRIALS)
-        return SurvivalEstimate(
+        pool = SurvivalEstimate(
             survival_at=tuple(accumulate(conditional, mul)),
-            drafted_at=_drafted_at(_padded(counts.drafted, positions), watched),
+            drafted_at=_drafted_at(padded(counts.drafted, positions), watched),
             conditional_at=conditional,
             trials_at=trials,
             # A position that nothing reaches although it was watched for is known to be hopeless.
@@ -116,6 +95,7 @@ class DiscountedSurvival:
             watched_positions=self.watched_positions,
             drifted=self.drifted,
         )
+        return self.classes.mixed(pool)
 
 
 def _conditionals(accepted: tuple[float, ...], reached: tuple[float, ...]) -> tuple[float, ...]:
@@ -142,7 +122,7 @@ def counts_of(observation: Observation) -> PositionCounts | None:
         shadow = observation.shadow
         return _counts(float(shadow.drafts), shadow.accepted_at, shadow.drafted_at, len(shadow.accepted_at))
     if observation.cells is not None:
-        return _total(tuple(_cell_counts(cell) for cell in observation.cells))
+        return total(tuple(_cell_counts(cell) for cell in observation.cells))
     stock = observation.stock
     if stock is not None and stock.drafts is not None and stock.accepted_at is not None:
         # vLLM does not export the drafted tokens by position; their mean serves every position.
@@ -162,17 +142,13 @@ def _cell_counts(cell: CellDelta) -> PositionCounts:
 def _counts(
     drafts: float, accepted_at: tuple[float, ...], drafted_at: tuple[float, ...], positions: int
 ) -> PositionCounts:
-    accepted = _padded(accepted_at, positions)
+    accepted = padded(accepted_at, positions)
     return PositionCounts(
         reached=(drafts, *accepted[:-1]) if positions else (),
         accepted=accepted,
-        drafted=_padded(drafted_at, positions),
+        drafted=padded(drafted_at, positions),
         watched=(drafts,) * positions,
     )
-
-
-def _total(parts: tuple[PositionCounts, ...]) -> PositionCounts:
-    return reduce(PositionCounts.plus, parts) if parts else PositionCounts()
 
 
 def _splits(past: PositionCounts, recent: tuple[PositionCounts, ...]) -> Iterator[tuple[Trials, Trials]]:
@@ -186,16 +162,4 @@ def _splits(past: PositionCounts, recent: tuple[PositionCounts, ...]) -> Iterato
 
 
 def _plus(a: _Counted, b: _Counted) -> _Counted:
-    return _sum(a[0], b[0]), _sum(a[1], b[1])
-
-
-def _padded(values: tuple[float, ...], positions: int) -> tuple[float, ...]:
-    """Exactly so many, with 0 for what was not counted."""
-    return (*map(float, values[:positions]), *((0.0,) * (positions - len(values))))
-
-
-def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-    """Position by position; what only the longer one has stays as it is."""
-    if len(a) < len(b):
-        a, b = b, a
-    return (*map(add, a, b), *a[len(b) :])
+    return summed(a[0], b[0]), summed(a[1], b[1])

@@ -5,11 +5,20 @@ from __future__ import annotations
 from operator import attrgetter, sub
 from typing import Any, TypeVar
 
+from specctl.contract.classes import TrafficClass
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.observe.stock import StockCounters
-from specctl.types import CellDelta, ShadowDelta, StockDelta
+from specctl.types import CellDelta, ClassDelta, ShadowDelta, StockDelta
 
-__all__ = ["CellKey", "CounterReset", "cell_deltas", "cell_key", "shadow_delta", "stock_delta"]
+__all__ = [
+    "CellKey",
+    "CounterReset",
+    "cell_deltas",
+    "cell_key",
+    "class_deltas",
+    "shadow_delta",
+    "stock_delta",
+]
 
 _COUNTS = (
     "steps",
@@ -65,6 +74,26 @@ def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None
     )
 
 
+def class_deltas(before: Telemetry, after: Telemetry) -> tuple[ClassDelta, ...] | None:
+    """Classes that gained request-steps or decode now; None where the plugin does not tell them.
+
+    A class comes and goes while the engine lives. One whose counters fell, or that tells what cannot be, is
+    left out alone: what it did in the interval is not known.
+    """
+    if after.classes is None or before.classes is None or before.boot_id != after.boot_id:
+        return None
+    old = {one.key: one for one in before.classes}
+    deltas = []
+    for one in after.classes:
+        try:
+            delta = _class_delta(old.get(one.key), one)
+        except CounterReset:
+            continue
+        if (delta.request_steps or delta.decoding) and _is_possible(delta):
+            deltas.append(delta)
+    return tuple(deltas)
+
+
 def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
     """A counter that is missing on one side is None. Raises CounterReset when one fell."""
 
@@ -104,6 +133,33 @@ def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta
         drafted_at=_rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at),
         accepted_at=_rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at),
         **gains,
+    )
+
+
+def _class_delta(before: TrafficClass | None, after: TrafficClass) -> ClassDelta:
+    def rises(name: str) -> tuple[int, ...]:
+        return _rises(name, () if before is None else getattr(before, name), getattr(after, name))
+
+    return ClassDelta(
+        key=after.key,
+        decoding=after.decoding,
+        request_steps=_rise(
+            "request_steps", 0 if before is None else before.request_steps, after.request_steps
+        ),
+        watched_at=rises("watched_at"),
+        drafted_at=rises("drafted_at"),
+        reached_at=rises("reached_at"),
+        accepted_at=rises("accepted_at"),
+    )
+
+
+def _is_possible(delta: ClassDelta) -> bool:
+    parts = (delta.watched_at, delta.drafted_at, delta.reached_at, delta.accepted_at)
+    if len({len(part) for part in parts}) != 1:
+        return False
+    return all(
+        accepted <= min(reached, drafted) and max(reached, drafted) <= watched <= delta.request_steps
+        for watched, drafted, reached, accepted in zip(*parts, strict=True)
     )
 
 

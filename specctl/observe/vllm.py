@@ -14,9 +14,9 @@ from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.errors import TargetError
 from specctl.http_client import HttpClient, Response
-from specctl.observe.counters import CounterReset, cell_deltas, shadow_delta, stock_delta
+from specctl.observe.counters import CounterReset, cell_deltas, class_deltas, shadow_delta, stock_delta
 from specctl.observe.stock import StockCounters, parse_stock_metrics
-from specctl.types import CellDelta, Observation, ShadowDelta, StockDelta
+from specctl.types import CellDelta, ClassDelta, Observation, ShadowDelta, StockDelta
 
 __all__ = ["VllmObserver"]
 
@@ -27,6 +27,9 @@ TABLE_INTERVAL_S = 10.0
 PLUGIN_RECHECK_S = 60.0
 
 _Message = TypeVar("_Message", bound=BaseModel)
+_Difference = tuple[
+    float | None, tuple[CellDelta, ...] | None, ShadowDelta | None, tuple[ClassDelta, ...] | None
+]
 
 
 class VllmObserver:
@@ -69,7 +72,7 @@ class VllmObserver:
                 raise TargetError(f"{self._client.target}: restarted without the plugin")
             self._capabilities = capabilities = fresh
             gaps.append("the engine restarted")
-        interval_s, cells, shadow = self._difference(now_s, telemetry, gaps)
+        interval_s, cells, shadow, classes = self._difference(now_s, telemetry, gaps)
         applied = await self._read_table(now_s, telemetry, gaps)
         _, stock = await self._read_stock(now_s, gaps, required=False)
         return Observation(
@@ -82,6 +85,7 @@ class VllmObserver:
             applied=applied,
             cells=cells,
             shadow=shadow,
+            classes=classes,
             stock=stock,
             running=None if telemetry is None else telemetry.running,
             waiting=None if telemetry is None else telemetry.waiting,
@@ -114,21 +118,19 @@ class VllmObserver:
             gaps=tuple(gaps),
         )
 
-    def _difference(
-        self, now_s: float, telemetry: Telemetry | None, gaps: list[str]
-    ) -> tuple[float | None, tuple[CellDelta, ...] | None, ShadowDelta | None]:
+    def _difference(self, now_s: float, telemetry: Telemetry | None, gaps: list[str]) -> _Difference:
         before = self._telemetry
         if telemetry is not None:
             self._telemetry = (now_s, telemetry)
         if before is None or telemetry is None or now_s <= before[0]:
-            return None, None, None
+            return None, None, None, None
         try:
             cells = cell_deltas(before[1], telemetry)
             shadow = shadow_delta(before[1].shadow, telemetry.shadow)
         except CounterReset as reset:
             gaps.append(str(reset))
-            return None, None, None
-        return now_s - before[0], cells, shadow
+            return None, None, None, None
+        return now_s - before[0], cells, shadow, class_deltas(before[1], telemetry)
 
     async def _read_capabilities(self) -> Capabilities | None:
         """None on a server without the plugin."""

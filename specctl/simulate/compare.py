@@ -19,7 +19,7 @@ from specctl.simulate.engine import Series, SimulatedEngine, fitting
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import Trace
 
-__all__ = ["ArmResult", "Comparison", "capacity_s", "compare", "simulate"]
+__all__ = ["ArmResult", "Comparison", "capacity_s", "compare", "quiet_daemon", "simulate"]
 
 OFF, CLAIRVOYANT = static_name(0), "clairvoyant"
 MINUTE_S = 60.0
@@ -105,7 +105,7 @@ def compare(
     Ratios need the arms "off" and "clairvoyant" and at least one static number.
     """
     results = []
-    with _quiet_daemon():
+    with quiet_daemon():
         for arm in arms:
             told(arm.name)
             results.append(simulate(trace, profile, scenario, arm, seed=seed))
@@ -117,7 +117,7 @@ def compare(
 
 
 @contextmanager
-def _quiet_daemon() -> Iterator[None]:
+def quiet_daemon() -> Iterator[None]:
     """The daemon's log of a simulated target is not news."""
     daemon = logging.getLogger("specctl.controller")
     level = daemon.level

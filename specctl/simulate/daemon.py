@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine_profile import EngineProfile
 from specctl.metrics.exporter import Exporter
-from specctl.observe.counters import cell_deltas
+from specctl.observe.counters import cell_deltas, class_deltas
 from specctl.policy.models import AnyPolicy
 from specctl.simulate import state as at
+from specctl.simulate.classes import EngineClasses
 from specctl.simulate.engine import SimulatedEngine
 from specctl.types import Decision, Observation
 
@@ -37,6 +38,7 @@ TARGET = "simulated"
 LEASE_MAX_S = 3600.0
 ROWS_MAX = 64
 LOG_STEPS = 512
+ClassesTold = Literal["none", "contexts", "kinds"]
 _Result = TypeVar("_Result")
 
 
@@ -92,12 +94,18 @@ class _Observer:
     """Builds what ``specctl.observe.vllm`` builds, from the same counters, without HTTP."""
 
     def __init__(
-        self, engine: SimulatedEngine, capabilities: Capabilities, live: LiveTable, counters: StepCounters
+        self,
+        engine: SimulatedEngine,
+        capabilities: Capabilities,
+        live: LiveTable,
+        counters: StepCounters,
+        classes: EngineClasses | None,
     ) -> None:
         self._engine = engine
         self._capabilities = capabilities
         self._live = live
         self._counters = counters
+        self._classes = classes
         self._before: tuple[float, Telemetry] | None = None
 
     async def observe(self) -> Observation:
@@ -113,6 +121,7 @@ class _Observer:
             capabilities=self._capabilities,
             applied=self._live.read(),
             cells=cell_deltas(before[1], telemetry) if before is not None and has_past else None,
+            classes=class_deltas(before[1], telemetry) if before is not None and has_past else None,
             running=telemetry.running,
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
@@ -136,6 +145,9 @@ class _Observer:
             decoding=self._engine.decode_batch,
             kv_cache_used_ratio=float(counts[at.KV_USED]) / self._engine.profile.scheduler.kv_tokens,
             cells=self._counters.cells(),
+            classes=None
+            if self._classes is None
+            else self._classes.counters.told(is_idle=not counts[at.RUNNING]),
         )
 
 
@@ -167,15 +179,24 @@ class Autotune:
     """``specctl autotune`` with one policy, looking every ``poll_interval_s`` of virtual time.
 
     Starts from the most drafts that the server was started for, as a server without a table of its own does.
-    A look takes no time, and a step that is under way is counted when it has ended.
+    A look takes no time, and a step that is under way is counted when it has ended. ``classes``: how the
+    engine tells traffic apart: "none" (as older plugins), "contexts", or also by the scenario's "kinds".
     """
 
     log_steps = LOG_STEPS
 
-    def __init__(self, name: str, policy: AnyPolicy, profile: EngineProfile | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        policy: AnyPolicy,
+        profile: EngineProfile | None = None,
+        *,
+        classes: ClassesTold = "contexts",
+    ) -> None:
         """``profile``: what the daemon takes for the server's costs to begin with; None: it learns them."""
         self.name = name
         self._profile = profile
+        self._classes_told = classes
         self.poll_interval_s = policy.poll_interval_s
         self._policy = policy
         self.decisions: list[Decision] = []
@@ -186,10 +207,12 @@ class Autotune:
         most = engine.profile.num_speculative_tokens_max
         self.live = LiveTable(self._capabilities, uniform_rows(most), lambda: engine.now_s)
         self.counters = StepCounters(DecodeBatchBuckets(self._capabilities.decode_batch_max), most)
+        told = self._classes_told
+        self.classes = None if told == "none" else EngineClasses(engine, has_kinds=told == "kinds")
         clock = _Clock(engine)
         self._loop = TargetLoop(
             TARGET,
-            _Observer(engine, self._capabilities, self.live, self.counters),
+            _Observer(engine, self._capabilities, self.live, self.counters, self.classes),
             _Actuator(self.live),
             _Source(self._policy),
             owner="simulated",
@@ -236,7 +259,7 @@ class Autotune:
         floats = engine.log.floats[: counts[at.LOGGED]].tolist()
         accepted = engine.log.accepted[: counts[at.LOGGED_REQUESTS]].tolist()
         first = 0
-        for (drafts, batch, emitted, context, prefill), (step_s, draft_s) in zip(
+        for (drafts, batch, emitted, context, prefill), (step_s, draft_s, ended_s) in zip(
             integers, floats, strict=True
         ):
             record = StepRecord(
@@ -251,6 +274,9 @@ class Autotune:
                 verify_s=step_s - draft_s,
             )
             self.counters.add(record)
+            if self.classes is not None:
+                members = engine.log.requests[first : first + batch]
+                self.classes.count(drafts, members, accepted[first : first + batch], ended_s)
             first += batch
         engine.clear_log()
 

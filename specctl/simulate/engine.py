@@ -51,7 +51,9 @@ class SimulatedEngine:
     ) -> None:
         self.profile = profile
         kind = np.zeros(len(trace), np.int64)
-        classes_of(seed, scenario.shares, kind)
+        shares, row = scenario.shares_at(trace.arrival_s)
+        classes_of(seed, shares, row, kind)
+        self.class_names = tuple(one.name for one in scenario.classes)
         self.requests = new_requests(trace, kind)
         self.server = new_server(profile, len(trace), seed)
         positions = profile.num_speculative_tokens_max

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specctl.model_file import load_model
 
-__all__ = ["AcceptanceClass", "AcceptancePoint", "Scenario", "load_scenario"]
+__all__ = ["AcceptanceClass", "AcceptancePoint", "MixPoint", "Scenario", "load_scenario"]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 BIN_S = 0.5
@@ -49,6 +49,15 @@ class AcceptanceClass(BaseModel):
         return self
 
 
+class MixPoint(BaseModel):
+    """The classes' shares of the requests that arrive from ``from_s`` on."""
+
+    model_config = STRICT
+
+    from_s: float = Field(ge=0, le=DAY_S)
+    shares: tuple[_Chance, ...] = Field(min_length=1, max_length=16, description="in the classes' order")
+
+
 class Scenario(BaseModel):
     """Classes and their laws. ``between``: what holds between two points; ``repeat_s``: starts anew after
     it."""
@@ -59,20 +68,40 @@ class Scenario(BaseModel):
     between: Literal["step", "line"] = "step"
     repeat_s: float | None = Field(default=None, gt=0, le=DAY_S)
     classes: tuple[AcceptanceClass, ...] = Field(min_length=1, max_length=16)
+    mix: tuple[MixPoint, ...] = Field(
+        default=(), max_length=64, description="in place of the classes' share; it steps, and starts anew too"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         total = sum(one.share for one in self.classes)
         if not math.isclose(total, 1.0, abs_tol=1e-6):
             raise ValueError(f"classes: expected shares that add up to 1, got {total:g}")
-        latest = max(one.points[-1].from_s for one in self.classes)
+        for point in self.mix:
+            if len(point.shares) != len(self.classes) or not math.isclose(
+                sum(point.shares), 1.0, abs_tol=1e-6
+            ):
+                raise ValueError(
+                    f"mix: expected {len(self.classes)} shares that add up to 1, got {point.shares}"
+                )
+        times = [point.from_s for point in self.mix]
+        if times and (times[0] != 0 or any(late <= early for early, late in pairwise(times))):
+            raise ValueError(f"mix: expected from_s rising from 0, got {times}")
+        latest = max(*(one.points[-1].from_s for one in self.classes), *times, 0.0)
         if self.repeat_s is not None and latest > self.repeat_s:
             raise ValueError(f"repeat_s: expected at least the last from_s {latest:g}, got {self.repeat_s:g}")
         return self
 
-    @property
-    def shares(self) -> npt.NDArray[np.float64]:
-        return np.array([one.share for one in self.classes])
+    def shares_at(
+        self, arrival_s: npt.NDArray[np.float64]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Rows of shares by class, and which row is that of each arrival."""
+        if not self.mix:
+            return np.array([[one.share for one in self.classes]]), np.zeros(len(arrival_s), np.int64)
+        times = arrival_s if self.repeat_s is None else arrival_s % self.repeat_s
+        starts = np.array([point.from_s for point in self.mix])
+        rows = np.searchsorted(starts, times, side="right") - 1
+        return np.array([point.shares for point in self.mix]), rows.astype(np.int64)
 
     def grid(self, positions: int) -> npt.NDArray[np.float64]:
         """[bin of BIN_S seconds, class, position]: the law; times over the last bin take it, or wrap."""
@@ -89,6 +118,9 @@ class Scenario(BaseModel):
             for point in one["points"]:
                 point["from_s"] /= speed
             one["points"] = [point for point in one["points"] if point["from_s"] <= DAY_S]
+        for point in told["mix"]:
+            point["from_s"] /= speed
+        told["mix"] = [point for point in told["mix"] if point["from_s"] <= DAY_S]
         if self.repeat_s is not None:
             told["repeat_s"] = min(self.repeat_s / speed, DAY_S)
         return Scenario.model_validate(told)

@@ -30,7 +30,7 @@ REQUEST, CONTEXT, PREFILL, PAIR, UNGRAPHED, JITTER, DRAFT_BASE, DRAFT_REQUEST, D
 MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, GRAPH_TOKENS, DRAFTS_MAX, SEED = range(7)
 # Columns of Log.integers and Log.floats.
 LOG_DRAFTS, LOG_BATCH, LOG_EMITTED, LOG_CONTEXT, LOG_PREFILL = range(5)
-LOG_STEP_S, LOG_DRAFT_S = range(2)
+LOG_STEP_S, LOG_DRAFT_S, LOG_ENDED_S = range(3)
 
 
 class Requests(NamedTuple):
@@ -78,6 +78,7 @@ class Log(NamedTuple):
     integers: Ints  # [step, LOG_*]
     floats: Floats  # [step, LOG_*]
     accepted: npt.NDArray[np.int8]  # by decoding request, step after step
+    requests: Ints  # which request that is
 
 
 def new_requests(trace: Trace, kind: Ints) -> Requests:
@@ -141,4 +142,10 @@ def new_costs(profile: EngineProfile) -> Costs:
 
 
 def new_log(steps: int, max_num_seqs: int) -> Log:
-    return Log(np.zeros((steps, 5), np.int64), np.zeros((steps, 2)), np.zeros(steps * max_num_seqs, np.int8))
+    members = steps * max_num_seqs
+    return Log(
+        np.zeros((steps, 5), np.int64),
+        np.zeros((steps, 3)),
+        np.zeros(members, np.int8),
+        np.zeros(members, np.int64),
+    )

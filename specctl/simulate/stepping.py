@@ -31,6 +31,7 @@ from specctl.simulate.state import (
     LOG_DRAFT_S,
     LOG_DRAFTS,
     LOG_EMITTED,
+    LOG_ENDED_S,
     LOG_PREFILL,
     LOG_STEP_S,
     LOGGED,
@@ -77,12 +78,12 @@ def uniform(seed, first, second):
 
 
 @njit(cache=True)
-def classes_of(seed, shares, kind):
-    """Draw the class of every request."""
+def classes_of(seed, shares, row, kind):
+    """Draw the class of every request r from its shares[row[r]]."""
     for r in range(kind.size):
         luck, k = uniform(seed, r, _CLASS_STREAM), 0
-        while k < shares.size - 1 and luck >= shares[k]:
-            luck -= shares[k]
+        while k < shares.shape[1] - 1 and luck >= shares[row[r], k]:
+            luck -= shares[row[r], k]
             k += 1
         kind[r] = k
 
@@ -158,6 +159,7 @@ def _finish_step(requests, server, drafts, conditional, log):
             counts[ACCEPTED] += accepted
             if log.floats.shape[0]:
                 log.accepted[counts[LOGGED_REQUESTS]] = accepted
+                log.requests[counts[LOGGED_REQUESTS]] = r
                 counts[LOGGED_REQUESTS] += 1
             tokens = min(accepted + 1, requests.output[r] - requests.emitted[r])
             requests.emitted[r] += tokens
@@ -198,7 +200,7 @@ def _account(server, batch, drafts, step_s, best_tokens, values):
 
 
 @njit(cache=True)
-def _write(log, counts, drafts, batch, emitted, context, prefill, step_s, draft_s):
+def _write(log, counts, now_s, drafts, batch, emitted, context, prefill, step_s, draft_s):
     if log.floats.shape[0] == 0 or batch == 0:
         return
     at = counts[LOGGED]
@@ -209,6 +211,7 @@ def _write(log, counts, drafts, batch, emitted, context, prefill, step_s, draft_
     log.integers[at, LOG_PREFILL] = prefill
     log.floats[at, LOG_STEP_S] = step_s
     log.floats[at, LOG_DRAFT_S] = draft_s
+    log.floats[at, LOG_ENDED_S] = now_s
     counts[LOGGED] += 1
 
 
@@ -236,7 +239,7 @@ def _step(requests, server, law, costs, table, by_scheduled, log, members, value
     sums[EMITTED_TOKENS] += by_decode + by_prefill
     _account(server, batch, drafts, step_s, best_tokens, values)
     draft_s = draft_seconds(costs.scalars, batch, drafts)
-    _write(log, counts, drafts, batch, by_decode, context, prefill, step_s, draft_s)
+    _write(log, counts, sums[NOW], drafts, batch, by_decode, context, prefill, step_s, draft_s)
 
 
 @njit(cache=True)

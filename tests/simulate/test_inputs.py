@@ -198,6 +198,8 @@ def test_files_that_are_no_yaml_and_names_that_are_not_known_are_refused(tmp_pat
     path.write_text("a: [")
     with pytest.raises(SimulationInputError, match="expected YAML or JSON"):
         load_scenario(path)
-    with pytest.raises(SimulationInputError, match=r"shipped scenarios \(drifting, phase-changing, steady\)"):
+    with pytest.raises(
+        SimulationInputError, match=r"shipped scenarios \(alternating-mix, drifting, phase-changing, steady\)"
+    ):
         find_file("nothing", "scenarios")
     assert find_file("steady", "scenarios").name == "steady.yaml"

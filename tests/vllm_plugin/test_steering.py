@@ -20,10 +20,11 @@ class Engine:
         self.is_async = is_async
         self.waiting = []
         self.told = {}
+        self.new = [SimpleNamespace(req_id="r")]
         monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
         self.request = SimpleNamespace(
             request_id="r", num_computed_tokens=10, num_prompt_tokens=5, num_tokens=11, num_output_tokens=6,
-            spec_token_ids=[1] * TOKENS, sampling_params=None,
+            spec_token_ids=[1] * TOKENS, sampling_params=None, lora_request=None, cache_salt=None,
         )  # fmt: skip
         speculative = SimpleNamespace(method="ngram_gpu", num_speculative_tokens=TOKENS)
         model = SimpleNamespace(served_model_name="m", model="m", max_model_len=100)
@@ -49,7 +50,9 @@ class Engine:
         output = SimpleNamespace(
             num_scheduled_tokens={"r": len(drafts) + 1},
             scheduled_spec_decode_tokens={"r": drafts} if drafts else {},
+            scheduled_new_reqs=self.new,
         )
+        self.new = []
         self.steering.after_schedule(output)
         self.request.spec_token_ids = [7] * output.num_spec_tokens_to_schedule
         return output

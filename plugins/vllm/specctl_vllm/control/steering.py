@@ -29,6 +29,7 @@ from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_seconds import device_seconds_of
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.service import handle
+from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env
 from specctl_vllm.report import WorkerReport
@@ -112,6 +113,7 @@ class Steering:
         self._counters = StepCounters(
             DecodeBatchBuckets(self.capabilities.decode_batch_max), config.num_speculative_tokens
         )
+        self._classes = RequestClasses(config.num_speculative_tokens)
         self._proposed = config.num_speculative_tokens
         """num_speculative_tokens that the drafts now waiting were made with."""
         self._verified = config.num_speculative_tokens
@@ -161,6 +163,8 @@ class Steering:
         step = self._step
         scheduled = scheduler_output.num_scheduled_tokens
         drafts = scheduler_output.scheduled_spec_decode_tokens
+        for new in scheduler_output.scheduled_new_reqs:
+            self._classes.arrived(self._requests[new.req_id], step.started_s)
         if self._all_decode(step, scheduled, drafts):
             next_decoding = len(scheduled)
             next_context_tokens = step.context_tokens + sum(scheduled.values())
@@ -257,6 +261,7 @@ class Steering:
             decoding=self._decoding if scheduler.running else 0,
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
             cells=self._counters.cells(),
+            classes=self._classes.counters.told(is_idle=not scheduler.running),
             shadow=self._shadow,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
@@ -289,6 +294,10 @@ class Steering:
                 verify_s=report.verify_s if report is not None else 0.0,
             )
         )
+        if step.ended_s >= self._classes.counters.due_s:
+            self._classes.count(
+                step.num_speculative_tokens, step.requests, step.drafted, step.accepted, step.ended_s
+            )
 
     def _allowed(self, decoding: int, context_tokens: int) -> int:
         if self._is_guarded():

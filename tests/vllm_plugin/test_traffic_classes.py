@@ -1,0 +1,70 @@
+"""A request's traffic class; the names that it goes by in vLLM are the canary's matter."""
+
+from types import SimpleNamespace
+
+import pytest
+from specctl_vllm.control.traffic_classes import RequestClasses, class_key, kind_of
+
+from specctl.contract.classes import ClassKey
+
+
+def sampling(extra):
+    return SimpleNamespace(extra_args=extra)
+
+
+def request(prompt_tokens=10, salt=None, extra_args=None):
+    return SimpleNamespace(
+        num_prompt_tokens=prompt_tokens,
+        num_computed_tokens=0,
+        sampling_params=sampling(extra_args),
+        lora_request=None,
+        cache_salt=salt,
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "kind"),
+    [
+        ({"specctl_kind": "code"}, "code"),
+        ({"specctl_kind": "Not this"}, ""),
+        ({"specctl_kind": 3}, ""),
+        ({"other": "code"}, ""),
+        (None, ""),
+    ],
+)
+def test_a_request_may_name_its_kind(extra, kind):
+    assert kind_of(sampling(extra)) == kind
+    assert class_key(request(extra_args=extra)).kind == kind
+
+
+def test_requests_without_sampling_have_no_kind():
+    assert kind_of(None) == ""
+
+
+def test_the_salt_is_not_told():
+    key = class_key(request(salt="tenant-secret"))
+    assert key.namespace
+    assert "tenant-secret" not in key.namespace
+    assert key != class_key(request(salt="another"))
+    assert class_key(request()) == ClassKey("", "", 1024)
+
+
+def test_long_namespaces_are_cut_to_a_digest():
+    adapted = request()
+    adapted.lora_request = SimpleNamespace(lora_name="x" * 500)
+    assert len(class_key(adapted).namespace) == 32
+
+
+def test_a_request_moves_on_as_its_context_grows():
+    classes = RequestClasses(3)
+    grown, short = request(prompt_tokens=1000), request()
+    for one in (grown, short):
+        classes.arrived(one, 0.0)
+    for step in range(6):
+        grown.num_computed_tokens = 1000 + 10 * step
+        classes.count(3, [grown, short], [3, 3], [2, 0], float(step))
+    seen = {one.context_to_tokens: one for one in classes.counters.told(is_idle=False)}
+    assert seen.keys() == {1024, 4096}
+    assert (seen[1024].request_steps, seen[4096].request_steps) == (6 + 4, 2)
+    assert (seen[1024].decoding, seen[4096].decoding) == (1, 1)
+    assert seen[4096].accepted_at == (2, 2, 0)
