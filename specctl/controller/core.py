@@ -57,6 +57,8 @@ def _decide(
     if survival.drifted:
         # What held the last settings in place no longer holds.
         state = replace(state, changed_s={})
+    if policy.is_learned:
+        candidates = _within_reach(candidates, survival, present)
     batches = active_batches(observation)
     probe = state.schedule.running
     base = dict(present)
@@ -93,6 +95,16 @@ def _survival(
         return estimate
     nothing = (0.0,) * positions
     return SurvivalEstimate(nothing, (1.0,) * positions, nothing, nothing, 0)
+
+
+def _within_reach(
+    candidates: tuple[int, ...], survival: SurvivalEstimate, present: dict[int, int]
+) -> tuple[int, ...]:
+    """Without values far above the positions with trials: a step up may not rest on guesses alone."""
+    if not survival.trials:
+        return candidates
+    reach = max(2 * survival.measured_positions + 1, *present.values())
+    return tuple(value for value in candidates if value <= reach)
 
 
 def _capped(choices: list[BucketChoice]) -> list[BucketChoice]:

@@ -138,12 +138,12 @@ def _log_ratio_vars(survival: SurvivalEstimate, tokens: _Tokens, other: int) -> 
     = 1 - T_j / T_k, and 0 from k on; q_j has the variance q_j (1 - q_j) / (trials + 1). So each k is a sum
     over j of (tail at k - tail at other)^2 x (1 - q_j) / q_j / (trials + 1), which falls into three parts:
     below both values it is T_j^2 (1 / T_k - 1 / T_other)^2, between them the larger one's tail squared,
-    above both 0.
+    above both 0. Positions without trials count as their guess: a step up is short, and tells the next look.
     """
     emitted = tokens.emitted
     weights = [
-        (1.0 - q) / q / (trials + 1.0) if q > 0 else 0.0
-        for q, trials in zip(survival.conditional_at, survival.trials_at, strict=True)
+        (1.0 - q) / q / (trials + 1.0) if q > 0 and j < survival.measured_positions else 0.0
+        for j, (q, trials) in enumerate(zip(survival.conditional_at, survival.trials_at, strict=True))
     ]
     below = list(accumulate((w * t * t for w, t in zip(weights, emitted, strict=False)), initial=0.0))
     at_other = 1.0 / emitted[other]

@@ -1,7 +1,9 @@
 """Bounded probes: a short excursion of the busy bucket to a setting whose cost or acceptance is unknown.
 
-Share of time at most ``share_max_ratio``; the wait doubles while probes change nothing, and starts again when
-the acceptance drifts. A probe that met no draft at all is not counted: it is repeated soon.
+A probe has a price, the share of the bucket's tokens that it is expected to lose while it runs, and the wait
+after it is so long that all of them lose at most ``share_max_ratio``. The wait doubles while probes change
+nothing, and starts again when the acceptance drifts. A probe that met no draft at all is not counted: it is
+repeated soon.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ __all__ = ["end_probe", "followed", "hastened", "is_over", "shortest_interval_s"
 OVERTIME = 3.0
 # Wait after a probe without a single draft, in lengths of a probe.
 EMPTY_WAIT = 4.0
+# However little a probe loses, so many lengths of it pass before the next.
+SHORTEST_WAIT = 5.0
+# Of a setting with an unknown cost, as a share of the tokens.
+UNKNOWN_PRICE = 0.5
 
 
 def followed(probe: Probe, observation: Observation) -> Probe:
@@ -42,10 +48,11 @@ def is_over(probe: Probe, exploration: Exploration, time_s: float) -> bool:
     )
 
 
-def shortest_interval_s(exploration: Exploration) -> float:
-    return (
-        exploration.probe_s / exploration.share_max_ratio if exploration.share_max_ratio > 0 else float("inf")
-    )
+def shortest_interval_s(exploration: Exploration, price_ratio: float) -> float:
+    """Between two probes that are expected to lose ``price_ratio`` of the tokens while they run."""
+    if exploration.share_max_ratio <= 0:
+        return float("inf")
+    return exploration.probe_s * max(price_ratio / exploration.share_max_ratio, SHORTEST_WAIT)
 
 
 def end_probe(
@@ -53,15 +60,23 @@ def end_probe(
 ) -> ProbeSchedule:
     if schedule.running is not None and schedule.running.is_empty and not has_paid:
         return replace(schedule, running=None, next_s=time_s + EMPTY_WAIT * exploration.probe_s)
-    shortest_s = shortest_interval_s(exploration)
+    price = schedule.price_ratio if schedule.running is None else schedule.running.price_ratio
+    shortest_s = shortest_interval_s(exploration, price)
     doubled_s = min(max(2.0 * schedule.interval_s, shortest_s), max(exploration.interval_max_s, shortest_s))
     interval_s = shortest_s if has_paid else doubled_s
-    return replace(schedule, running=None, next_s=time_s + interval_s, interval_s=interval_s, ended_s=time_s)
+    return replace(
+        schedule,
+        running=None,
+        next_s=time_s + interval_s,
+        interval_s=interval_s,
+        ended_s=time_s,
+        price_ratio=price,
+    )
 
 
 def hastened(schedule: ProbeSchedule, exploration: Exploration) -> ProbeSchedule:
-    """The traffic has changed: the next probe comes as soon as the share of time allows."""
-    soonest_s = schedule.ended_s + shortest_interval_s(exploration)
+    """The traffic has changed: the next probe comes as soon as its price allows."""
+    soonest_s = schedule.ended_s + shortest_interval_s(exploration, schedule.price_ratio)
     return replace(schedule, interval_s=0.0, next_s=min(schedule.next_s, soonest_s))
 
 
@@ -78,23 +93,43 @@ def start_probe(
     wanted = _what_to_probe(forecast, survival)
     if wanted is None:
         return schedule
-    probe = Probe(forecast.decode_batch_to, wanted, forecast.present_num_speculative_tokens, time_s)
-    return replace(schedule, running=probe)
+    price = _price(forecast, wanted)
+    if time_s < schedule.ended_s + shortest_interval_s(exploration, price):
+        return schedule
+    present = forecast.present_num_speculative_tokens
+    return replace(schedule, running=Probe(forecast.decode_batch_to, wanted, present, time_s, price))
 
 
 def _what_to_probe(forecast: BucketForecast, survival: SurvivalEstimate) -> int | None:
     present = forecast.present_num_speculative_tokens
     values = [candidate.num_speculative_tokens for candidate in forecast.candidates]
-    highest = values[-1]
     off = forecast.candidate(0)
     if present > 0 and off is not None and not off.is_cost_measured:
         return 0
-    if min(survival.measured_positions, survival.watched_positions) < highest and present < highest:
-        return highest
+    above = [value for value in values if value > present]
+    if present == 0 and survival.watched_positions == 0 and above:
+        # Nothing is drafted, so nothing is told: the least that tells something.
+        return above[0]
+    if above and min(survival.measured_positions, survival.watched_positions) < above[-1]:
+        return next((value for value in above if value > 2 * present), above[-1])
     unknown = [c for c in forecast.candidates if c.step_s is None and c.num_speculative_tokens != present]
     if unknown and _could_pay(forecast):
         return unknown[-1].num_speculative_tokens
     return None
+
+
+def _price(forecast: BucketForecast, num_speculative_tokens: int) -> float:
+    """Share of the bucket's tokens per second that a setting is expected to lose against the present one.
+
+    Off with an unknown cost loses at most the drafts' tokens: its steps take no longer.
+    """
+    present = forecast.candidate(forecast.present_num_speculative_tokens)
+    wanted = forecast.candidate(num_speculative_tokens)
+    if present is None or wanted is None:
+        return 1.0
+    if present.tokens_per_s and wanted.tokens_per_s:
+        return max(1.0 - wanted.tokens_per_s / present.tokens_per_s, 0.0)
+    return 1.0 - 1.0 / present.tokens_per_request_step if num_speculative_tokens == 0 else UNKNOWN_PRICE
 
 
 def _could_pay(forecast: BucketForecast) -> bool:

@@ -15,13 +15,15 @@ __all__ = ["ControllerState", "Probe", "ProbeSchedule"]
 class Probe:
     """An excursion that runs now in one bucket. ``resume``: the value it came from.
 
-    ``steps`` and ``drafted_tokens``: what its bucket did at its value so far.
+    ``steps`` and ``drafted_tokens``: what its bucket did at its value so far. ``price_ratio``: share of the
+    bucket's tokens that it was expected to lose while it runs.
     """
 
     bucket_to: int
     num_speculative_tokens: int
     resume_num_speculative_tokens: int
     started_s: float
+    price_ratio: float = 1.0
     steps: int = 0
     drafted_tokens: int = 0
 
@@ -35,13 +37,15 @@ class Probe:
 class ProbeSchedule:
     """``interval_s``: the last wait, doubled after every probe that changed nothing; 0 before the first.
 
-    ``ended_s``: end of the last probe. ``bucket_to``: the busiest bucket of the last tick with traffic.
+    ``ended_s``, ``price_ratio``: of the last probe. ``bucket_to``: the busiest bucket of the last tick with
+    traffic.
     """
 
     running: Probe | None = None
     next_s: float = 0.0
     interval_s: float = 0.0
     ended_s: float = float("-inf")
+    price_ratio: float = 1.0
     bucket_to: int | None = None
 
 

@@ -22,6 +22,8 @@ __all__ = ["ProfiledStepCost"]
 HALF_LIFE_S = 60.0
 PRIOR_STEPS = 30.0
 STEPS_MIN = 5.0
+# From here on the profile has stood the test on this server, for settings without steps as well.
+SERVER_STEPS_MIN = 50.0
 # What a stall (another process, a compile) may pull a mean by.
 OUTLIER_RATIO = 3.0
 # Share by which a profile's seconds are usually off, where it does not tell.
@@ -101,6 +103,7 @@ class ProfiledStepCost:
     loads: Mapping[int, _Load] = field(default_factory=dict)
     ratios: Mapping[int, float] = field(default_factory=dict)
     server_ratio: float = 1.0
+    server_steps: float = 0.0
     is_refuted: bool = False
     learned: DiscountedStepCost = field(default_factory=DiscountedStepCost)
 
@@ -119,13 +122,14 @@ class ProfiledStepCost:
             if not cell.has_prefill:
                 key = (cell.decode_batch_to, cell.num_speculative_tokens)
                 cells[key] = cells.get(key, _Sums()).plus(self._sums_of(cell))
-        server_ratio, ratios, is_refuted = _levels(cells)
+        server, ratios, is_refuted = _levels(cells)
         return replace(
             self,
             cells=cells,
             loads=loads,
             ratios=ratios,
-            server_ratio=server_ratio,
+            server_ratio=server.ratio(1.0),
+            server_steps=server.steps,
             is_refuted=self.is_refuted or is_refuted,
             learned=learned,
         )
@@ -150,51 +154,44 @@ class ProfiledStepCost:
             return self.learned.step_costs(bucket_to, decode_batch, verified_tokens)
         load = self.loads.get(bucket_to, _NO_LOAD)
         context = decode_batch * load.context_tokens / max(load.request_steps, 1.0)
-        return {
-            k: self._cost(bucket_to, load, decode_batch, k, v, context) for k, v in verified_tokens.items()
-        }
-
-    def _cost(
-        self,
-        bucket_to: int,
-        load: _Load,
-        decode_batch: float,
-        num_speculative_tokens: int,
-        verified_tokens: float,
-        context: float,
-    ) -> StepCostEstimate:
-        cell = self.cells.get((bucket_to, num_speculative_tokens), _NOTHING)
-        ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
-        step_s = ratio * self.seconds.step_s(decode_batch, num_speculative_tokens, verified_tokens, context)
-        share = load.mixed_steps / load.steps if load.steps else 0.0
-        decoding_s = step_s
-        if share > 0:
-            mixed_s = self._decoding_in_mixed_s(
-                load, decode_batch, num_speculative_tokens, verified_tokens, context
+        off_s = self.seconds.step_s(decode_batch, 0, decode_batch, context)
+        costs = {}
+        for k, verified in verified_tokens.items():
+            cell = self.cells.get((bucket_to, k), _NOTHING)
+            ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
+            predicted_s = self.seconds.step_s(decode_batch, k, verified, context)
+            decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
+            costs[k] = StepCostEstimate(
+                ratio * predicted_s,
+                sigma_ratio=self._sigma(cell.steps, 1.0 - off_s / predicted_s),
+                is_measured=self.server_steps >= SERVER_STEPS_MIN or cell.steps >= STEPS_MIN,
+                decoding_s=ratio * decoding_s,
             )
-            decoding_s = (1.0 - share) * step_s + share * ratio * mixed_s
-        return StepCostEstimate(
-            step_s,
-            sigma_ratio=self._sigma(cell.steps),
-            is_measured=cell.steps >= STEPS_MIN,
-            decoding_s=decoding_s,
-        )
+        return costs
 
-    def _decoding_in_mixed_s(
-        self, load: _Load, decode_batch: float, drafts: int, verified_tokens: float, context: float
+    def _decoding_s(
+        self, load: _Load, alone_s: float, decode_batch: float, drafts: int, verified: float, context: float
     ) -> float:
-        """What decoding adds to a step whose prompts are computed in any case."""
+        """Of the bucket's mean step; in steps with prompts, what decoding adds to what they take anyway."""
+        if not load.mixed_steps:
+            return alone_s
         prefill = load.prefill_tokens / load.mixed_steps
-        with_both = self.seconds.step_s(decode_batch, drafts, verified_tokens, context, prefill)
+        with_both_s = self.seconds.step_s(decode_batch, drafts, verified, context, prefill)
         prompts_s = self.seconds.forward_s(prefill) + self.seconds.profile.prefill_token_s * prefill
-        return max(with_both - prompts_s, 0.0)
+        share = load.mixed_steps / load.steps
+        return (1.0 - share) * alone_s + share * max(with_both_s - prompts_s, 0.0)
 
-    def _sigma(self, steps: float) -> float:
-        """Of predicted seconds: what is left of the profile's own miss, and the scatter of steps."""
+    def _sigma(self, steps: float, added_ratio: float) -> float:
+        """Of predicted seconds against those of the bucket's other settings.
+
+        ``added_ratio``: share of the step that drafting adds. A miss that all settings share decides
+        nothing; what drafting adds is missed by the profile's own share, less what the cell's steps told.
+        """
         profile = self.seconds.profile
         miss = PRIOR_SIGMA if profile.measured is None else max(profile.measured.miss_ratio, 0.01)
-        left = PRIOR_STEPS / (PRIOR_STEPS + steps)
-        return math.hypot(miss * left, profile.jitter_ratio / math.sqrt(PRIOR_STEPS + steps))
+        prior = miss * abs(added_ratio)
+        scatter = max(profile.jitter_ratio, 0.01)
+        return prior / math.sqrt(1.0 + steps * (prior / scatter) ** 2)
 
     def _sums_of(self, cell: CellDelta) -> _Sums:
         predicted_s = self.seconds.step_s(
@@ -208,8 +205,8 @@ class ProfiledStepCost:
         return _Sums(float(cell.steps), mean_s * cell.steps, predicted_s * cell.steps)
 
 
-def _levels(cells: Mapping[_Key, _Sums]) -> tuple[float, dict[int, float], bool]:
-    """Ratios of the server and of each bucket, and whether the cells contradict the profile."""
+def _levels(cells: Mapping[_Key, _Sums]) -> tuple[_Sums, dict[int, float], bool]:
+    """All together, the ratio of each bucket, and whether the cells contradict the profile."""
     server, buckets = _Sums(), dict[int, _Sums]()
     for (upper, _), sums in cells.items():
         server = server.plus(sums)
@@ -221,4 +218,4 @@ def _levels(cells: Mapping[_Key, _Sums]) -> tuple[float, dict[int, float], bool]
     )
     is_off = abs(math.log(server_ratio)) > math.log(REFUTED_RATIO)
     is_refuted = server.steps >= REFUTED_STEPS and (is_off or scatter > REFUTED_SIGMA**2 * server.steps)
-    return server_ratio, {upper: sums.ratio(server_ratio) for upper, sums in buckets.items()}, is_refuted
+    return server, {upper: sums.ratio(server_ratio) for upper, sums in buckets.items()}, is_refuted

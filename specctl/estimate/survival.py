@@ -22,6 +22,8 @@ __all__ = ["DiscountedSurvival", "counts_of"]
 
 # Traffic changes by the second; at 5 to 20 steps a second this still leaves some 30 to 100 trials.
 HALF_LIFE_S = 4.0
+# Positions above the setting in force are not watched; what they were like is still the best guess.
+REST_HALF_LIFE_S = 300.0
 # Intervals kept apart from the past, so that the drift test compares two disjoint samples.
 RECENT_INTERVALS = 3
 # One pseudo-trial at the position before's rate: keeps a position with one trial off 0 and 1.
@@ -62,7 +64,7 @@ class DiscountedSurvival:
         past = self.past
         if len(recent) > RECENT_INTERVALS:
             past, recent = past.plus(recent[0]), recent[1:]
-        past = past.scaled(0.5 ** (observation.interval_s / self.half_life_s))
+        past = past.scaled_at(_kept(past, watched_positions, observation.interval_s, self.half_life_s))
         for newest, (fresh, before) in enumerate(_splits(past, recent), start=1):
             if has_drifted(fresh, before) and not self.classes.explains(newest):
                 kept = recent[-newest:]
@@ -96,6 +98,15 @@ class DiscountedSurvival:
             drifted=self.drifted,
         )
         return self.classes.mixed(pool)
+
+
+def _kept(
+    past: PositionCounts, watched_positions: int, interval_s: float, half_life_s: float
+) -> tuple[float, ...]:
+    """Share of the past that stays, by position: what is not watched is only remembered."""
+    watched = min(watched_positions, len(past.reached))
+    rest = len(past.reached) - watched
+    return (0.5 ** (interval_s / half_life_s),) * watched + (0.5 ** (interval_s / REST_HALF_LIFE_S),) * rest
 
 
 def _conditionals(accepted: tuple[float, ...], reached: tuple[float, ...]) -> tuple[float, ...]:
