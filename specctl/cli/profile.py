@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from specctl.clock import Clock
     from specctl.contract.capabilities import Capabilities
     from specctl.engine_profile import EngineProfile, Fingerprint, SchedulerLimits
+    from specctl.estimate.cost_fit import FittedCosts
     from specctl.http_client import HttpClient
-    from specctl.profiling.fit import FittedCosts
     from specctl.profiling.measure import Measured
 
 __all__ = ["add_arguments", "profile"]
@@ -79,9 +79,9 @@ async def _profile(options: argparse.Namespace) -> None:
     from specctl.clock import SystemClock
     from specctl.controller.daemon import stop_on_signals
     from specctl.errors import ContractError
+    from specctl.estimate.cost_fit import fit_costs
     from specctl.http_client import HttpClient, normalise_target, read_token
     from specctl.observe.routes import read_capabilities
-    from specctl.profiling.fit import fit_costs
 
     stop = asyncio.Event()
     stop_on_signals(stop)

@@ -27,9 +27,9 @@ from specctl.controller.state import ControllerState, Probe
 from specctl.engine_profile import EngineProfile, profile_of
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
 from specctl.estimate.base import StepCostModel
-from specctl.estimate.profile_seconds import ProfileSeconds
+from specctl.estimate.cost_curve import CostCurve
+from specctl.estimate.fitted_cost import FittedStepCost
 from specctl.estimate.profiled_cost import ProfiledStepCost
-from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
 from specctl.metrics.exporter import Exporter
 from specctl.observe.base import Observer
@@ -111,10 +111,10 @@ class TargetLoop:
     def _costs(self, capabilities: Capabilities | None) -> StepCostModel:
         """Learned from nothing, but where a profile of the server is at hand."""
         if capabilities is None or not self._profiles:
-            return DiscountedStepCost()
+            return FittedStepCost()
         profile, words = profile_of(self._profiles, capabilities)
         logger.log(logging.WARNING if profile is None else logging.INFO, "%s: %s", self.target, words)
-        return DiscountedStepCost() if profile is None else ProfiledStepCost(ProfileSeconds(profile))
+        return FittedStepCost() if profile is None else ProfiledStepCost(CostCurve.of_profile(profile))
 
     @property
     def boot_id(self) -> str | None:

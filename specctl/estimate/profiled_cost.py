@@ -9,11 +9,11 @@ the costs are learned as without one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from specctl.estimate.profile_seconds import ProfileSeconds
+from specctl.estimate.cost_curve import CostCurve
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.types import CellDelta, Observation, StepCostEstimate
 
@@ -26,8 +26,8 @@ STEPS_MIN = 5.0
 SERVER_STEPS_MIN = 50.0
 # What a stall (another process, a compile) may pull a mean by.
 OUTLIER_RATIO = 3.0
-# Share by which a profile's seconds are usually off, where it does not tell.
-PRIOR_SIGMA = 0.05
+# Of single steps, as a share of their seconds, at least.
+SCATTER_MIN_RATIO = 0.01
 # A profile is refuted by so many steps whose cells' levels scatter by this much, or are so many times off.
 REFUTED_STEPS = 200.0
 REFUTED_SIGMA = 0.35
@@ -98,7 +98,7 @@ _NOTHING, _NO_LOAD = _Sums(), _Load()
 class ProfiledStepCost:
     """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket."""
 
-    seconds: ProfileSeconds
+    curve: CostCurve
     cells: Mapping[_Key, _Sums] = field(default_factory=dict)
     loads: Mapping[int, _Load] = field(default_factory=dict)
     ratios: Mapping[int, float] = field(default_factory=dict)
@@ -134,12 +134,30 @@ class ProfiledStepCost:
             learned=learned,
         )
 
+    def on(self, curve: CostCurve, rows: Sequence[CellDelta]) -> Self:
+        """With another curve; what it is corrected by is told by ``rows``."""
+        moved = replace(self, curve=curve, server_ratio=1.0, is_refuted=False)
+        cells: dict[_Key, _Sums] = {}
+        for row in rows:
+            if not row.has_prefill:
+                key = (row.decode_batch_to, row.num_speculative_tokens)
+                cells[key] = cells.get(key, _NOTHING).plus(moved._sums_of(row))
+        server, ratios, is_refuted = _levels(cells)
+        return replace(
+            moved,
+            cells=cells,
+            ratios=ratios,
+            server_ratio=server.ratio(1.0),
+            server_steps=server.steps,
+            is_refuted=is_refuted,
+        )
+
     def is_bucket_measured(self, bucket_to: int) -> bool:
         """The profile speaks for every bucket up to the largest batch that it was measured with."""
         if self.is_refuted:
             return self.learned.is_bucket_measured(bucket_to)
-        measured = self.seconds.profile.measured
-        return measured is None or bucket_to <= 2 * measured.decode_batch_most
+        most = self.curve.decode_batch_most
+        return most is None or bucket_to <= 2 * most
 
     def step_cost(
         self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
@@ -154,12 +172,12 @@ class ProfiledStepCost:
             return self.learned.step_costs(bucket_to, decode_batch, verified_tokens)
         load = self.loads.get(bucket_to, _NO_LOAD)
         context = decode_batch * load.context_tokens / max(load.request_steps, 1.0)
-        off_s = self.seconds.step_s(decode_batch, 0, decode_batch, context)
+        off_s = self.curve.step_s(decode_batch, 0, decode_batch, context)
         costs = {}
         for k, verified in verified_tokens.items():
             cell = self.cells.get((bucket_to, k), _NOTHING)
             ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
-            predicted_s = self.seconds.step_s(decode_batch, k, verified, context)
+            predicted_s = self.curve.step_s(decode_batch, k, verified, context)
             decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
             costs[k] = StepCostEstimate(
                 ratio * predicted_s,
@@ -176,8 +194,8 @@ class ProfiledStepCost:
         if not load.mixed_steps:
             return alone_s
         prefill = load.prefill_tokens / load.mixed_steps
-        with_both_s = self.seconds.step_s(decode_batch, drafts, verified, context, prefill)
-        prompts_s = self.seconds.forward_s(prefill) + self.seconds.profile.prefill_token_s * prefill
+        with_both_s = self.curve.step_s(decode_batch, drafts, verified, context, prefill)
+        prompts_s = self.curve.forward_s(prefill) + self.curve.prefill_token_s * prefill
         share = load.mixed_steps / load.steps
         return (1.0 - share) * alone_s + share * max(with_both_s - prompts_s, 0.0)
 
@@ -187,14 +205,12 @@ class ProfiledStepCost:
         ``added_ratio``: share of the step that drafting adds. A miss that all settings share decides
         nothing; what drafting adds is missed by the profile's own share, less what the cell's steps told.
         """
-        profile = self.seconds.profile
-        miss = PRIOR_SIGMA if profile.measured is None else max(profile.measured.miss_ratio, 0.01)
-        prior = miss * abs(added_ratio)
-        scatter = max(profile.jitter_ratio, 0.01)
+        prior = self.curve.miss_ratio * abs(added_ratio)
+        scatter = max(self.curve.jitter_ratio, SCATTER_MIN_RATIO)
         return prior / math.sqrt(1.0 + steps * (prior / scatter) ** 2)
 
     def _sums_of(self, cell: CellDelta) -> _Sums:
-        predicted_s = self.seconds.step_s(
+        predicted_s = self.curve.step_s(
             cell.request_steps / cell.steps,
             cell.num_speculative_tokens,
             cell.verified_tokens / cell.steps,

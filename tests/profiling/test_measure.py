@@ -14,10 +14,10 @@ from fakes.load import EngineClock
 from specctl.actuate.http import HttpActuator
 from specctl.contract.table import TablePut, TableRow, TableState, uniform_rows
 from specctl.errors import ContractError, LeaseHeld, SpecctlError, TargetError, VersionConflict
+from specctl.estimate.cost_fit import fit_costs
 from specctl.http_client import HttpClient, Response
 from specctl.observe.routes import read_capabilities
 from specctl.profiling.borrowed_table import BorrowedTable
-from specctl.profiling.fit import fit_costs
 from specctl.profiling.measure import Measured, Plan, few_numbers, measure
 from specctl.profiling.own_requests import OwnRequests
 from specctl.profiling.steps import StepReader

@@ -10,7 +10,7 @@ import pytest
 from fakes.observations import cell
 
 from specctl.errors import SpecctlError
-from specctl.profiling.fit import FittedCosts, fit_costs
+from specctl.estimate.cost_fit import FittedCosts, fit_costs
 from specctl.types import CellDelta
 
 CONSTANT_S, TOKEN_S, REQUEST_S = 0.02, 0.001, 0.0005

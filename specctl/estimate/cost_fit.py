@@ -81,8 +81,11 @@ class _Points:
         return _Points(**{one.name: getattr(self, one.name)[mask] for one in fields(self)})
 
 
-def fit_costs(rows: Sequence[CellDelta]) -> FittedCosts:
-    """Raises SpecctlError where too little was measured, or where it contradicts itself."""
+def fit_costs(rows: Sequence[CellDelta], *, is_held_out: bool = True) -> FittedCosts:
+    """``is_held_out``: fit either half too, and look how far it misses the other.
+
+    Raises SpecctlError where too little was measured, or where it contradicts itself.
+    """
     good, stalled_steps = _without_stalls([row for row in rows if row.steps and row.step_s > 0])
     points = _points(good)
     steps = int(points.weight[points.prefill == 0].sum())
@@ -94,17 +97,7 @@ def fit_costs(rows: Sequence[CellDelta]) -> FittedCosts:
         )
     model = _Model.of(points)
     miss = _miss(model, points)
-    halves = np.arange(len(points.weight)) % 2 == 0
-    held_out = [
-        _miss(_Model.of(points.where(half), knots=model.knots), points.where(~half))
-        for half in (halves, ~halves)
-    ]
-    held_out_miss = math.sqrt(sum(value**2 for value in held_out) / 2)
-    if held_out_miss > MISS_MAX_RATIO:
-        raise SpecctlError(
-            f"the measurement contradicts itself: fitted to one half, the other half's steps take other "
-            f"seconds by {held_out_miss:.0%}; expected at most {MISS_MAX_RATIO:.0%}. Measure for longer"
-        )
+    held_out_miss = _held_out_miss(points, model.knots) if is_held_out else miss
     return model.costs(
         jitter_ratio=_jitter([row for row in good if not row.has_prefill]),
         miss_ratio=miss,
@@ -112,6 +105,21 @@ def fit_costs(rows: Sequence[CellDelta]) -> FittedCosts:
         steps=steps,
         stalled_steps=stalled_steps,
     )
+
+
+def _held_out_miss(points: _Points, knots: _Floats) -> float:
+    """Raises SpecctlError where it is too large."""
+    halves = np.arange(len(points.weight)) % 2 == 0
+    held_out = [
+        _miss(_Model.of(points.where(half), knots=knots), points.where(~half)) for half in (halves, ~halves)
+    ]
+    held_out_miss = math.sqrt(sum(value**2 for value in held_out) / 2)
+    if held_out_miss > MISS_MAX_RATIO:
+        raise SpecctlError(
+            f"the measurement contradicts itself: fitted to one half, the other half's steps take other "
+            f"seconds by {held_out_miss:.0%}; expected at most {MISS_MAX_RATIO:.0%}. Measure for longer"
+        )
+    return held_out_miss
 
 
 def _without_stalls(rows: list[CellDelta]) -> tuple[list[CellDelta], int]:

@@ -1,0 +1,92 @@
+"""Seconds of a step from a cost curve that is fitted to the server's own steps, prompts included.
+
+What drafts cost shows in decode-only steps only as far as drafts were made; steps with prompts tell what
+hundreds of tokens cost before any draft was tried. So the curve of ``specctl profile`` is fitted to the last
+minutes now and then, and corrected in between as a profile is. Until it can be told, and where it misses, the
+step cost by cells stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from specctl.errors import SpecctlError
+from specctl.estimate.cost_curve import CostCurve
+from specctl.estimate.cost_fit import fit_costs
+from specctl.estimate.profiled_cost import ProfiledStepCost
+from specctl.estimate.step_cost import DiscountedStepCost
+from specctl.types import CellDelta, Observation, StepCostEstimate
+
+__all__ = ["FittedStepCost"]
+
+# Gains of cells that a fit rests on: some minutes, as a look brings one to five.
+ROWS_MAX = 400
+ROWS_MIN = 12
+# Looks with traffic between two fits: the first come quickly, as the first probes tell most.
+FIT_EVERY = 20
+FIT_FIRST = 3
+# A curve that misses its own measurement by more says nothing.
+MISS_MAX_RATIO = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class FittedStepCost:
+    """``rows``: the last gains of cells; ``fitted`` None: no curve could be told yet."""
+
+    rows: tuple[CellDelta, ...] = ()
+    looks: int = 0
+    fits: int = 0
+    by_cells: DiscountedStepCost = field(default_factory=DiscountedStepCost)
+    fitted: ProfiledStepCost | None = None
+
+    def updated(self, observation: Observation) -> Self:
+        if observation.cells is None or observation.interval_s is None:
+            return self
+        by_cells = self.by_cells.updated(observation)
+        fitted = None if self.fitted is None else self.fitted.updated(observation)
+        fresh = tuple([cell for cell in observation.cells if cell.request_steps and cell.step_s > 0])
+        if not fresh:
+            return replace(self, by_cells=by_cells, fitted=fitted)
+        rows = (*self.rows, *fresh)[-ROWS_MAX:]
+        looks = self.looks + 1
+        known = replace(self, rows=rows, looks=looks, by_cells=by_cells, fitted=fitted)
+        is_due = looks >= min(FIT_FIRST * 2**self.fits, FIT_EVERY) and len(rows) >= ROWS_MIN
+        return known._refitted() if is_due else known
+
+    def is_bucket_measured(self, bucket_to: int) -> bool:
+        return self._best.is_bucket_measured(bucket_to)
+
+    def step_cost(
+        self, bucket_to: int, decode_batch: float, num_speculative_tokens: int, verified_tokens: float
+    ) -> StepCostEstimate:
+        return self._best.step_cost(bucket_to, decode_batch, num_speculative_tokens, verified_tokens)
+
+    def step_costs(
+        self, bucket_to: int, decode_batch: float, verified_tokens: Mapping[int, float]
+    ) -> Mapping[int, StepCostEstimate]:
+        return self._best.step_costs(bucket_to, decode_batch, verified_tokens)
+
+    @property
+    def _best(self) -> DiscountedStepCost | ProfiledStepCost:
+        return self.by_cells if self.fitted is None else self.fitted
+
+    def _refitted(self) -> Self:
+        looked = replace(self, looks=0, fits=self.fits + 1)
+        alone = [row for row in self.rows if not row.has_prefill]
+        # The share of steps that drafting takes is told by steps with and without, and by nothing else.
+        if len({row.num_speculative_tokens > 0 for row in alone}) < 2:
+            return looked
+        try:
+            costs = fit_costs(self.rows, is_held_out=False)
+        except SpecctlError:
+            return looked
+        if costs.miss_ratio > MISS_MAX_RATIO or not math.isfinite(costs.miss_ratio):
+            return replace(looked, fitted=None)
+        most = max(row.request_steps / row.steps for row in self.rows)
+        curve = CostCurve.of_fit(costs, most)
+        if self.fitted is not None:
+            return replace(looked, fitted=self.fitted.on(curve, self.rows))
+        return replace(looked, fitted=ProfiledStepCost(curve, learned=self.by_cells).on(curve, self.rows))
