@@ -118,12 +118,12 @@ class ClassAcceptance:
         """The pool's estimate for the requests that decode now; the pool's own where that is not known."""
         if len(self.known) < 2 or not self.shares:
             return pool
-        counts = {key: one.counts for key, one in self.known.items()}
-        pseudo = _pseudo_trials(list(counts.values()))
+        pseudo = _pseudo_trials([one.counts for one in self.known.values()])
         size = len(pool.survival_at)
         survival, drafted, variance, told = [0.0] * size, [0.0] * size, [0.0] * size, [0.0] * size
         for key, share in self.shares:
-            own, alive, rate = counts.get(key, _NOTHING), 1.0, 0.0
+            own = self.known[key].counts if key in self.known else _NOTHING
+            alive, rate = 1.0, 0.0
             for j, of_pool in enumerate(pool.conditional_at):
                 reached = at(own.reached, j)
                 # Where the pool extrapolates, it does so from another mix's positions.

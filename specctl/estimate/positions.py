@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
-from operator import mul
+from operator import add, mul
 
 from specctl.estimate.drift import Trials
 
@@ -64,4 +64,6 @@ def at(values: tuple[float, ...], j: int) -> float:
 
 
 def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+    if len(a) == len(b):
+        return tuple(map(add, a, b))
     return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])

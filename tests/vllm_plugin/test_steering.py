@@ -119,3 +119,13 @@ def test_drafts_that_the_engine_did_not_verify_are_not_counted(monkeypatch):
     engine.run(10)
     (cell,) = engine.steering.telemetry().cells
     assert (cell.drafted_at, cell.accepted_at, cell.verified_tokens) == ((10, 10, 0), (10, 0, 0), 30)
+
+
+def test_steps_are_counted_by_traffic_class_too(monkeypatch):
+    engine = Engine(monkeypatch, is_async=True)
+    engine.run(10)
+    (one,) = engine.steering.telemetry().classes
+    assert (one.namespace, one.kind, one.context_to_tokens, one.decoding) == ("", "", 1024, 1)
+    assert (one.request_steps, one.watched_at, one.accepted_at) == (10, (10, 10, 10), (10, 0, 0))
+    engine.scheduler.running = []
+    assert engine.steering.telemetry().classes[0].decoding == 0
