@@ -74,7 +74,9 @@ class ClassAcceptance:
         shares = _shares(classes)
         interval = tuple([(one.key, _counts(one)) for one in classes if at(one.watched_at, 0) > 0])
         if not interval:
-            return replace(self, shares=shares, is_fresh=False)
+            # Shadow drafts go on while nothing is drafted: they are newer than what the classes remember.
+            known_shares = () if observation.shadow is not None else shares
+            return replace(self, shares=known_shares, is_fresh=False)
         known = dict(self.known)
         for key, counts in interval:
             known[key] = self._learned(known.get(key), counts, observation.time_s, interval_s)
