@@ -35,6 +35,7 @@ from specctl.simulate.trace import Trace
 
 PROFILE, SCENARIO = "h200-llama8b-vllm032", "alternating-mix"
 TOLD: tuple[ClassesTold, ...] = get_args(ClassesTold)
+PROMPT_TOKENS = 300
 REQUEST_STEPS_MIN = 10
 FIXED_DRAFTS = 4
 FIXED = parse_policy(f"kind: fixed\nnum_speculative_tokens: {FIXED_DRAFTS}", "fixed")
@@ -101,31 +102,33 @@ def cells(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     profile = load_profile(find_file(PROFILE, "profiles"))
     policy = load_policy(find_policy("balanced"))
     shipped = load_scenario(find_file(SCENARIO, "scenarios"))
-    for phase_s, load, seed in itertools.product(options.phases, options.loads, range(options.seeds)):
+    grid = itertools.product(options.output_tokens, options.phases, options.loads, range(options.seeds))
+    for output_tokens, phase_s, load, seed in grid:
         scenario = shipped.scaled(shipped.mix[1].from_s / phase_s)
-        probe = arrivals(1e6, 1e-3, options.prompt, options.output_tokens, seed)
-        rate = len(probe) / capacity_s(probe, profile, scenario, Static(0), seed=seed)
-        trace = arrivals(load * rate, options.span_s, options.prompt, options.output_tokens, seed)
-        cell = {
-            "phase_s": phase_s,
-            "load": load,
-            "seed": seed,
-            "arms": run(trace, profile, scenario, policy, seed),
-        }
+        at_once = arrivals(1e6, 1e-3, PROMPT_TOKENS, output_tokens, seed)
+        rate = len(at_once) / capacity_s(at_once, profile, scenario, Static(0), seed=seed)
+        trace = arrivals(load * rate, options.span_s, PROMPT_TOKENS, output_tokens, seed)
+        arms = run(trace, profile, scenario, policy, seed)
+        cell = {"output_tokens": output_tokens, "phase_s": phase_s, "load": load, "seed": seed, "arms": arms}
         print(json.dumps(cell), file=sys.stderr, flush=True)
         yield cell
 
 
-def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over all cells."""
-    names = found[0]["arms"]
+def means(found: list[dict[str, Any]]) -> Figures:
+    first: Figures = found[0]["arms"]
     return {
-        arm: {
-            key: round(statistics.fmean(cell["arms"][arm][key] for cell in found), 5)
-            for key in found[0]["arms"][arm]
-        }
-        for arm in names
+        arm: {key: round(statistics.fmean(cell["arms"][arm][key] for cell in found), 5) for key in figures}
+        for arm, figures in first.items()
     }
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Figures]:
+    """Means over loads and seeds."""
+    by: dict[str, list[dict[str, Any]]] = {}
+    for cell in found:
+        words = f"{cell['output_tokens']} output tokens, {cell['phase_s']:g} s of a mix"
+        by.setdefault(words, []).append(cell)
+    return {"all": means(found), **{words: means(part) for words, part in by.items()}}
 
 
 def main() -> None:
@@ -134,8 +137,7 @@ def main() -> None:
     parser.add_argument(
         "--loads", type=float, nargs="*", default=[0.1, 0.4, 0.8], help="of the capacity, off"
     )
-    parser.add_argument("--prompt", type=int, default=300)
-    parser.add_argument("--output-tokens", type=int, default=200)
+    parser.add_argument("--output-tokens", type=int, nargs="*", default=[200, 1000])
     parser.add_argument("--span-s", type=float, default=120.0)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--output", type=Path)

@@ -170,8 +170,7 @@ def _explore(
 def _busiest(observation: Observation, forecasts: list[BucketForecast]) -> BucketForecast | None:
     seconds: dict[int, float] = {}
     for cell in observation.cells or ():
-        if not cell.has_prefill:
-            seconds[cell.decode_batch_to] = seconds.get(cell.decode_batch_to, 0.0) + cell.step_s
+        seconds[cell.decode_batch_to] = seconds.get(cell.decode_batch_to, 0.0) + cell.step_s
     active = [forecast for forecast in forecasts if forecast.decode_batch_to in seconds]
     return max(active, key=lambda forecast: seconds[forecast.decode_batch_to], default=None)
 

@@ -23,16 +23,16 @@ EMPTY_WAIT = 4.0
 # However little a probe loses, so many lengths of it pass before the next.
 SHORTEST_WAIT = 5.0
 # Of a setting with an unknown cost, as a share of the tokens.
-UNKNOWN_PRICE = 0.5
+UNKNOWN_PRICE = 0.05
 
 
 def followed(probe: Probe, observation: Observation) -> Probe:
     """The probe with the steps that its bucket took at its value since the last look."""
-    wanted = (probe.bucket_to, probe.num_speculative_tokens, False)
+    wanted = (probe.bucket_to, probe.num_speculative_tokens)
     cells = [
         cell
         for cell in observation.cells or ()
-        if (cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill) == wanted
+        if (cell.decode_batch_to, cell.num_speculative_tokens) == wanted
     ]
     steps = probe.steps + sum(cell.steps for cell in cells)
     return replace(
@@ -121,15 +121,13 @@ def _what_to_probe(forecast: BucketForecast, survival: SurvivalEstimate) -> int 
 def _price(forecast: BucketForecast, num_speculative_tokens: int) -> float:
     """Share of the bucket's tokens per second that a setting is expected to lose against the present one.
 
-    Off with an unknown cost loses at most the drafts' tokens: its steps take no longer.
+    While that is not known, the present one may just as well be the one that loses.
     """
     present = forecast.candidate(forecast.present_num_speculative_tokens)
     wanted = forecast.candidate(num_speculative_tokens)
-    if present is None or wanted is None:
-        return 1.0
-    if present.tokens_per_s and wanted.tokens_per_s:
+    if present is not None and wanted is not None and present.tokens_per_s and wanted.tokens_per_s:
         return max(1.0 - wanted.tokens_per_s / present.tokens_per_s, 0.0)
-    return 1.0 - 1.0 / present.tokens_per_request_step if num_speculative_tokens == 0 else UNKNOWN_PRICE
+    return UNKNOWN_PRICE
 
 
 def _could_pay(forecast: BucketForecast) -> bool:

@@ -74,7 +74,9 @@ class ClassAcceptance:
         shares = _shares(classes)
         interval = tuple([(one.key, _counts(one)) for one in classes if at(one.watched_at, 0) > 0])
         if not interval:
-            return replace(self, shares=shares, is_fresh=False)
+            # Shadow drafts go on while nothing is drafted: they are newer than what the classes remember.
+            known_shares = () if observation.shadow is not None else shares
+            return replace(self, shares=known_shares, is_fresh=False)
         known = dict(self.known)
         for key, counts in interval:
             known[key] = self._learned(known.get(key), counts, observation.time_s, interval_s)
@@ -118,12 +120,12 @@ class ClassAcceptance:
         """The pool's estimate for the requests that decode now; the pool's own where that is not known."""
         if len(self.known) < 2 or not self.shares:
             return pool
-        counts = {key: one.counts for key, one in self.known.items()}
-        pseudo = _pseudo_trials(list(counts.values()))
+        pseudo = _pseudo_trials([one.counts for one in self.known.values()])
         size = len(pool.survival_at)
         survival, drafted, variance, told = [0.0] * size, [0.0] * size, [0.0] * size, [0.0] * size
         for key, share in self.shares:
-            own, alive, rate = counts.get(key, _NOTHING), 1.0, 0.0
+            own = self.known[key].counts if key in self.known else _NOTHING
+            alive, rate = 1.0, 0.0
             for j, of_pool in enumerate(pool.conditional_at):
                 reached = at(own.reached, j)
                 # Where the pool extrapolates, it does so from another mix's positions.

@@ -81,23 +81,25 @@ class _Points:
         return _Points(**{one.name: getattr(self, one.name)[mask] for one in fields(self)})
 
 
-def fit_costs(rows: Sequence[CellDelta], *, is_held_out: bool = True) -> FittedCosts:
-    """``is_held_out``: fit either half too, and look how far it misses the other.
+def fit_costs(rows: Sequence[CellDelta], *, is_profile: bool = True) -> FittedCosts:
+    """``is_profile``: for a file. Decode-only steps are needed, and either half must foretell the other.
+    Without it steps with prompts are enough, and ``held_out_miss_ratio`` is ``miss_ratio``.
 
     Raises SpecctlError where too little was measured, or where it contradicts itself.
     """
     good, stalled_steps = _without_stalls([row for row in rows if row.steps and row.step_s > 0])
     points = _points(good)
-    steps = int(points.weight[points.prefill == 0].sum())
-    spread = float(np.ptp(points.tokens[points.prefill == 0])) if steps else 0.0
+    asked = points.prefill == 0 if is_profile else points.prefill >= 0
+    steps = int(points.weight[asked].sum())
+    spread = float(np.ptp(points.tokens[asked])) if steps else 0.0
     if steps < STEPS_MIN or spread < TOKENS_SPREAD_MIN:
         raise SpecctlError(
-            f"too little was measured: expected {STEPS_MIN} decode-only steps with different numbers of "
-            f"tokens, got {steps} with {spread:.0f} tokens between the fewest and the most"
+            f"too little was measured: expected {STEPS_MIN} {'decode-only ' if is_profile else ''}steps with "
+            f"different numbers of tokens, got {steps} with {spread:.0f} tokens between the fewest and most"
         )
     model = _Model.of(points)
     miss = _miss(model, points)
-    held_out_miss = _held_out_miss(points, model.knots) if is_held_out else miss
+    held_out_miss = _held_out_miss(points, model.knots) if is_profile else miss
     return model.costs(
         jitter_ratio=_jitter([row for row in good if not row.has_prefill]),
         miss_ratio=miss,
@@ -304,10 +306,11 @@ def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Float
 
 
 def _miss(model: _Model, points: _Points) -> float:
-    """Over the cells of decode-only steps with enough of them, weighted by steps."""
+    """Over the cells of decode-only steps with enough of them, weighted by steps; of all, without any."""
     predicted = model.predict_s(points)
     cells: dict[tuple[float, float], list[float]] = {}
-    for i in np.flatnonzero(points.prefill == 0):
+    alone = np.flatnonzero(points.prefill == 0)
+    for i in alone if alone.size else range(len(points.prefill)):
         sums = cells.setdefault((round(points.batch[i]), points.drafts[i]), [0.0, 0.0, 0.0])
         weight = points.weight[i]
         sums[0] += weight

@@ -8,7 +8,6 @@ step cost by cells stands in.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -74,19 +73,15 @@ class FittedStepCost:
         return self.by_cells if self.fitted is None else self.fitted
 
     def _refitted(self) -> Self:
-        looked = replace(self, looks=0, fits=self.fits + 1)
-        alone = [row for row in self.rows if not row.has_prefill]
-        # The share of steps that drafting takes is told by steps with and without, and by nothing else.
-        if len({row.num_speculative_tokens > 0 for row in alone}) < 2:
-            return looked
         try:
-            costs = fit_costs(self.rows, is_held_out=False)
+            costs = fit_costs(self.rows, is_profile=False)
         except SpecctlError:
-            return looked
-        if costs.miss_ratio > MISS_MAX_RATIO or not math.isfinite(costs.miss_ratio):
+            return self
+        looked = replace(self, looks=0, fits=self.fits + 1)
+        if costs.miss_ratio > MISS_MAX_RATIO:
             return replace(looked, fitted=None)
-        most = max(row.request_steps / row.steps for row in self.rows)
-        curve = CostCurve.of_fit(costs, most)
-        if self.fitted is not None:
-            return replace(looked, fitted=self.fitted.on(curve, self.rows))
-        return replace(looked, fitted=ProfiledStepCost(curve, learned=self.by_cells).on(curve, self.rows))
+        curve = CostCurve.of_fit(costs, max(row.request_steps / row.steps for row in self.rows))
+        fitted = self.fitted or ProfiledStepCost(curve, learned=self.by_cells)
+        # What drafting itself takes is told by steps with drafts and steps without, and by nothing else.
+        knows_off = {row.num_speculative_tokens > 0 for row in self.rows} == {False, True}
+        return replace(looked, fitted=replace(fitted.on(curve, self.rows), knows_off=knows_off))

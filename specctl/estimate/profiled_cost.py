@@ -96,7 +96,8 @@ _NOTHING, _NO_LOAD = _Sums(), _Load()
 
 @dataclass(frozen=True, slots=True)
 class ProfiledStepCost:
-    """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket."""
+    """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket. ``knows_off``: the
+    curve tells steps with drafts from steps without."""
 
     curve: CostCurve
     cells: Mapping[_Key, _Sums] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class ProfiledStepCost:
     ratios: Mapping[int, float] = field(default_factory=dict)
     server_ratio: float = 1.0
     server_steps: float = 0.0
+    knows_off: bool = True
     is_refuted: bool = False
     learned: DiscountedStepCost = field(default_factory=DiscountedStepCost)
 
@@ -179,10 +181,11 @@ class ProfiledStepCost:
             ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
             predicted_s = self.curve.step_s(decode_batch, k, verified, context)
             decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
+            is_known = self.server_steps >= SERVER_STEPS_MIN and (k > 0 or self.knows_off)
             costs[k] = StepCostEstimate(
                 ratio * predicted_s,
                 sigma_ratio=self._sigma(cell.steps, 1.0 - off_s / predicted_s),
-                is_measured=self.server_steps >= SERVER_STEPS_MIN or cell.steps >= STEPS_MIN,
+                is_measured=is_known or cell.steps >= STEPS_MIN,
                 decoding_s=ratio * decoding_s,
             )
         return costs

@@ -98,6 +98,20 @@ def test_copying_drafts_are_accepted_and_counted(suffix):
     assert after["proposer"]["corpus_tokens"] > 0
 
 
+def test_requests_are_counted_by_the_kind_that_they_name(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs={"specctl_kind": "code"})
+    suffix.complete("Once upon a time", 16, vllm_xargs={"specctl_kind": "No Kind"})
+    suffix.complete("Once upon a time", 16, cache_salt="tenant")
+    classes = suffix.get("telemetry")["classes"]
+    keys = {(one["namespace"][:5], one["kind"], one["context_to_tokens"]) for one in classes}
+    assert {("", "code", 1024), ("", "", 1024), ("salt=", "", 1024)} <= keys
+    assert "tenant" not in json.dumps(classes)
+    code = next(one for one in classes if one["kind"] == "code")
+    assert 0 < code["accepted_at"][0] <= code["drafted_at"][0] <= code["request_steps"]
+    assert not any(one["decoding"] for one in classes)
+
+
 def test_the_shadow_tells_acceptance_while_speculation_is_off(suffix):
     assert suffix.put(suffix.change(0)).status_code == 200
     before = suffix.get("telemetry")["shadow"]["accepted_at"]

@@ -3,6 +3,7 @@
 import pytest
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import TrafficClass
 from specctl.contract.table import AppliedTable, TableState, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine.ranks import merged_capabilities, merged_table, merged_telemetry
@@ -224,3 +225,30 @@ def test_the_proposers_own_counters():
         ]
     ).proposer
     assert merged == {"hits": 3.0, "mean_match_tokens": 3.0, "late": 1.0}
+
+
+def traffic(kind, steps):
+    return TrafficClass(
+        namespace="",
+        kind=kind,
+        context_to_tokens=1024,
+        decoding=1,
+        request_steps=steps,
+        watched_at=(steps,),
+        drafted_at=(steps,),
+        reached_at=(steps,),
+        accepted_at=(1,),
+    )
+
+
+def test_classes_of_ranks_are_added_by_their_key():
+    ranks = [
+        telemetry("a", classes=(traffic("code", 3),)),
+        telemetry("b", classes=(traffic("chat", 4), traffic("code", 5))),
+    ]
+    merged = merged_telemetry(ranks).classes
+    assert [(one.kind, one.decoding, one.request_steps, one.accepted_at) for one in merged] == [
+        ("chat", 1, 4, (1,)),
+        ("code", 2, 8, (2,)),
+    ]
+    assert merged_telemetry([ranks[0], telemetry("b")]).classes is None

@@ -142,6 +142,16 @@ def test_shadow_drafts_stay_the_pool() -> None:
     assert estimate(after(followed)).survival_at[0] == pytest.approx(0.9, abs=0.01)
 
 
+def test_shadow_drafts_are_newer_than_a_memory_of_classes() -> None:
+    rng = random.Random(8)
+    model = after(*[look(float(i), {CODE: 20, CHAT: 20}, rng) for i in range(8)])
+    for i in range(8, 12):
+        off = look(float(i), {CODE: 20, CHAT: 20}, rng, tokens=0)
+        model = model.updated(replace(off, shadow=shadow(40, (36, 34, 32, 30))))
+    pool = replace(model, classes=DiscountedSurvival().classes)
+    assert estimate(model) == estimate(pool)
+
+
 @given(
     st.lists(
         st.dictionaries(st.sampled_from([CODE, CHAT]), st.integers(1, 30), min_size=1),

@@ -136,3 +136,13 @@ def test_idle_time_before_a_step_is_not_its_own(monkeypatch):
     engine.run(5)
     (cell,) = engine.steering.telemetry().cells
     assert cell.step_s == pytest.approx(5.0)
+
+
+def test_steps_are_counted_by_traffic_class_too(monkeypatch):
+    engine = Engine(monkeypatch, is_async=True)
+    engine.run(10)
+    (one,) = engine.steering.telemetry().classes
+    assert (one.namespace, one.kind, one.context_to_tokens, one.decoding) == ("", "", 1024, 1)
+    assert (one.request_steps, one.watched_at, one.accepted_at) == (10, (10, 10, 10), (10, 0, 0))
+    engine.scheduler.running = []
+    assert engine.steering.telemetry().classes[0].decoding == 0

@@ -68,3 +68,9 @@ def test_a_request_moves_on_as_its_context_grows():
     assert (seen[1024].request_steps, seen[4096].request_steps) == (6 + 4, 2)
     assert (seen[1024].decoding, seen[4096].decoding) == (1, 1)
     assert seen[4096].accepted_at == (2, 2, 0)
+
+
+def test_a_request_that_nobody_announced_is_counted_too():
+    classes = RequestClasses(3)
+    classes.count(3, [request(extra_args={"specctl_kind": "code"})], [3], [2], 0.0)
+    assert [one.kind for one in classes.counters.told(is_idle=False)] == ["code"]

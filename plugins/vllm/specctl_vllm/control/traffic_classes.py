@@ -57,9 +57,19 @@ class RequestClasses:
         """A step with its decoding requests."""
         if not requests:
             return
-        self.counters.add(num_speculative_tokens, list(map(_NUMBER, requests)), drafted, accepted, now_s)
+        self.counters.add(num_speculative_tokens, self._numbers(requests, now_s), drafted, accepted, now_s)
         self._turn = 0 if self._turn >= len(requests) else self._turn
         for request in requests[self._turn : self._turn + _LOOKED_AT]:
             if request.num_computed_tokens > request.specctl_context_to_tokens:
                 self.arrived(request, now_s)
         self._turn += _LOOKED_AT
+
+    def _numbers(self, requests: Sequence[Any], now_s: float) -> list[int]:
+        try:
+            return list(map(_NUMBER, requests))
+        except AttributeError:
+            # A way into the batch that told no new request: not worth losing the table for.
+            for request in requests:
+                if not hasattr(request, "specctl_class"):
+                    self.arrived(request, now_s)
+            return list(map(_NUMBER, requests))
