@@ -22,6 +22,7 @@ from typing import Any, get_args
 import numpy as np
 
 from benchmarks.provenance import provenance
+from specctl.engine_profile import EngineProfile, load_profile
 from specctl.policy.loader import find_policy, load_policy, parse_policy
 from specctl.policy.models import AnyPolicy
 from specctl.simulate.arms import Clairvoyant, Static
@@ -29,7 +30,6 @@ from specctl.simulate.compare import capacity_s, quiet_daemon, simulate
 from specctl.simulate.daemon import Autotune, ClassesTold
 from specctl.simulate.engine import SimulatedEngine
 from specctl.simulate.files import find_file
-from specctl.simulate.profile import EngineProfile, load_profile
 from specctl.simulate.scenario import Scenario, load_scenario
 from specctl.simulate.trace import Trace
 

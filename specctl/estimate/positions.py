@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-<<<<<<< HEAD
 from functools import reduce
-=======
-from itertools import zip_longest
->>>>>>> helper-b
 from operator import add, mul
 
 from specctl.estimate.drift import Trials
@@ -64,7 +60,6 @@ def at(values: tuple[float, ...], j: int) -> float:
     return values[j] if j < len(values) else 0.0
 
 
-<<<<<<< HEAD
 def padded(values: tuple[float, ...], positions: int) -> tuple[float, ...]:
     """Exactly so many, with 0 for what was not counted."""
     return (*map(float, values[:positions]), *((0.0,) * (positions - len(values))))
@@ -75,9 +70,3 @@ def summed(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
     if len(a) < len(b):
         a, b = b, a
     return (*map(add, a, b), *a[len(b) :])
-=======
-def _sum(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-    if len(a) == len(b):
-        return tuple(map(add, a, b))
-    return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])
->>>>>>> helper-b

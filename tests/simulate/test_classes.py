@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from simulate.made import trace_of
 
+from specctl.engine_profile import EngineProfile
 from specctl.policy.loader import parse_policy
 from specctl.simulate.daemon import Autotune, ClassesTold
 from specctl.simulate.engine import SimulatedEngine
-from specctl.simulate.profile import EngineProfile
 from specctl.simulate.scenario import Scenario
 
 MIXED = Scenario.model_validate(
