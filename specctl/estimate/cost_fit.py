@@ -23,7 +23,7 @@ _Floats = npt.NDArray[np.float64]
 
 STEPS_MIN = 60
 TOKENS_SPREAD_MIN = 1.0
-PIECES_MAX = 5
+DECODE_PIECES, PROMPT_PIECES = 4, 2
 # A stretch of steps that took so many times the median of its kind is a stall of the machine.
 STALL_RATIO = 3.0
 # Two columns that go together by more than this cannot be told apart.
@@ -82,20 +82,20 @@ class _Points:
 
 
 def fit_costs(rows: Sequence[CellDelta], *, is_profile: bool = True) -> FittedCosts:
-    """``is_profile``: for a file. Decode-only steps are needed, and either half must foretell the other.
-    Without it steps with prompts are enough, and ``held_out_miss_ratio`` is ``miss_ratio``.
+    """``is_profile``: for a file, either half must foretell the other. Without it ``held_out_miss_ratio`` is
+    ``miss_ratio``.
 
     Raises SpecctlError where too little was measured, or where it contradicts itself.
     """
     good, stalled_steps = _without_stalls([row for row in rows if row.steps and row.step_s > 0])
     points = _points(good)
-    asked = points.prefill == 0 if is_profile else points.prefill >= 0
-    steps = int(points.weight[asked].sum())
-    spread = float(np.ptp(points.tokens[asked])) if steps else 0.0
+    alone = points.tokens[points.prefill == 0]
+    steps = int(points.weight[points.prefill == 0].sum())
+    spread = float(np.ptp(alone)) if steps else 0.0
     if steps < STEPS_MIN or spread < TOKENS_SPREAD_MIN:
         raise SpecctlError(
-            f"too little was measured: expected {STEPS_MIN} {'decode-only ' if is_profile else ''}steps with "
-            f"different numbers of tokens, got {steps} with {spread:.0f} tokens between the fewest and most"
+            f"too little was measured: expected {STEPS_MIN} decode-only steps with different numbers of "
+            f"tokens, got {steps} with {spread:.0f} tokens between the fewest and the most"
         )
     model = _Model.of(points)
     miss = _miss(model, points)
@@ -266,8 +266,16 @@ def _correlation(one: _Floats, other: _Floats) -> float:
 
 
 def _knots(points: _Points) -> _Floats:
-    """1, quantiles of the tokens met, and the most: whole numbers, each at least a fifth over the last."""
-    wanted = np.quantile(points.tokens, np.linspace(0, 1, PIECES_MAX + 1)[1:])
+    """1, quantiles of the tokens met, and the most: whole numbers, each at least a fifth over the last.
+
+    Steps without prompts have knots of their own: thousands of a prompt's tokens must not make one line of
+    the few that decoding has.
+    """
+    with_prompts = points.prefill > 0
+    wanted = np.quantile(points.tokens[~with_prompts], np.linspace(0, 1, DECODE_PIECES + 1)[1:])
+    if with_prompts.any():
+        more = np.quantile(points.tokens[with_prompts], np.linspace(0, 1, PROMPT_PIECES + 1)[1:])
+        wanted = np.concatenate((wanted, more[more > wanted[-1]]))
     knots = [1.0]
     for tokens in np.ceil(wanted):
         if tokens >= max(knots[-1] * 1.2, knots[-1] + 1):
@@ -306,11 +314,10 @@ def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Float
 
 
 def _miss(model: _Model, points: _Points) -> float:
-    """Over the cells of decode-only steps with enough of them, weighted by steps; of all, without any."""
+    """Over the cells of decode-only steps with enough of them, weighted by steps."""
     predicted = model.predict_s(points)
     cells: dict[tuple[float, float], list[float]] = {}
-    alone = np.flatnonzero(points.prefill == 0)
-    for i in alone if alone.size else range(len(points.prefill)):
+    for i in np.flatnonzero(points.prefill == 0):
         sums = cells.setdefault((round(points.batch[i]), points.drafts[i]), [0.0, 0.0, 0.0])
         weight = points.weight[i]
         sums[0] += weight
