@@ -110,7 +110,7 @@ def _what_to_probe(forecast: BucketForecast, survival: SurvivalEstimate) -> int 
     if present == 0 and survival.watched_positions == 0 and above:
         # Nothing is drafted, so nothing is told: the least that tells something.
         return above[0]
-    if above and min(survival.measured_positions, survival.watched_positions) < above[-1]:
+    if above and survival.measured_positions < above[-1]:
         return next((value for value in above if value > 2 * present), above[-1])
     unknown = [c for c in forecast.candidates if c.step_s is None and c.num_speculative_tokens != present]
     if unknown and _could_pay(forecast):

@@ -23,7 +23,7 @@ __all__ = ["DiscountedSurvival", "counts_of"]
 # Traffic changes by the second; at 5 to 20 steps a second this still leaves some 30 to 100 trials.
 HALF_LIFE_S = 4.0
 # Positions above the setting in force are not watched; what they were like is still the best guess.
-REST_HALF_LIFE_S = 300.0
+REST_HALF_LIFE_S = 60.0
 # Intervals kept apart from the past, so that the drift test compares two disjoint samples.
 RECENT_INTERVALS = 3
 # One pseudo-trial at the position before's rate: keeps a position with one trial off 0 and 1.

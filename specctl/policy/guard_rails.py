@@ -1,4 +1,4 @@
-"""Guard rails around any policy: bounds, minimum samples, off below a gain, hysteresis, dwell."""
+"""Guard rails around any policy: bounds, minimum samples, off below a gain, hysteresis, dwell, patience."""
 
 from __future__ import annotations
 
@@ -42,13 +42,36 @@ def guarded(
             return _choice(forecast, present, Reason.WITHIN_NOISE, short)
         if short:
             wanted, reason, detail = 0, Reason.OFF_NO_GAIN, ""
-    dwell_s = rails.dwell_s if forecast.is_active else max(rails.dwell_s, INACTIVE_DWELL_S)
-    if since_change_s < dwell_s:
-        words = f"changed {since_change_s:.1f} s ago, stays for {dwell_s:g} s"
+    words = _too_soon(wanted, reason, forecast, rails, since_change_s)
+    if words:
         return _choice(forecast, present, Reason.DWELL, words)
     if changes_left <= 0:
         return _choice(forecast, present, Reason.CHANGE_RATE, "the minute's changes are used up")
     return _choice(forecast, wanted, reason, detail)
+
+
+def _too_soon(
+    wanted: int, reason: Reason, forecast: BucketForecast, rails: GuardRails, since_change_s: float
+) -> str:
+    """Why the last change must hold a while longer; empty when it need not.
+
+    After ``dwell_s`` a change must have been worth its wait: gain x seconds since the last change at least
+    ``min_gain_ratio`` x ``patience_s``. So waiting costs at most that many seconds of work for each change,
+    and estimates that go to and fro by a little change the setting seldom.
+    """
+    dwell_s = rails.dwell_s if forecast.is_active else max(rails.dwell_s, INACTIVE_DWELL_S)
+    told = f"changed {since_change_s:.1f} s ago"
+    if since_change_s < dwell_s:
+        return f"{told}, stays for {dwell_s:g} s"
+    is_learned = reason in (Reason.GAIN, Reason.OFF_NO_GAIN)
+    if not forecast.is_active or not is_learned or since_change_s >= rails.patience_s:
+        return ""
+    present = forecast.candidate(forecast.present_num_speculative_tokens)
+    gain = _gain(forecast.candidate(wanted), present)
+    needed = rails.min_gain_ratio * rails.patience_s / max(since_change_s, 1e-9)
+    if gain is None or gain >= needed:
+        return ""
+    return f"{told}, {wanted} tokens would gain {gain:+.1%}, so soon {needed:.1%} is needed"
 
 
 def _bounded(proposal: Proposal, forecast: BucketForecast, rails: GuardRails) -> tuple[int, Reason, str]:

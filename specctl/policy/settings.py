@@ -47,6 +47,13 @@ class GuardRailSettings(BaseModel):
         le=3600,
         description="Seconds that a setting stays before the next change, unless the acceptance drifts.",
     )
+    patience_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        description="Seconds after a change until a gain of min_gain_ratio is enough for the next one; "
+        "a gain of n times that is enough after 1/n of them.",
+    )
     min_samples_tokens: int = Field(
         default=6,
         ge=1,
