@@ -9,7 +9,7 @@ from functools import lru_cache
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
-from specctl.controller.forecast import Bounds, active_batches, bucket_bounds, forecast_buckets
+from specctl.controller.forecast import Bounds, active_batches, batch_sums, bucket_bounds, forecast_buckets
 from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.state import ControllerState, Probe
@@ -59,7 +59,9 @@ def _decide(
         state = replace(state, changed_s={})
     if policy.is_learned:
         candidates = _within_reach(candidates, survival, present)
-    batches = active_batches(observation)
+    sums = batch_sums(state.batch_sums, observation)
+    batches = active_batches(sums, observation)
+    state = replace(state, batch_sums=sums)
     probe = state.schedule.running
     base = dict(present)
     if probe is not None and probe.bucket_to in base:

@@ -12,15 +12,18 @@ from specctl.estimate.base import StepCostModel
 from specctl.types import (
     BucketForecast,
     CandidateForecast,
-    CellDelta,
     Observation,
     StepCostEstimate,
     SurvivalEstimate,
 )
 
-__all__ = ["Bounds", "active_batches", "bucket_bounds", "forecast_buckets"]
+__all__ = ["BatchSums", "Bounds", "active_batches", "batch_sums", "bucket_bounds", "forecast_buckets"]
 
 Bounds = tuple[int, int]
+# Steps and request-steps.
+BatchSums = tuple[float, float]
+# A bucket's settings should not follow the batch's every move within it.
+BATCH_HALF_LIFE_S = 30.0
 
 
 def bucket_bounds(capabilities: Capabilities) -> list[Bounds]:
@@ -29,16 +32,21 @@ def bucket_bounds(capabilities: Capabilities) -> list[Bounds]:
     return [(1 if i == 0 else uppers[i - 1] + 1, upper) for i, upper in enumerate(uppers)]
 
 
-def active_batches(observation: Observation) -> dict[int, float]:
-    """Mean decode batch of the buckets that ran in the interval, by the bucket's upper end."""
-    steps: dict[int, list[CellDelta]] = {}
+def batch_sums(known: Mapping[int, BatchSums], observation: Observation) -> dict[int, BatchSums]:
+    """Steps and request-steps by bucket, discounted: where in its bucket the batch usually is."""
+    factor = 0.5 ** ((observation.interval_s or 0.0) / BATCH_HALF_LIFE_S)
+    sums = {upper: (steps * factor, requests * factor) for upper, (steps, requests) in known.items()}
     for cell in observation.cells or ():
         if cell.request_steps:
-            steps.setdefault(cell.decode_batch_to, []).append(cell)
-    return {
-        upper: sum(cell.request_steps for cell in cells) / sum(cell.steps for cell in cells)
-        for upper, cells in steps.items()
-    }
+            steps, requests = sums.get(cell.decode_batch_to, (0.0, 0.0))
+            sums[cell.decode_batch_to] = (steps + cell.steps, requests + cell.request_steps)
+    return sums
+
+
+def active_batches(sums: Mapping[int, BatchSums], observation: Observation) -> dict[int, float]:
+    """Usual decode batch of the buckets that ran in the interval, by the bucket's upper end."""
+    ran = {cell.decode_batch_to for cell in observation.cells or () if cell.request_steps}
+    return {upper: sums[upper][1] / sums[upper][0] for upper in sorted(ran)}
 
 
 def forecast_buckets(

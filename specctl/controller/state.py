@@ -57,5 +57,6 @@ class ControllerState:
     cost: StepCostModel
     changed_s: Mapping[int, float] = field(default_factory=dict)
     change_times_s: tuple[float, ...] = ()
+    batch_sums: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     schedule: ProbeSchedule = ProbeSchedule()
     ttft: MeanTtft = field(default_factory=MeanTtft)

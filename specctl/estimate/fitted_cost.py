@@ -24,8 +24,9 @@ __all__ = ["FittedStepCost"]
 # Gains of cells that a fit rests on: some minutes, as a look brings one to five.
 ROWS_MAX = 400
 ROWS_MIN = 12
-# Looks with traffic between two fits: the first come quickly, as the first probes tell most.
-FIT_EVERY = 20
+# Looks with traffic between two fits: the first come quickly, as the first probes tell most. Later ones move
+# settings to and fro by what the fit is unsure of.
+FIT_EVERY = 120
 FIT_FIRST = 3
 # A curve that misses its own measurement by more says nothing.
 MISS_MAX_RATIO = 0.15

@@ -33,7 +33,8 @@ REFUTED_STEPS = 200.0
 REFUTED_SIGMA = 0.35
 REFUTED_RATIO = 3.0
 
-_Key = tuple[int, int]
+# Bucket's upper end, and whether anything was drafted: how the number of drafts counts is the curve's matter.
+_Key = tuple[int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ _NOTHING, _NO_LOAD = _Sums(), _Load()
 
 @dataclass(frozen=True, slots=True)
 class ProfiledStepCost:
-    """``cells``: by (bucket's upper end, num_speculative_tokens); ``loads``: by bucket. ``knows_off``: the
-    curve tells steps with drafts from steps without."""
+    """``cells``: by bucket's upper end and whether anything was drafted; ``loads``: by bucket.
+    ``knows_off``: the curve tells steps with drafts from steps without."""
 
     curve: CostCurve
     cells: Mapping[_Key, _Sums] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class ProfiledStepCost:
         for cell in fresh:
             loads[cell.decode_batch_to] = loads.get(cell.decode_batch_to, _Load()).plus(cell)
             if not cell.has_prefill:
-                key = (cell.decode_batch_to, cell.num_speculative_tokens)
+                key = (cell.decode_batch_to, cell.num_speculative_tokens > 0)
                 cells[key] = cells.get(key, _Sums()).plus(self._sums_of(cell))
         server, ratios, is_refuted = _levels(cells)
         return replace(
@@ -142,7 +143,7 @@ class ProfiledStepCost:
         cells: dict[_Key, _Sums] = {}
         for row in rows:
             if not row.has_prefill:
-                key = (row.decode_batch_to, row.num_speculative_tokens)
+                key = (row.decode_batch_to, row.num_speculative_tokens > 0)
                 cells[key] = cells.get(key, _NOTHING).plus(moved._sums_of(row))
         server, ratios, is_refuted = _levels(cells)
         return replace(
@@ -177,7 +178,7 @@ class ProfiledStepCost:
         off_s = self.curve.step_s(decode_batch, 0, decode_batch, context)
         costs = {}
         for k, verified in verified_tokens.items():
-            cell = self.cells.get((bucket_to, k), _NOTHING)
+            cell = self.cells.get((bucket_to, k > 0), _NOTHING)
             ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
             predicted_s = self.curve.step_s(decode_batch, k, verified, context)
             decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)

@@ -57,7 +57,8 @@ def _too_soon(
 
     After ``dwell_s`` a change must have been worth its wait: gain x seconds since the last change at least
     ``min_gain_ratio`` x ``patience_s``. So waiting costs at most that many seconds of work for each change,
-    and estimates that go to and fro by a little change the setting seldom.
+    and estimates that go to and fro by a little change the setting seldom. Drafting that is slower than off
+    is worth no wait.
     """
     dwell_s = rails.dwell_s if forecast.is_active else max(rails.dwell_s, INACTIVE_DWELL_S)
     told = f"changed {since_change_s:.1f} s ago"
@@ -69,7 +70,8 @@ def _too_soon(
     present = forecast.candidate(forecast.present_num_speculative_tokens)
     gain = _gain(forecast.candidate(wanted), present)
     needed = rails.min_gain_ratio * rails.patience_s / max(since_change_s, 1e-9)
-    if gain is None or gain >= needed:
+    lost = _gain(forecast.candidate(0), present) if wanted < forecast.present_num_speculative_tokens else None
+    if gain is None or gain >= needed or (lost is not None and lost > rails.min_gain_ratio):
         return ""
     return f"{told}, {wanted} tokens would gain {gain:+.1%}, so soon {needed:.1%} is needed"
 
