@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -101,6 +102,45 @@ def test_a_stall_of_the_machine_is_left_out() -> None:
 def test_too_little_is_refused(made: list[CellDelta]) -> None:
     with pytest.raises(SpecctlError, match="too little was measured"):
         fit_costs(made)
+
+
+def test_seconds_of_the_step_beside_it_bend_no_line() -> None:
+    rng = random.Random(4)
+    made = rows(batches=(1, 2, 4, 7, 12), times=10)
+    wrong = set(rng.sample(range(1, len(made)), len(made) // 10))
+    moved = [replace(row, step_s=made[i - 1].step_s) if i in wrong else row for i, row in enumerate(made)]
+    costs = fit_costs(moved, is_profile=False)
+    for batch, drafts in ((1, 0), (4, 3), (12, 8)):
+        true_s = CONSTANT_S + TOKEN_S * batch * (1 + drafts) + REQUEST_S * batch
+        assert seconds_at(costs, batch * (1 + drafts), batch) == pytest.approx(true_s, rel=0.03)
+
+
+def test_tokens_of_prompts_do_not_make_one_line_of_decoding() -> None:
+    """Verifying is flat up to 64 tokens and steep from there; most tokens met are a prompt's thousands."""
+
+    def true_s(tokens: float) -> float:
+        return 0.005 + 1e-6 * min(tokens, 64) + 1e-4 * max(tokens - 64, 0.0)
+
+    rng, made = random.Random(5), []
+    for _ in range(6):
+        for batch in (1, 4, 16, 32):
+            for drafts in (0, 1, 3, 7):
+                verified = batch * (1 + drafts)
+                prompt = rng.randint(1000, 8000)
+                told = {"decode_batch": batch, "tokens": drafts, "accepted_at": (0,) * drafts}
+                made.append(cell(**told, step_s=true_s(verified)))
+                mixed_s = true_s(verified + prompt)
+                made += [cell(**told, step_s=mixed_s, has_prefill=True, prefill_tokens=10 * prompt)] * 3
+    costs = fit_costs(made, is_profile=False)
+    xs, _ = zip(*costs.forward, strict=True)
+    assert sum(tokens <= 256 for tokens in xs) > 3
+    for tokens in (1, 8, 64, 128, 256):
+        assert seconds_at(costs, tokens, 0) == pytest.approx(true_s(tokens), rel=0.1)
+
+
+def test_halves_are_weighed_against_each_other_only_for_a_file() -> None:
+    costs = fit_costs(rows(), is_profile=False)
+    assert costs.held_out_miss_ratio == costs.miss_ratio
 
 
 def test_a_measurement_that_contradicts_itself_is_refused() -> None:

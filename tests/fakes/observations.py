@@ -17,6 +17,8 @@ def cell(
     seconds: tuple[float, ...] | None = None,
     has_prefill: bool = False,
     bucket: tuple[int, int] | None = None,
+    context_tokens: int = 0,
+    prefill_tokens: int = 0,
 ) -> CellDelta:
     """``verified`` and ``seconds``: by step; else every step verifies the full width in ``step_s``."""
     verified = verified or (decode_batch * (1 + tokens),) * steps
@@ -34,8 +36,8 @@ def cell(
         verified_tokens=sum(verified),
         drafted_at=drafted,
         accepted_at=accepted_at[:tokens],
-        context_tokens=0,
-        prefill_tokens=0,
+        context_tokens=context_tokens,
+        prefill_tokens=prefill_tokens,
         step_s=sum(seconds),
         step_s_squared=sum(s * s for s in seconds),
         verified_tokens_squared=float(sum(v * v for v in verified)),
