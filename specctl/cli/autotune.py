@@ -20,7 +20,7 @@ from specctl.controller.daemon import Fleet, stop_on_signals
 from specctl.controller.loop import TargetLoop
 from specctl.controller.rollout import RolloutGroup
 from specctl.engine_profile import EngineProfile, load_profile
-from specctl.errors import TargetError
+from specctl.errors import SimulationInputError, TargetError
 from specctl.estimate.pooled_fit import prepare
 from specctl.http_client import HttpClient, read_token
 from specctl.metrics.exporter import Exporter
@@ -32,7 +32,7 @@ from specctl.targets.file import Rule, TargetsFile
 from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 
-__all__ = ["autotune", "owner_name"]
+__all__ = ["autotune", "owner_name", "read_profiles"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def autotune(options: argparse.Namespace) -> int:
     exporter = Exporter()
     owner = owner_name(f"autotune {_name(options, policies) or 'policy'}")
     groups: dict[str, RolloutGroup] = {}
-    profiles = _profiles(options.engine_profile)
+    profiles = read_profiles(options.engine_profile)
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
         client = HttpClient(assignment.target.url, token=token)
@@ -81,10 +81,18 @@ def autotune(options: argparse.Namespace) -> int:
     return 0
 
 
-def _profiles(paths: Sequence[Path]) -> list[EngineProfile]:
+def read_profiles(paths: Sequence[Path]) -> list[EngineProfile]:
     """Of files, and of folders' YAML files. Raises SpecctlError for the first that is none."""
-    files = [sorted(path.glob("*.yaml")) if path.is_dir() else [path] for path in paths]
-    return [load_profile(file) for found in files for file in found]
+    return [load_profile(file) for path in paths for file in _files(path)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.yaml"))
+    if not found:
+        raise SimulationInputError(f"{path}: expected a file *.yaml in the folder, got none")
+    return found
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -45,8 +45,9 @@ class FittedStepCost:
     def updated(self, observation: Observation) -> Self:
         if observation.cells is None or observation.interval_s is None:
             return self
-        by_cells = self.by_cells.updated(observation)
         fitted = None if self.fitted is None else self.fitted.updated(observation)
+        # The fitted cost keeps the cells' too, for when it is refuted: the same ones, so never twice.
+        by_cells = self.by_cells.updated(observation) if fitted is None else fitted.learned
         fresh = tuple([cell for cell in observation.cells if cell.request_steps and cell.step_s > 0])
         if not fresh:
             return replace(self, by_cells=by_cells, fitted=fitted)

@@ -119,9 +119,8 @@ class ProfiledStepCost:
             return replace(self, learned=learned)
         factor = 0.5 ** (observation.interval_s / HALF_LIFE_S)
         cells = {key: sums.scaled(factor) for key, sums in self.cells.items() if sums.steps * factor >= 0.1}
-        loads = {upper: load.scaled(factor) for upper, load in self.loads.items()}
+        loads = _with_loads({upper: load.scaled(factor) for upper, load in self.loads.items()}, fresh)
         for cell in fresh:
-            loads[cell.decode_batch_to] = loads.get(cell.decode_batch_to, _Load()).plus(cell)
             if not cell.has_prefill:
                 key = (cell.decode_batch_to, cell.num_speculative_tokens > 0)
                 cells[key] = cells.get(key, _Sums()).plus(self._sums_of(cell))
@@ -149,6 +148,7 @@ class ProfiledStepCost:
         return replace(
             moved,
             cells=cells,
+            loads=self.loads or _with_loads({}, rows),
             ratios=ratios,
             server_ratio=server.ratio(1.0),
             server_steps=server.steps,
@@ -223,6 +223,13 @@ class ProfiledStepCost:
         level = self.server_ratio * predicted_s
         mean_s = min(max(cell.step_s / cell.steps, level / OUTLIER_RATIO), level * OUTLIER_RATIO)
         return _Sums(float(cell.steps), mean_s * cell.steps, predicted_s * cell.steps)
+
+
+def _with_loads(known: Mapping[int, _Load], cells: Sequence[CellDelta]) -> dict[int, _Load]:
+    loads = dict(known)
+    for cell in cells:
+        loads[cell.decode_batch_to] = loads.get(cell.decode_batch_to, _NO_LOAD).plus(cell)
+    return loads
 
 
 def _levels(cells: Mapping[_Key, _Sums]) -> tuple[_Sums, dict[int, float], bool]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 from fakes.engine import COPYING, FakeEngine
 
+from specctl.cli.autotune import read_profiles
 from specctl.cli.main import main
+from specctl.engine_profile import load_profile
+from specctl.simulate.files import find_file
 
 
 def test_policy_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -79,11 +83,42 @@ def test_status_of_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None
         (["--policy", "balanced", "--target", "http://h:1", "--token-file", "/nonexistent"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--audit-log", "/nonexistent/log"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--metrics-host", "192.0.2.1"], 4),
+        (["--policy", "balanced", "--target", "http://h:1", "--engine-profile", "/nonexistent"], 4),
         (["--targets", "/nonexistent"], 4),
     ],
 )
 def test_autotune_refuses_before_the_first_look(arguments: list[str], code: int) -> None:
     assert main(["autotune", *arguments]) == code
+
+
+def test_engine_profiles_are_files_or_folders_of_them(tmp_path: Path) -> None:
+    shipped = find_file("h200-llama8b-vllm032", "profiles")
+    for name in ("b.yaml", "a.yaml", "notes.txt"):
+        shutil.copy(shipped, tmp_path / name)
+    one = load_profile(shipped)
+    assert read_profiles([]) == []
+    assert read_profiles([shipped, tmp_path]) == [one] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("method: specctl_suffix", "fingerprint: Field required"),
+        ("[", "expected YAML or JSON in UTF-8"),
+        (None, "expected a file *.yaml in the folder, got none"),
+    ],
+    ids=["not a profile", "not YAML", "empty folder"],
+)
+def test_a_broken_engine_profile_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / "p.yaml").write_text(text)
+    arguments = ["autotune", "--policy", "balanced", "--target", "http://h:1"]
+    assert main([*arguments, "--engine-profile", str(tmp_path)]) == 4
+    said = capsys.readouterr().err
+    assert words in said
+    assert str(tmp_path) in said
 
 
 def test_wrong_arguments() -> None:

@@ -7,8 +7,9 @@ from operator import mul
 from typing import Self
 
 import pytest
+from fakes.observations import cell, observation
 
-from specctl.controller.forecast import forecast_buckets
+from specctl.controller.forecast import BATCH_HALF_LIFE_S, active_batches, batch_sums, forecast_buckets
 from specctl.types import Observation, StepCostEstimate, SurvivalEstimate
 
 POSITIONS = 5
@@ -80,3 +81,16 @@ def test_a_present_value_that_is_no_candidate_is_compared_with() -> None:
     (bucket,) = forecast_buckets([(1, 1)], {}, {1: 4}, (0, 2), estimate(0.9, 0.9, 0.9, 0.9), KnownCost())
     assert [candidate.num_speculative_tokens for candidate in bucket.candidates] == [0, 2]
     assert all(candidate.sigma_ratio > 0 for candidate in bucket.candidates)
+
+
+def test_a_bucket_is_forecast_for_its_usual_batch_not_for_the_last_look() -> None:
+    usual = observation(cell(steps=20, decode_batch=5, bucket=(5, 8)))
+    sums = batch_sums({}, usual)
+    for _ in range(9):
+        sums = batch_sums(sums, usual)
+    last = observation(cell(steps=20, decode_batch=8, bucket=(5, 8)))
+    sums = batch_sums(sums, last)
+    assert 5.0 < active_batches(sums, last)[8] < 5.5
+    later = batch_sums(sums, observation(interval_s=BATCH_HALF_LIFE_S))
+    assert later[8] == pytest.approx(tuple(value / 2 for value in sums[8]))
+    assert active_batches(later, observation()) == {}

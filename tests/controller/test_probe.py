@@ -22,7 +22,9 @@ from specctl.types import BucketForecast, CandidateForecast, SurvivalEstimate
 SETTINGS = ExplorationSettings(share_max_ratio=0.02, probe_s=2.0, interval_max_s=300.0)
 
 
-def forecast(rates: dict[int, float | None], *, present: int, unmeasured: tuple[int, ...] = ()) -> BucketForecast:  # fmt: skip
+def forecast(
+    rates: dict[int, float | None], *, present: int, unmeasured: tuple[int, ...] = ()
+) -> BucketForecast:
     """``rates``: tokens per second by num_speculative_tokens; None: what a step takes is unknown."""
     return BucketForecast(
         decode_batch_from=5,

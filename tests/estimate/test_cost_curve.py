@@ -18,7 +18,9 @@ H200 = load_profile(find_file("h200-llama8b-vllm032", "profiles"))
 MADE = EngineProfile.model_validate(
     {
         **H200.model_dump(),
-        "forward": tuple(ForwardPoint(tokens=n, seconds=s) for n, s in ((2, 0.004), (64, 0.005), (900, 0.03))),
+        "forward": tuple(
+            ForwardPoint(tokens=n, seconds=s) for n, s in ((2, 0.004), (64, 0.005), (900, 0.03))
+        ),
         "request_s": 3e-6,
         "context_token_s": 4e-8,
         "prefill_token_s": 2e-6,

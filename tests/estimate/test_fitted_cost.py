@@ -9,6 +9,7 @@ from fakes.observations import cell, observation
 from specctl.engine_profile import DraftCost
 from specctl.estimate.cost_curve import CostCurve
 from specctl.estimate.fitted_cost import ROWS_MAX, FittedStepCost
+from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.types import CellDelta
 
 TRUE = CostCurve(
@@ -92,6 +93,16 @@ def test_a_curve_that_misses_its_own_steps_is_not_used() -> None:
     assert model.fits > 0
     assert model.fitted is None
     assert model.step_cost(4, 4, 0, 4).step_s == model.by_cells.step_cost(4, 4, 0, 4).step_s
+
+
+def test_the_cells_go_on_beside_the_curve() -> None:
+    model, alone = FittedStepCost(), DiscountedStepCost()
+    rng = random.Random(6)
+    for look in range(20):
+        seen = observation(ran(rng, BUCKETS[look % 4], (0, 4)[look % 2]))
+        model, alone = model.updated(seen), alone.updated(seen)
+    assert model.fitted is not None
+    assert model.by_cells == alone
 
 
 def test_rows_stay_bounded() -> None:

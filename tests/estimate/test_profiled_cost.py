@@ -112,7 +112,8 @@ def test_cells_that_contradict_each_other_refute_the_profile() -> None:
 def test_what_prompts_take_is_no_cost_of_decoding() -> None:
     model = after(ran(8, 4), ran(8, 4, prefill=300), looks=5)
     told = model.step_cost(8, 8, 4, 40)
-    assert told.step_s is not None and told.decoding_s is not None
+    assert told.step_s is not None
+    assert told.decoding_s is not None
     alone_s, beside_s = predicted_s(8, 4), predicted_s(8, 4, prefill=300)
     prompts_s = CURVE.forward_s(300) + CURVE.prefill_token_s * 300
     assert told.step_s == pytest.approx(alone_s)
@@ -135,6 +136,16 @@ def test_a_bucket_far_beyond_the_largest_batch_is_not_measured() -> None:
     model = ProfiledStepCost(replace(CURVE, decode_batch_most=16.0))
     assert model.is_bucket_measured(32)
     assert not model.is_bucket_measured(40)
+
+
+def test_what_a_new_curve_is_asked_for_first_rests_on_the_rows() -> None:
+    """Before the next look, contexts and prompts of the rows count already."""
+    rows = [ran(8, 4), ran(8, 4, prefill=300)]
+    fresh = ProfiledStepCost(CURVE).on(CURVE, rows)
+    told, known = fresh.step_cost(8, 8, 4, 40), after(*rows).step_cost(8, 8, 4, 40)
+    assert told.step_s == pytest.approx(known.step_s)
+    assert told.decoding_s == pytest.approx(known.decoding_s)
+    assert after(ran(8, 4)).on(CURVE, rows).loads == after(ran(8, 4)).loads
 
 
 def test_another_curve_is_corrected_by_the_steps_told() -> None:

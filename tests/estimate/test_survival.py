@@ -90,6 +90,30 @@ def test_off_without_shadow_watches_nothing() -> None:
     assert after(on, off).watched_positions == 0
 
 
+def test_positions_not_watched_are_remembered_longer() -> None:
+    long = observation(cell(steps=100, accepted_at=(80, 60, 40, 20)))
+    short = observation(cell(steps=10, tokens=2, accepted_at=(8, 6)))
+    both = after(*(long,) * 10, *(short,) * 30)
+    only_short = after(*(short,) * 30)
+    # 30 s at a half-life of 4 s have left nothing of the first steps where the new ones are watched ...
+    assert both.trials_at[0] == pytest.approx(only_short.trials_at[0], rel=0.15)
+    # ... and at 60 s most of what was learned of the others.
+    learned = after(*(long,) * 10).trials_at[2]
+    assert 0.6 * learned < both.trials_at[2] < 0.8 * learned
+    assert both.measured_positions == 4
+    assert both.conditional_at[3] == pytest.approx(0.5, abs=0.01)
+
+
+def test_positions_not_watched_are_forgotten_at_last_and_with_a_drift() -> None:
+    long = observation(cell(steps=100, accepted_at=(80, 60, 40, 20)))
+    short = observation(cell(steps=10, tokens=2, accepted_at=(8, 6)))
+    assert after(long, *(short,) * 900).measured_positions == 2
+    other = observation(cell(steps=100, tokens=2, accepted_at=(5, 0)))
+    drifted = after(*(long,) * 10, other)
+    assert drifted.drifted
+    assert drifted.measured_positions == 2
+
+
 @pytest.mark.parametrize(
     ("before", "later"),
     [((0.9,) * 4, (0.05,) * 4), ((0.1,) * 4, (0.95,) * 4), ((0.95,) * 4, (0.4,) * 4)],

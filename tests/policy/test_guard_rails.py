@@ -77,6 +77,42 @@ def test_dwell_and_change_rate() -> None:
     assert decide(seen, since_change_s=2.0, changes_left=1).reason is Reason.GAIN
 
 
+@pytest.mark.parametrize(
+    ("rates", "present", "since_s", "reason"),
+    [
+        ({2: 100.0, 4: 103.0}, 2, 3.0, Reason.DWELL),
+        ({2: 100.0, 4: 103.0}, 2, 19.0, Reason.DWELL),
+        ({2: 100.0, 4: 103.0}, 2, 21.0, Reason.GAIN),
+        ({2: 100.0, 4: 103.0}, 2, 31.0, Reason.GAIN),
+        ({2: 100.0, 4: 125.0}, 2, 3.0, Reason.GAIN),
+        ({2: 100.0, 4: 125.0}, 2, 1.0, Reason.DWELL),
+        ({0: 103.0, 4: 100.0}, 4, 3.0, Reason.OFF_NO_GAIN),
+        ({0: 103.0, 2: 105.0, 4: 100.0}, 4, 3.0, Reason.GAIN),
+        ({0: 101.5, 2: 105.0, 4: 100.0}, 4, 3.0, Reason.DWELL),
+        ({0: 103.0, 4: 100.0, 8: 105.0}, 4, 3.0, Reason.DWELL),
+    ],
+    ids=[
+        "small and soon", "just too soon", "3 % after 20 s", "patience is over", "large", "dwell comes first",
+        "off is faster", "slower than off", "hardly slower than off", "not by more drafts",
+    ],
+)  # fmt: skip
+def test_a_change_must_have_been_worth_its_wait(
+    rates: dict[int, float | None], present: int, since_s: float, reason: Reason
+) -> None:
+    seen = forecast(dict(sorted({0: 90.0, **rates}.items())), present=present)
+    assert decide(seen, since_change_s=since_s).reason is reason
+
+
+def test_patience_is_for_settings_with_traffic_and_can_be_turned_off() -> None:
+    rates: dict[int, float | None] = {0: 90.0, 2: 100.0, 4: 115.0}
+    assert decide(forecast(rates, present=2, active=False), since_change_s=6.0).reason is Reason.GAIN
+    small = forecast({**rates, 4: 103.0}, present=2)
+    choice = decide(small, since_change_s=3.0)
+    assert choice.detail == "changed 3.0 s ago, 4 tokens would gain +3.0%, so soon 20.0% is needed"
+    hasty = "kind: goodput\nguard_rails: {patience_s: 0}"
+    assert decide(small, hasty, since_change_s=3.0).reason is Reason.GAIN
+
+
 def test_latency_bounds() -> None:
     seen = forecast({0: 10.0, 4: 14.0, 8: 9.0}, present=8)
     bound = "kind: goodput\nmax_itl_ms: 210"
