@@ -80,14 +80,18 @@ class ExplorationSettings(BaseModel):
     model_config = STRICT
 
     share_max_ratio: float = Field(
-        default=0.05, ge=0, le=0.5, description="Most time spent in probes, as a share; 0 turns them off."
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="Share of the bucket's tokens that probes may be expected to lose; 0 turns them off. The "
+        "dearer a probe, the longer the wait.",
     )
     probe_s: float = Field(default=1.0, gt=0, le=60, description="Seconds of one probe.")
     interval_max_s: float = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="Longest wait between probes; it doubles while they do not pay.",
+        description="Longest wait that doubling leads to; the wait doubles while probes change nothing.",
     )
 
     @model_validator(mode="after")
