@@ -59,7 +59,8 @@ def end_probe(
     schedule: ProbeSchedule, exploration: Exploration, time_s: float, *, has_paid: bool
 ) -> ProbeSchedule:
     if schedule.running is not None and schedule.running.is_empty and not has_paid:
-        return replace(schedule, running=None, next_s=time_s + EMPTY_WAIT * exploration.probe_s)
+        soonest_s = time_s + EMPTY_WAIT * exploration.probe_s
+        return replace(schedule, running=None, next_s=soonest_s, soonest_s=soonest_s)
     price = schedule.price_ratio if schedule.running is None else schedule.running.price_ratio
     shortest_s = shortest_interval_s(exploration, price)
     doubled_s = min(max(2.0 * schedule.interval_s, shortest_s), max(exploration.interval_max_s, shortest_s))
@@ -76,7 +77,8 @@ def end_probe(
 
 def hastened(schedule: ProbeSchedule, exploration: Exploration) -> ProbeSchedule:
     """The traffic has changed: the next probe comes as soon as its price allows."""
-    soonest_s = schedule.ended_s + shortest_interval_s(exploration, schedule.price_ratio)
+    affordable_s = schedule.ended_s + shortest_interval_s(exploration, schedule.price_ratio)
+    soonest_s = max(affordable_s, schedule.soonest_s)
     return replace(schedule, interval_s=0.0, next_s=min(schedule.next_s, soonest_s))
 
 

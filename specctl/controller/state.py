@@ -37,14 +37,15 @@ class Probe:
 class ProbeSchedule:
     """``interval_s``: the last wait, doubled after every probe that changed nothing; 0 before the first.
 
-    ``ended_s``, ``price_ratio``: of the last probe. ``bucket_to``: the busiest bucket of the last tick with
-    traffic.
+    ``ended_s``, ``price_ratio``: of the last probe that met a draft. ``soonest_s``: not before, whatever the
+    traffic does. ``bucket_to``: the busiest bucket of the last tick with traffic.
     """
 
     running: Probe | None = None
     next_s: float = 0.0
     interval_s: float = 0.0
     ended_s: float = float("-inf")
+    soonest_s: float = float("-inf")
     price_ratio: float = 1.0
     bucket_to: int | None = None
 

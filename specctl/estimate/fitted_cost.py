@@ -78,7 +78,7 @@ class FittedStepCost:
         try:
             costs = fit_costs(self.rows, is_profile=False)
         except SpecctlError:
-            return self
+            return replace(self, looks=0)
         looked = replace(self, looks=0, fits=self.fits + 1)
         if costs.miss_ratio > MISS_MAX_RATIO:
             return replace(looked, fitted=None)

@@ -82,6 +82,11 @@ class _Load:
             self.context_tokens + cell.context_tokens,
         )
 
+    @property
+    def context_each(self) -> float:
+        """Tokens of context of a request: as long as any step is remembered, however faintly."""
+        return self.context_tokens / self.request_steps if self.request_steps else 0.0
+
     def scaled(self, factor: float) -> _Load:
         return _Load(
             self.steps * factor,
@@ -174,7 +179,7 @@ class ProfiledStepCost:
         if self.is_refuted:
             return self.learned.step_costs(bucket_to, decode_batch, verified_tokens)
         load = self.loads.get(bucket_to, _NO_LOAD)
-        context = decode_batch * load.context_tokens / max(load.request_steps, 1.0)
+        context = decode_batch * load.context_each
         off_s = self.curve.step_s(decode_batch, 0, decode_batch, context)
         costs = {}
         for k, verified in verified_tokens.items():

@@ -180,3 +180,5 @@ def test_other_traffic_brings_the_next_probe_as_soon_as_its_price_allows() -> No
     assert hastened(waiting, SETTINGS).interval_s == 0.0
     soon = replace(waiting, next_s=110.0)
     assert hastened(soon, SETTINGS).next_s == 110.0
+    empty = ended(Probe(8, 8, 4, 98.0, steps=9), has_paid=False)
+    assert hastened(empty, SETTINGS).next_s == empty.next_s, "a batch that goes to and fro is no reason"

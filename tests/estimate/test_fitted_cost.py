@@ -8,7 +8,7 @@ from fakes.observations import cell, observation
 
 from specctl.engine_profile import DraftCost
 from specctl.estimate.cost_curve import CostCurve
-from specctl.estimate.fitted_cost import ROWS_MAX, FittedStepCost
+from specctl.estimate.fitted_cost import FIT_FIRST, ROWS_MAX, FittedStepCost
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.types import CellDelta
 
@@ -79,6 +79,7 @@ def test_without_spread_the_cells_stand_in() -> None:
     assert model.step_cost(4, 4, 0, 4) == model.by_cells.step_cost(4, 4, 0, 4)
     assert model.step_cost(4, 4, 4, 20).step_s is None
     assert model.is_bucket_measured(4)
+    assert model.looks < FIT_FIRST, "a look that could tell nothing is not followed by another at once"
 
 
 def test_a_curve_that_misses_its_own_steps_is_not_used() -> None:

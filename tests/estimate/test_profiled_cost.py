@@ -122,6 +122,12 @@ def test_what_prompts_take_is_no_cost_of_decoding() -> None:
     assert 0 < told.decoding_s < told.step_s
 
 
+def test_a_bucket_that_rests_keeps_its_contexts() -> None:
+    model = after(ran(8, 4), looks=5)
+    rested = after(ran(1, 4), start=model, looks=1200)
+    assert rested.step_cost(8, 8, 4, 40).step_s == pytest.approx(predicted_s(8, 4))
+
+
 def test_off_without_steps_is_known_only_where_the_curve_knows_it() -> None:
     model = after(ran(8, 4), looks=10)
     assert model.step_cost(8, 8, 0, 8).is_measured
