@@ -13,14 +13,12 @@ from specctl.contract.table import SpeculationTable, TableRow, TableState, unifo
 from specctl.contract.telemetry import Telemetry
 from specctl.controller.core import merged_rows, present_values, step
 from specctl.controller.forecast import bucket_bounds
-from specctl.controller.probe import end_probe
-from specctl.controller.state import ControllerState, Probe, ProbeSchedule
+from specctl.controller.state import ControllerState
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
 from specctl.observe.counters import cell_deltas, shadow_delta
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
-from specctl.policy.settings import ExplorationSettings
 from specctl.types import BucketChoice, Decision, Observation, Reason, StockDelta
 
 GOODPUT = parse_policy("kind: goodput", "p")
@@ -284,11 +282,24 @@ def test_a_decision_takes_about_a_millisecond() -> None:
     assert sorted(took_s)[len(took_s) // 2] < 0.02
 
 
-def test_a_probe_that_met_no_draft_is_repeated_soon_and_one_that_did_is_not() -> None:
-    rules = ExplorationSettings(share_max_ratio=0.02, probe_s=1.0, interval_max_s=300.0)
-    empty = Probe(1, 8, 0, started_s=10.0, steps=9)
-    told = replace(empty, drafted_tokens=40)
-    after = [end_probe(ProbeSchedule(running=p), rules, 11.0, has_paid=False) for p in (empty, told)]
-    assert [schedule.running for schedule in after] == [None, None]
-    assert after[0].next_s == pytest.approx(15.0)
-    assert after[1].next_s >= 61.0
+def test_a_step_up_goes_to_twice_what_has_trials_at_most() -> None:
+    course = Course(FakeEngine(start_tokens=1, has_shadow=False))
+    course.run(40, COPYING)
+    for before, after in pairwise(course.decisions):
+        if before.survival is not None and after.choices:
+            reach = 2 * max(before.survival.measured_positions, 1) + 1
+            assert max(choice.num_speculative_tokens for choice in before.choices) <= reach
+    assert course.engine.tokens_at(1) >= 6
+
+
+def test_a_drift_ends_patience() -> None:
+    course = Course(FakeEngine(start_tokens=2))
+    course.run(30, COPYING)
+    assert course.state.changed_s, "it went up, and a small change would now wait"
+    for _ in range(10):
+        course.run(1, RANDOM_TEXT)
+        told = course.decisions[-1].survival
+        if told is not None and told.drifted:
+            assert set(course.state.changed_s.values()) <= {course.engine.time_s}
+            return
+    pytest.fail("no drift was found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from simulate.made import scenario_of, trace_of
 
 from specctl.contract.table import TableState
@@ -76,3 +77,23 @@ def test_sglangs_rule_climbs_and_falls_with_the_acceptance(h200: EngineProfile) 
     assert high.mean_num_speculative_tokens > 6.0
     assert low.mean_num_speculative_tokens < 1.5
     assert full.mean_num_speculative_tokens < 1.0, "from 64 requests on it drafts nothing"
+
+
+def test_the_daemon_begins_with_the_profile_of_just_this_server(
+    h200: EngineProfile, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = h200.fingerprint.model_copy(update={"gpu": "NVIDIA L4"})
+    other = h200.model_copy(update={"fingerprint": gpu})
+    caplog.set_level("INFO", "specctl.controller.loop")
+    probes = []
+    for profile in (h200, other, None):
+        arm = Autotune("ours", policy("kind: goodput"), profile)
+        simulate(trace_of([0.0] * 8, 50, 600), h200, scenario_of(0.8), arm, seed=0)
+        probes.append([decision.reason for decision in arm.decisions].count(Reason.PROBE))
+    assert probes[0] == 0, "what off costs is in the profile"
+    assert probes[1] == probes[2] > 0
+    said = [record.getMessage() for record in caplog.records]
+    assert [words for words in said if "profile" in words] == [
+        "simulated: step costs begin with the profile of NVIDIA H200",
+        "simulated: no profile is of this server: gpu NVIDIA L4, here NVIDIA H200",
+    ]
