@@ -105,6 +105,9 @@ class EngineProfile(BaseModel):
         default=0.0, description="for each token of context of decoding requests"
     )
     prefill_token_s: _Seconds = Field(default=0.0, description="for each prompt token, beside forward")
+    prefill_step_s: _Seconds = Field(
+        default=0.0, description="for each step with prompts: such steps run without the graphs of the others"
+    )
     prefill_pair_s: _Seconds = Field(
         default=0.0, description="for each pair of a prompt token and one before it (attention of prompts)"
     )

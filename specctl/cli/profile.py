@@ -220,6 +220,7 @@ def _costs(costs: FittedCosts) -> dict[str, object]:
         "request_s": _short(costs.request_s),
         "context_token_s": _short(costs.context_token_s),
         "prefill_token_s": _short(costs.prefill_token_s),
+        "prefill_step_s": _short(costs.prefill_step_s),
         "jitter_ratio": _short(costs.jitter_ratio),
         "draft": {
             "base_s": _short(costs.draft_base_s),

@@ -32,6 +32,7 @@ class CostCurve:
     request_s: float
     context_token_s: float
     prefill_token_s: float
+    prefill_step_s: float
     draft: DraftCost
     graph_requests: tuple[int, ...] = ()
     graph_tokens_max: int = 0
@@ -49,6 +50,7 @@ class CostCurve:
             request_s=profile.request_s,
             context_token_s=profile.context_token_s,
             prefill_token_s=profile.prefill_token_s,
+            prefill_step_s=profile.prefill_step_s,
             draft=profile.draft,
             graph_requests=profile.graph_requests,
             graph_tokens_max=profile.graph_tokens_max,
@@ -66,6 +68,7 @@ class CostCurve:
             request_s=costs.request_s,
             context_token_s=costs.context_token_s,
             prefill_token_s=costs.prefill_token_s,
+            prefill_step_s=costs.prefill_step_s,
             draft=DraftCost(
                 base_s=costs.draft_base_s,
                 request_s=costs.draft_request_s,
@@ -99,12 +102,17 @@ class CostCurve:
             + self.request_s * decode_batch
             + self.context_token_s * context_tokens
             + self.prefill_token_s * prefill_tokens
+            + (self.prefill_step_s if prefill_tokens else 0.0)
         )
         draft = self.draft
         if num_speculative_tokens == 0:
             return max(seconds, least_s) + draft.at_zero_s
         drafting_s = draft.base_s + draft.request_s * decode_batch + draft.pass_s * num_speculative_tokens
         return max(seconds, least_s) + drafting_s
+
+    def prompts_s(self, prefill_tokens: float) -> float:
+        """Of a step with these prompts and nothing else."""
+        return self.forward_s(prefill_tokens) + self.prefill_token_s * prefill_tokens + self.prefill_step_s
 
     def forward_s(self, tokens: float) -> float:
         """The line through the points, continued beyond both ends by the outer pieces."""

@@ -52,6 +52,7 @@ class FittedCosts:
     request_s: float
     context_token_s: float
     prefill_token_s: float
+    prefill_step_s: float
     draft_base_s: float
     draft_request_s: float
     draft_pass_s: float
@@ -206,6 +207,7 @@ class _Model:
             request_s=self.shares.get("request_s", 0.0),
             context_token_s=self.shares.get("context_token_s", 0.0),
             prefill_token_s=self.shares.get("prefill_token_s", 0.0),
+            prefill_step_s=self.shares.get("prefill_step_s", 0.0),
             draft_base_s=self.draft.get("base_s", 0.0),
             draft_request_s=self.draft.get("request_s", 0.0),
             draft_pass_s=self.draft.get("pass_s", 0.0),
@@ -223,6 +225,7 @@ _COLUMNS: dict[str, Callable[[_Points], _Floats]] = {
     "request_s": lambda p: p.batch,
     "context_token_s": lambda p: p.context,
     "prefill_token_s": lambda p: p.prefill,
+    "prefill_step_s": lambda p: (p.prefill > 0).astype(float),
     "draft base_s": lambda p: (p.drafts > 0).astype(float),
 }
 _DRAFT_COLUMNS: dict[str, Callable[[_Points], _Floats]] = {

@@ -204,7 +204,7 @@ class ProfiledStepCost:
             return alone_s
         prefill = load.prefill_tokens / load.mixed_steps
         with_both_s = self.curve.step_s(decode_batch, drafts, verified, context, prefill)
-        prompts_s = self.curve.forward_s(prefill) + self.curve.prefill_token_s * prefill
+        prompts_s = self.curve.prompts_s(prefill)
         share = load.mixed_steps / load.steps
         return (1.0 - share) * alone_s + share * max(with_both_s - prompts_s, 0.0)
 

@@ -14,6 +14,7 @@ from specctl.simulate.state import (
     GRAPH_TOKENS,
     PAIR,
     PREFILL,
+    PREFILL_STEP,
     REQUEST,
     UNGRAPHED,
 )
@@ -57,6 +58,8 @@ def step_seconds(costs, limits, batch, drafts, context, prefill, pairs):
     seconds = _line(float(tokens + prefill), costs.tokens, costs.seconds)
     seconds += scalars[REQUEST] * batch + scalars[CONTEXT] * context
     seconds += scalars[PREFILL] * prefill + scalars[PAIR] * pairs
+    if prefill > 0:
+        seconds += scalars[PREFILL_STEP]
     return max(seconds, least_s) + draft_seconds(scalars, batch, drafts)
 
 

@@ -23,9 +23,8 @@ COUNTS = 17
 NOW, BUSY, DECODE, EMITTED_TOKENS, BATCH_BY_TIME, DRAFTS_BY_TIME, BEST_TOKENS, LOST_TOKENS = range(8)
 SUMS = 8
 # Places in Costs.scalars.
-REQUEST, CONTEXT, PREFILL, PAIR, UNGRAPHED, JITTER, DRAFT_BASE, DRAFT_REQUEST, DRAFT_PASS, DRAFT_ZERO = range(
-    10
-)
+REQUEST, CONTEXT, PREFILL, PREFILL_STEP, PAIR, UNGRAPHED, JITTER = range(7)
+DRAFT_BASE, DRAFT_REQUEST, DRAFT_PASS, DRAFT_ZERO = range(7, 11)
 # Places in Server.limits.
 MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, GRAPH_TOKENS, DRAFTS_MAX, SEED = range(7)
 # Columns of Log.integers and Log.floats.
@@ -130,7 +129,8 @@ def new_server(profile: EngineProfile, requests: int, seed: int) -> Server:
 
 def new_costs(profile: EngineProfile) -> Costs:
     draft = profile.draft
-    scalars = [profile.request_s, profile.context_token_s, profile.prefill_token_s, profile.prefill_pair_s]
+    scalars = [profile.request_s, profile.context_token_s, profile.prefill_token_s, profile.prefill_step_s]
+    scalars += [profile.prefill_pair_s]
     scalars += [profile.ungraphed_min_s, profile.jitter_ratio]
     scalars += [draft.base_s, draft.request_s, draft.pass_s, draft.at_zero_s]
     return Costs(

@@ -24,6 +24,7 @@ MADE = EngineProfile.model_validate(
         "request_s": 3e-6,
         "context_token_s": 4e-8,
         "prefill_token_s": 2e-6,
+        "prefill_step_s": 4e-3,
         "prefill_pair_s": 0.0,
         "graph_requests": (1, 4, 40),
         "graph_tokens_max": 160,

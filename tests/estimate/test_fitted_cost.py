@@ -18,6 +18,7 @@ TRUE = CostCurve(
     request_s=1e-5,
     context_token_s=0.0,
     prefill_token_s=0.0,
+    prefill_step_s=0.0,
     draft=DraftCost(base_s=4e-4),
 )
 NOISE_RATIO = 0.02

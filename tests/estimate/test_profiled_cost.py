@@ -18,6 +18,7 @@ CURVE = CostCurve(
     request_s=1e-4,
     context_token_s=1e-7,
     prefill_token_s=1e-6,
+    prefill_step_s=2e-3,
     draft=DraftCost(base_s=5e-4),
 )
 BUCKETS = (1, 8, 32)
@@ -115,7 +116,7 @@ def test_what_prompts_take_is_no_cost_of_decoding() -> None:
     assert told.step_s is not None
     assert told.decoding_s is not None
     alone_s, beside_s = predicted_s(8, 4), predicted_s(8, 4, prefill=300)
-    prompts_s = CURVE.forward_s(300) + CURVE.prefill_token_s * 300
+    prompts_s = CURVE.prompts_s(300)
     assert told.step_s == pytest.approx(alone_s)
     assert told.decoding_s == pytest.approx((alone_s + beside_s - prompts_s) / 2)
     # Both share a forward pass, whose constant the prompts pay.
