@@ -27,7 +27,7 @@ from fakes.engine import COPYING, FakeEngine, Traffic  # noqa: E402
 from specctl.contract.telemetry import Telemetry  # noqa: E402
 from specctl.controller.core import step  # noqa: E402
 from specctl.controller.state import ControllerState  # noqa: E402
-from specctl.estimate.step_cost import DiscountedStepCost  # noqa: E402
+from specctl.estimate.fitted_cost import FittedStepCost  # noqa: E402
 from specctl.estimate.survival import DiscountedSurvival  # noqa: E402
 from specctl.observe.counters import cell_deltas, shadow_delta  # noqa: E402
 from specctl.policy.loader import find_policy, load_policy  # noqa: E402
@@ -102,7 +102,7 @@ def daemon_share(targets: int, seconds: float) -> float:
 def decision_seconds(count: int = 300) -> list[float]:
     """CPU seconds of the pure core, estimators included; wall time would measure the neighbours."""
     engine, policy = FakeEngine(start_tokens=4), load_policy(find_policy("balanced"))
-    state = ControllerState(survival=DiscountedSurvival(), cost=DiscountedStepCost())
+    state = ControllerState(survival=DiscountedSurvival(), cost=FittedStepCost())
     before = Telemetry.model_validate(engine.telemetry())
     took_s = []
     for i in range(count):

@@ -39,7 +39,9 @@ from benchmarks.server import vllm_server
 from specctl.engine_profile import EngineProfile, load_profile
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import ArmResult, simulate
+from specctl.simulate.files import find_file
 from specctl.simulate.recorded import load_recorded
+from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace
 
 _SPECCTL = str(Path(sys.executable).parent / "specctl")
@@ -132,7 +134,11 @@ def recorded(url: str, log: Path) -> Iterator[None]:
 def compared(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> dict[str, Any]:
     """Predicted and measured; once from the log alone, once with the arrivals and lengths that were sent."""
     found = load_recorded(log, seed=_SEED)
-    if found.scenario is None:
+    scenario = found.scenario
+    if scenario is None and not load.num_speculative_tokens:
+        # Without drafts none is accepted, whatever their chance.
+        scenario = load_scenario(find_file("steady", "scenarios"))
+    if scenario is None:
         return {"load": str(load), "not simulated": found.why_no_scenario}
     arm = Static(load.num_speculative_tokens)
     lengths = np.array(sent.input_tokens), np.array(sent.output_tokens)
@@ -142,7 +148,7 @@ def compared(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> dict[
         "measured": {"tokens/s": round(sent.tokens_per_s, 1), "TPOT ms": round(1e3 * sent.tpot_s, 2)},
     }
     for name, trace in (("log", found.trace), ("arrivals", exact)):
-        told[f"from the {name}"] = _misses(simulate(trace, profile, found.scenario, arm, seed=_SEED), sent)
+        told[f"from the {name}"] = _misses(simulate(trace, profile, scenario, arm, seed=_SEED), sent)
     return told
 
 

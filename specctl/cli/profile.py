@@ -70,7 +70,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def profile(options: argparse.Namespace) -> int:
     """Raises SpecctlError; the table is put back before. Prints what was measured and where it is."""
-    _need_sklearn()
     asyncio.run(_profile(options))
     return 0
 
@@ -290,15 +289,6 @@ def _file_name(fingerprint: Fingerprint) -> str:
 
 def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-def _need_sklearn() -> None:
-    try:
-        import sklearn.linear_model  # noqa: F401
-    except ImportError:
-        raise SpecctlError(
-            "specctl profile needs scikit-learn: pip install 'specctl-serving[profile]'"
-        ) from None
 
 
 class _between:

@@ -94,21 +94,35 @@ class CostCurve:
             context_tokens: of the decoding requests, all together.
             prefill_tokens: of prompts in the step; 0: a decode-only step, padded to its graph.
         """
-        tokens, least_s = verified_tokens, 0.0
-        if not prefill_tokens:
-            tokens, least_s = self._padded(decode_batch, num_speculative_tokens, verified_tokens)
-        seconds = (
-            self.forward_s(tokens + prefill_tokens)
-            + self.request_s * decode_batch
-            + self.context_token_s * context_tokens
-            + self.prefill_token_s * prefill_tokens
-            + (self.prefill_step_s if prefill_tokens else 0.0)
-        )
+        shared_s = self.shared_s(decode_batch, context_tokens)
+        if prefill_tokens:
+            drafting_s = self._drafting_s(decode_batch, num_speculative_tokens)
+            return (
+                shared_s
+                + self.forward_s(verified_tokens + prefill_tokens)
+                + self.prefill_token_s * prefill_tokens
+                + self.prefill_step_s
+                + drafting_s
+            )
+        return self.alone_s(decode_batch, num_speculative_tokens, verified_tokens, shared_s)
+
+    def shared_s(self, decode_batch: float, context_tokens: float) -> float:
+        """What a step takes whatever is drafted."""
+        return self.request_s * decode_batch + self.context_token_s * context_tokens
+
+    def alone_s(
+        self, decode_batch: float, num_speculative_tokens: int, verified_tokens: float, shared_s: float
+    ) -> float:
+        """Of a decode-only step. ``shared_s``: as told by the method of that name."""
+        tokens, least_s = self._padded(decode_batch, num_speculative_tokens, verified_tokens)
+        seconds = max(self.forward_s(tokens) + shared_s, least_s)
+        return seconds + self._drafting_s(decode_batch, num_speculative_tokens)
+
+    def _drafting_s(self, decode_batch: float, num_speculative_tokens: int) -> float:
         draft = self.draft
         if num_speculative_tokens == 0:
-            return max(seconds, least_s) + draft.at_zero_s
-        drafting_s = draft.base_s + draft.request_s * decode_batch + draft.pass_s * num_speculative_tokens
-        return max(seconds, least_s) + drafting_s
+            return draft.at_zero_s
+        return draft.base_s + draft.request_s * decode_batch + draft.pass_s * num_speculative_tokens
 
     def prompts_s(self, prefill_tokens: float) -> float:
         """Of a step with these prompts and nothing else."""
@@ -126,6 +140,8 @@ class CostCurve:
     ) -> tuple[float, float]:
         """Tokens of the graph that a decode-only step runs as, and the seconds that it takes at least."""
         sizes = self.graph_requests
+        if not sizes:
+            return verified_tokens, self.ungraphed_min_s
         at = bisect_left(sizes, decode_batch)
         requests = sizes[at] if at < len(sizes) else decode_batch
         if requests * (1 + num_speculative_tokens) <= self.graph_tokens_max:

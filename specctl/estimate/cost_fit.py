@@ -301,18 +301,20 @@ def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Float
     Points far from the fit are weighed down (Huber 1964, "Robust estimation of a location parameter", by
     reweighting): a mean over few steps may hold a stall, or seconds of the step beside it.
     """
-    from sklearn.linear_model import LinearRegression
+    # Imported late: only what fits needs SciPy.
+    from scipy.optimize import nnls
 
     scale = np.maximum(features.max(axis=0), 1e-12)
     unit = max(float(target.max()), 1e-12)
-    fit = LinearRegression(positive=True, fit_intercept=False)
+    scaled, wanted = features / scale, target / unit
     trust = np.ones_like(target)
     for _ in range(REWEIGHTINGS):
-        fit.fit(features / scale, target / unit, sample_weight=weight * trust / weight.mean())
-        miss = np.abs(fit.predict(features / scale) * unit / np.maximum(target, 1e-12) - 1.0)
+        root = np.sqrt(weight * trust / weight.mean())
+        found, _ = nnls(scaled * root[:, None], wanted * root)
+        miss = np.abs(scaled @ found / np.maximum(wanted, 1e-12) - 1.0)
         usual = max(SIGMA_OF_MEDIAN * float(np.median(miss)), MISS_MIN_RATIO)
         trust = np.minimum(1.0, HUBER_SIGMAS * usual / np.maximum(miss, 1e-12))
-    coefficients: _Floats = np.asarray(fit.coef_, np.float64) * unit / scale
+    coefficients: _Floats = np.asarray(found, np.float64) * unit / scale
     return coefficients
 
 

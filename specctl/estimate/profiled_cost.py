@@ -180,14 +180,20 @@ class ProfiledStepCost:
             return self.learned.step_costs(bucket_to, decode_batch, verified_tokens)
         load = self.loads.get(bucket_to, _NO_LOAD)
         context = decode_batch * load.context_each
-        off_s = self.curve.step_s(decode_batch, 0, decode_batch, context)
+        shared_s = self.curve.shared_s(decode_batch, context)
+        off_s = self.curve.alone_s(decode_batch, 0, decode_batch, shared_s)
+        level = self.ratios.get(bucket_to, self.server_ratio)
+        cells = [self.cells.get((bucket_to, is_drafting), _NOTHING) for is_drafting in (False, True)]
+        ratios = [cell.ratio(level) for cell in cells]
+        is_tried = self.server_steps >= SERVER_STEPS_MIN
         costs = {}
         for k, verified in verified_tokens.items():
-            cell = self.cells.get((bucket_to, k > 0), _NOTHING)
-            ratio = cell.ratio(self.ratios.get(bucket_to, self.server_ratio))
-            predicted_s = self.curve.step_s(decode_batch, k, verified, context)
-            decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
-            is_known = self.server_steps >= SERVER_STEPS_MIN and (k > 0 or self.knows_off)
+            cell, ratio = cells[k > 0], ratios[k > 0]
+            predicted_s = self.curve.alone_s(decode_batch, k, verified, shared_s)
+            decoding_s = predicted_s
+            if load.mixed_steps:
+                decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
+            is_known = is_tried and (k > 0 or self.knows_off)
             costs[k] = StepCostEstimate(
                 ratio * predicted_s,
                 sigma_ratio=self._sigma(cell.steps, 1.0 - off_s / predicted_s),
@@ -200,8 +206,6 @@ class ProfiledStepCost:
         self, load: _Load, alone_s: float, decode_batch: float, drafts: int, verified: float, context: float
     ) -> float:
         """Of the bucket's mean step; in steps with prompts, what decoding adds to what they take anyway."""
-        if not load.mixed_steps:
-            return alone_s
         prefill = load.prefill_tokens / load.mixed_steps
         with_both_s = self.curve.step_s(decode_batch, drafts, verified, context, prefill)
         prompts_s = self.curve.prompts_s(prefill)
