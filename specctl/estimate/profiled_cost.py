@@ -24,6 +24,8 @@ PRIOR_STEPS = 30.0
 STEPS_MIN = 5.0
 # From here on the profile has stood the test on this server, for settings without steps as well.
 SERVER_STEPS_MIN = 50.0
+# Steps without prompts that a bucket is thought to have had: a burst of prompts at the start is no rule.
+PRIOR_STEPS_ALONE = 100.0
 # What a stall (another process, a compile) may pull a mean by.
 OUTLIER_RATIO = 3.0
 # Of single steps, as a share of their seconds, at least.
@@ -209,7 +211,7 @@ class ProfiledStepCost:
         prefill = load.prefill_tokens / load.mixed_steps
         with_both_s = self.curve.step_s(decode_batch, drafts, verified, context, prefill)
         prompts_s = self.curve.prompts_s(prefill)
-        share = load.mixed_steps / load.steps
+        share = load.mixed_steps / (load.steps + PRIOR_STEPS_ALONE)
         return (1.0 - share) * alone_s + share * max(with_both_s - prompts_s, 0.0)
 
     def _sigma(self, steps: float, added_ratio: float) -> float:
