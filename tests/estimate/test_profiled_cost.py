@@ -9,7 +9,7 @@ from fakes.observations import cell, observation
 
 from specctl.engine_profile import DraftCost
 from specctl.estimate.cost_curve import CostCurve
-from specctl.estimate.profiled_cost import ProfiledStepCost
+from specctl.estimate.profiled_cost import PRIOR_STEPS_ALONE, ProfiledStepCost
 from specctl.types import CellDelta
 
 CURVE = CostCurve(
@@ -118,7 +118,9 @@ def test_what_prompts_take_is_no_cost_of_decoding() -> None:
     alone_s, beside_s = predicted_s(8, 4), predicted_s(8, 4, prefill=300)
     prompts_s = CURVE.prompts_s(300)
     assert told.step_s == pytest.approx(alone_s)
-    assert told.decoding_s == pytest.approx((alone_s + beside_s - prompts_s) / 2)
+    steps = model.loads[8].steps
+    share = steps / 2 / (steps + PRIOR_STEPS_ALONE)
+    assert told.decoding_s == pytest.approx((1 - share) * alone_s + share * (beside_s - prompts_s))
     # Both share a forward pass, whose constant the prompts pay.
     assert 0 < told.decoding_s < told.step_s
 
