@@ -31,9 +31,6 @@ class PositionCounts:
             summed(self.watched, other.watched),
         )
 
-    def scaled(self, factor: float) -> PositionCounts:
-        return self.scaled_at((factor,) * len(self.reached))
-
     def scaled_at(self, factors: tuple[float, ...]) -> PositionCounts:
         """One factor for each position."""
         return PositionCounts(

@@ -127,39 +127,29 @@ class ProfiledStepCost:
         factor = 0.5 ** (observation.interval_s / HALF_LIFE_S)
         cells = {key: sums.scaled(factor) for key, sums in self.cells.items() if sums.steps * factor >= 0.1}
         loads = _with_loads({upper: load.scaled(factor) for upper, load in self.loads.items()}, fresh)
-        for cell in fresh:
-            if not cell.has_prefill:
-                key = (cell.decode_batch_to, cell.num_speculative_tokens > 0)
-                cells[key] = cells.get(key, _Sums()).plus(self._sums_of(cell))
+        return replace(self, loads=loads, learned=learned)._corrected(cells, fresh)
+
+    def on(self, curve: CostCurve, rows: Sequence[CellDelta]) -> Self:
+        """With another curve; what it is corrected by is told by ``rows``."""
+        loads = self.loads or _with_loads({}, rows)
+        moved = replace(self, curve=curve, loads=loads, server_ratio=1.0, is_refuted=False)
+        return moved._corrected({}, rows)
+
+    def _corrected(self, known: Mapping[_Key, _Sums], rows: Sequence[CellDelta]) -> Self:
+        """By ``rows`` on top of ``known``; what contradicts the curve once puts it aside."""
+        cells = dict(known)
+        for row in rows:
+            if not row.has_prefill:
+                key = (row.decode_batch_to, row.num_speculative_tokens > 0)
+                cells[key] = cells.get(key, _NOTHING).plus(self._sums_of(row))
         server, ratios, is_refuted = _levels(cells)
         return replace(
             self,
             cells=cells,
-            loads=loads,
             ratios=ratios,
             server_ratio=server.ratio(1.0),
             server_steps=server.steps,
             is_refuted=self.is_refuted or is_refuted,
-            learned=learned,
-        )
-
-    def on(self, curve: CostCurve, rows: Sequence[CellDelta]) -> Self:
-        """With another curve; what it is corrected by is told by ``rows``."""
-        moved = replace(self, curve=curve, server_ratio=1.0, is_refuted=False)
-        cells: dict[_Key, _Sums] = {}
-        for row in rows:
-            if not row.has_prefill:
-                key = (row.decode_batch_to, row.num_speculative_tokens > 0)
-                cells[key] = cells.get(key, _NOTHING).plus(moved._sums_of(row))
-        server, ratios, is_refuted = _levels(cells)
-        return replace(
-            moved,
-            cells=cells,
-            loads=self.loads or _with_loads({}, rows),
-            ratios=ratios,
-            server_ratio=server.ratio(1.0),
-            server_steps=server.steps,
-            is_refuted=is_refuted,
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
