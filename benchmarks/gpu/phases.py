@@ -5,7 +5,8 @@
 One server with specctl_suffix and one that never speculates, a closed loop of requests. A phase is a kind of
 text and a number of requests at a time; the phases go up through the numbers and down again. Each static
 setting is held for a short while of each phase, before the daemon's run and after it; the daemon starts
-before its first phase and stays through all of them. Tokens are the server's own count. Texts are lists of
+before its first phase and stays through all of them. The seconds in which a phase's requests come in count
+nowhere; the daemon's figure with them is told beside. Tokens are the server's own count. Texts are lists of
 token ids: copying prompts as benchmarks.gpu.prompts writes them, decoded greedily, and chat texts of which
 each request gets a part of its own, sampled at a temperature of 0.8, so that no answer comes twice.
 """
@@ -103,12 +104,9 @@ async def held(client: httpx.AsyncClient, seconds: float, settle_s: float = 0.0)
 
 
 async def statics(
-    client: httpx.AsyncClient,
-    off: httpx.AsyncClient,
-    bodies: Mapping[str, _Bodies],
-    arguments: argparse.Namespace,
+    client: httpx.AsyncClient, bodies: Mapping[str, _Bodies], arguments: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """By phase and setting, tokens/s; "never enabled" is the other server's."""
+    """By phase and setting, tokens/s."""
     found: dict[str, dict[str, float]] = {}
     for phase in phases(arguments.requests):
         row = found[str(phase)] = {}
@@ -117,23 +115,47 @@ async def statics(
             for number in arguments.settings:
                 await put_table(client, number)
                 row[str(number)] = await held(client, arguments.static_s, _SETTLE_S)
-        async with load(str(off.base_url), bodies[phase.kind], phase.concurrency):
-            await asyncio.sleep(arguments.fill_s)
-            row["never enabled"] = await held(off, arguments.static_s, _SETTLE_S)
         print(phase, {name: round(value) for name, value in row.items()}, flush=True)
     return found
 
 
+async def phase_held(
+    client: httpx.AsyncClient, phase: Phase, bodies: Mapping[str, _Bodies], arguments: argparse.Namespace
+) -> tuple[float, float]:
+    """(tokens/s without the seconds of filling, with them) of one phase."""
+    async with load(str(client.base_url), bodies[phase.kind], phase.concurrency):
+        began_s, before = await count(client)
+        await asyncio.sleep(arguments.fill_s)
+        full_s, filled = await count(client)
+        await asyncio.sleep(arguments.phase_s - arguments.fill_s)
+        ended_s, after = await count(client)
+    return (after - filled) / (ended_s - full_s), (after - before) / (ended_s - began_s)
+
+
 async def tuned(
-    client: httpx.AsyncClient, url: str, bodies: Mapping[str, _Bodies], arguments: argparse.Namespace
-) -> dict[str, float]:
-    """By phase, tokens/s of the whole phase, the daemon's search included."""
-    found = {}
-    with autotune(url, arguments.folder, policy=arguments.policy, more=arguments.autotune):
+    client: httpx.AsyncClient,
+    other: httpx.AsyncClient,
+    own: Mapping[str, _Bodies],
+    arguments: argparse.Namespace,
+) -> dict[str, dict[str, float]]:
+    """The daemon's run, its search included, and that of the server which never speculates: at the same time
+    where each has a GPU, else after it. By phase, tokens/s."""
+    found: dict[str, dict[str, float]] = {"autotune": {}, "never enabled": {}, "autotune, filling": {}}
+
+    async def run(server: httpx.AsyncClient, name: str, texts: Mapping[str, _Bodies], phase: Phase) -> None:
+        rate, whole = await phase_held(server, phase, texts, arguments)
+        found[name][str(phase)] = rate
+        if name == "autotune":
+            found["autotune, filling"][str(phase)] = whole
+        print(name, phase, round(rate), flush=True)
+
+    others = texts_of(arguments)
+    with autotune(str(client.base_url), arguments.folder, policy=arguments.policy, more=arguments.autotune):
         for phase in phases(arguments.requests):
-            async with load(str(client.base_url), bodies[phase.kind], phase.concurrency):
-                found[str(phase)] = await held(client, arguments.phase_s)
-            print("autotune", phase, round(found[str(phase)]), flush=True)
+            side = [run(other, "never enabled", others, phase)] if arguments.apart else []
+            await asyncio.gather(run(client, "autotune", own, phase), *side)
+    for phase in [] if arguments.apart else phases(arguments.requests):
+        await run(other, "never enabled", others, phase)
     return found
 
 
@@ -149,22 +171,27 @@ async def lease_ended(client: httpx.AsyncClient) -> None:
     raise RuntimeError(f"the daemon's lease has not ended after {_LEASE_MAX_S} s")
 
 
-async def measured(url: str, off_url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def texts_of(arguments: argparse.Namespace) -> dict[str, _Bodies]:
+    """Endless; a server gets one such stream, as its corpus remembers the texts that it has seen."""
     copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
     chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
-    bodies = bodies_of(copying, chat, arguments.max_tokens)
+    return bodies_of(copying, chat, arguments.max_tokens)
+
+
+async def measured(url: str, off_url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     async with (
         httpx.AsyncClient(base_url=url, timeout=600) as client,
         httpx.AsyncClient(base_url=off_url, timeout=600) as other,
     ):
-        before = await statics(client, other, bodies, arguments)
-        daemon = await tuned(client, url, bodies, arguments)
+        own = texts_of(arguments)
+        before = await statics(client, own, arguments)
+        runs = await tuned(client, other, own, arguments)
         await lease_ended(client)
-        after = await statics(client, other, bodies, arguments)
+        after = await statics(client, own, arguments)
     held_for = {
         phase: {name: mean((row[name], after[phase][name])) for name in row} for phase, row in before.items()
     }
-    return {"static": held_for, "static, before": before, "static, after": after, "autotune": daemon}
+    return {"static": held_for, "static, before": before, "static, after": after, **runs}
 
 
 def figures(found: Mapping[str, Any], settings: Sequence[int]) -> dict[str, Any]:
@@ -180,8 +207,9 @@ def figures(found: Mapping[str, Any], settings: Sequence[int]) -> dict[str, Any]
         "best single static setting": int(best),
         "against it": round(own / single[best], 4),
         "against never enabled, by phase": {
-            phase: round(daemon[phase] / row["never enabled"], 4) for phase, row in static.items()
+            phase: round(rate / max(found["never enabled"][phase], 1e-9), 4) for phase, rate in daemon.items()
         },
+        "filling counted, against the same": round(mean(found["autotune, filling"].values()) / own, 4),
     }
 
 
@@ -210,7 +238,8 @@ def main() -> None:
     parser.add_argument("--settings", type=int, nargs="*", default=[0, 1, 2, 3, 5, 8])
     parser.add_argument("--phase-s", type=float, default=30.0, help="of each phase under the daemon")
     parser.add_argument("--static-s", type=float, default=3.0)
-    parser.add_argument("--fill-s", type=float, default=2.0, help="until a phase's requests are under way")
+    parser.add_argument("--fill-s", type=float, default=2.5, help="until a phase's requests are under way")
+    parser.add_argument("--apart", action="store_true", help="the two servers have a GPU each")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--policy", default="balanced")
     parser.add_argument("--autotune", type=json.loads, default=[], help="JSON list: more of its options")

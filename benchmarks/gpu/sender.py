@@ -16,12 +16,16 @@ import aiohttp
 __all__ = ["complete", "load", "session"]
 
 _TIMEOUT_S = 600.0
+_KEPT_ALIVE_S = 2.0
+"""Shorter than the five seconds after which the server closes a connection without a request."""
 
 
 @contextlib.asynccontextmanager
 async def session(url: str) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(
-        url, connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
+        url,
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(_TIMEOUT_S),
     ) as opened:
         yield opened
 
@@ -35,14 +39,21 @@ async def complete(opened: aiohttp.ClientSession, body: Mapping[str, Any]) -> No
 
 @contextlib.asynccontextmanager
 async def load(url: str, bodies: Iterator[dict[str, Any]], concurrency: int) -> AsyncIterator[None]:
-    """A closed loop: so many requests at a time while the block runs; what is under way is then dropped."""
+    """A closed loop: so many requests at a time while the block runs; what is under way is then dropped.
+
+    The first answers are cut to evenly spaced lengths: requests that all begin and end together would
+    alternate between prefill and decoding, and a short hold would see one of the two.
+    """
     async with session(url) as opened:
 
-        async def worker() -> None:
+        async def worker(number: int) -> None:
+            body = next(bodies)
+            body["max_tokens"] = max(1, body["max_tokens"] * (number + 1) // concurrency)
             while True:
-                await complete(opened, next(bodies))
+                await complete(opened, body)
+                body = next(bodies)
 
-        workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+        workers = [asyncio.create_task(worker(number)) for number in range(concurrency)]
         try:
             yield
             for ended in (task for task in workers if task.done()):
