@@ -79,6 +79,7 @@ async def _profile(options: argparse.Namespace) -> None:
     from specctl.controller.daemon import stop_on_signals
     from specctl.errors import ContractError
     from specctl.estimate.cost_fit import fit_costs
+    from specctl.estimate.experts import Experts
     from specctl.http_client import HttpClient, normalise_target, read_token
     from specctl.observe.routes import read_capabilities
 
@@ -100,7 +101,8 @@ async def _profile(options: argparse.Namespace) -> None:
         measured = await _measure(client, capabilities, options, clock, stop)
     if measured.is_interrupted:
         raise SpecctlError("interrupted: the table is as it was found, and no profile is written")
-    made = _engine_profile(measured, fit_costs(measured.rows), capabilities, fingerprint, limits, clock)
+    costs = fit_costs(measured.rows, experts=Experts.of(capabilities))
+    made = _engine_profile(measured, costs, capabilities, fingerprint, limits, clock)
     _write(output, made)
     print("\n".join(_words(made, output)))
 

@@ -50,3 +50,7 @@ class Capabilities(BaseModel):
     max_num_batched_tokens: int | None = Field(default=None, description="most tokens of one step")
     kv_cache_tokens: int | None = Field(default=None, description="KV cache, in tokens")
     kv_block_tokens: int | None = None
+    experts: int | None = Field(
+        default=None, description="of a layer of a mixture-of-experts target; None: dense, or not told"
+    )
+    experts_per_token: int | None = None

@@ -24,12 +24,9 @@ from specctl.controller.freeze import frozen
 from specctl.controller.outcome import PendingOutcome, pending_outcome
 from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState, Probe
-from specctl.engine_profile import EngineProfile, profile_of
+from specctl.engine_profile import EngineProfile
 from specctl.errors import ContractError, LeaseHeld, TableError, TargetError, VersionConflict
-from specctl.estimate.base import StepCostModel
-from specctl.estimate.cost_curve import CostCurve
-from specctl.estimate.fitted_cost import FittedStepCost
-from specctl.estimate.profiled_cost import ProfiledStepCost
+from specctl.estimate.first_costs import cost_model
 from specctl.estimate.survival import DiscountedSurvival
 from specctl.metrics.exporter import Exporter
 from specctl.observe.base import Observer
@@ -98,7 +95,9 @@ class TargetLoop:
         self._forget(None)
 
     def _forget(self, capabilities: Capabilities | None) -> None:
-        self._state = ControllerState(survival=DiscountedSurvival(), cost=self._costs(capabilities))
+        self._state = ControllerState(
+            survival=DiscountedSurvival(), cost=cost_model(self.target, capabilities, self._profiles)
+        )
         self._answer: AppliedTable | None = None
         self._renew_s = float("-inf")
         self._blocked_until_s = float("-inf")
@@ -107,14 +106,6 @@ class TargetLoop:
         self._outcome: PendingOutcome | None = None
         self._probe: Probe | None = None
         self._accounts.forget()
-
-    def _costs(self, capabilities: Capabilities | None) -> StepCostModel:
-        """Learned from nothing, but where a profile of the server is at hand."""
-        if capabilities is None or not self._profiles:
-            return FittedStepCost()
-        profile, words = profile_of(self._profiles, capabilities)
-        logger.log(logging.WARNING if profile is None else logging.INFO, "%s: %s", self.target, words)
-        return FittedStepCost() if profile is None else ProfiledStepCost(CostCurve.of_profile(profile))
 
     @property
     def boot_id(self) -> str | None:

@@ -2,6 +2,7 @@
 
 A step's seconds are a line in pieces over its tokens (verified and prompt tokens together), and shares for
 each request, context token and prompt token. Each is taken up only where the measurement can tell it apart.
+Of a mixture-of-experts target the expected number of distinct experts counts too, within the line's points.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.errors import SpecctlError
+from specctl.estimate.experts import Experts
 from specctl.types import CellDelta
 
 __all__ = ["FittedCosts", "fit_costs"]
@@ -38,6 +40,8 @@ HUBER_SIGMAS = 1.345
 # Standard deviation of a normal law over the median of its absolute values.
 SIGMA_OF_MEDIAN = 1.4826
 MISS_MIN_RATIO = 0.01
+# Between two points of a line that the experts bend.
+POINTS_RATIO = 1.25
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,9 @@ class _Points:
         return _Points(**{one.name: getattr(self, one.name)[mask] for one in fields(self)})
 
 
-def fit_costs(rows: Sequence[CellDelta], *, is_profile: bool = True) -> FittedCosts:
+def fit_costs(
+    rows: Sequence[CellDelta], *, is_profile: bool = True, experts: Experts | None = None
+) -> FittedCosts:
     """``is_profile``: for a file, either half must foretell the other. Without it ``held_out_miss_ratio`` is
     ``miss_ratio``.
 
@@ -98,9 +104,9 @@ def fit_costs(rows: Sequence[CellDelta], *, is_profile: bool = True) -> FittedCo
             f"too little was measured: expected {STEPS_MIN} decode-only steps with different numbers of "
             f"tokens, got {steps} with {spread:.0f} tokens between the fewest and the most"
         )
-    model = _Model.of(points)
+    model = _Model.of(points, experts)
     miss = _miss(model, points)
-    held_out_miss = _held_out_miss(points, model.knots) if is_profile else miss
+    held_out_miss = _held_out_miss(points, model) if is_profile else miss
     return model.costs(
         jitter_ratio=_jitter([row for row in good if not row.has_prefill]),
         miss_ratio=miss,
@@ -110,11 +116,12 @@ def fit_costs(rows: Sequence[CellDelta], *, is_profile: bool = True) -> FittedCo
     )
 
 
-def _held_out_miss(points: _Points, knots: _Floats) -> float:
+def _held_out_miss(points: _Points, model: _Model) -> float:
     """Raises SpecctlError where it is too large."""
     halves = np.arange(len(points.weight)) % 2 == 0
     held_out = [
-        _miss(_Model.of(points.where(half), knots=knots), points.where(~half)) for half in (halves, ~halves)
+        _miss(_Model.of(points.where(half), model.experts, model.knots), points.where(~half))
+        for half in (halves, ~halves)
     ]
     held_out_miss = math.sqrt(sum(value**2 for value in held_out) / 2)
     if held_out_miss > MISS_MAX_RATIO:
@@ -161,8 +168,9 @@ def _points(rows: Sequence[CellDelta]) -> _Points:
 
 @dataclass(frozen=True)
 class _Model:
-    """``pieces``: seconds at 1 token, then what each piece between two knots adds."""
+    """``pieces``: seconds at 1 token, what each piece between two knots adds, and what each expert does."""
 
+    experts: Experts | None
     knots: _Floats
     pieces: _Floats
     shares: dict[str, float]
@@ -170,21 +178,26 @@ class _Model:
     not_told: tuple[str, ...]
 
     @classmethod
-    def of(cls, points: _Points, knots: _Floats | None = None) -> _Model:
+    def of(cls, points: _Points, experts: Experts | None, knots: _Floats | None = None) -> _Model:
         draft = _fit_draft(points)
         # Without the seconds of drafting told apart, they are in the step's.
         forward_s = np.maximum(points.step_s - points.draft_s, SECONDS_MIN)
         knots = _knots(points) if knots is None else knots
         columns, not_told = _columns(points, is_draft_told=bool(draft))
-        features = np.column_stack([_over_pieces(points.tokens, knots), *columns.values()])
+        forward = _over_pieces(points.tokens, knots, experts)
+        features = np.column_stack([forward, *columns.values()])
         fitted = _non_negative(features, forward_s, points.weight / points.step_s**2)
-        shares = dict(zip(columns, map(float, fitted[len(knots) :]), strict=True))
+        pieces, rest = np.split(fitted, [forward.shape[1]])
+        shares = dict(zip(columns, map(float, rest), strict=True))
         if "draft base_s" in shares:
             draft = {"base_s": shares.pop("draft base_s")}
-        return cls(knots, fitted[: len(knots)], shares, draft, tuple(not_told))
+        return cls(experts, knots, pieces, shares, draft, tuple(not_told))
+
+    def forward_s(self, tokens: _Floats) -> _Floats:
+        return np.asarray(_over_pieces(tokens, self.knots, self.experts) @ self.pieces)
 
     def predict_s(self, points: _Points) -> _Floats:
-        seconds = _over_pieces(points.tokens, self.knots) @ self.pieces
+        seconds = self.forward_s(points.tokens)
         for name, value in self.shares.items():
             seconds = seconds + value * _COLUMNS[name](points)
         for name, value in self.draft.items():
@@ -200,8 +213,8 @@ class _Model:
         steps: int,
         stalled_steps: int,
     ) -> FittedCosts:
-        at_knots = _over_pieces(self.knots, self.knots) @ self.pieces
-        forward = [(round(float(k)), float(s)) for k, s in zip(self.knots, at_knots, strict=True)]
+        knots = self.knots if self.experts is None else _with_points_between(self.knots)
+        forward = [(round(float(k)), float(s)) for k, s in zip(knots, self.forward_s(knots), strict=True)]
         return FittedCosts(
             forward=tuple((tokens, max(seconds, SECONDS_MIN)) for tokens, seconds in forward),
             request_s=self.shares.get("request_s", 0.0),
@@ -286,12 +299,22 @@ def _knots(points: _Points) -> _Floats:
     return np.array(knots)
 
 
-def _over_pieces(tokens: _Floats, knots: _Floats) -> _Floats:
-    """[point, knot]: 1, and how far each piece is passed; the last one has no end."""
+def _with_points_between(knots: _Floats) -> _Floats:
+    """Whole numbers up to the last knot, each at least POINTS_RATIO over the last but for the knots."""
+    most = knots[-1]
+    steps = np.arange(1, math.ceil(math.log(most) / math.log(POINTS_RATIO)))
+    return np.unique(np.concatenate((knots, np.ceil(POINTS_RATIO**steps).clip(max=most))))
+
+
+def _over_pieces(tokens: _Floats, knots: _Floats, experts: Experts | None) -> _Floats:
+    """[point, knot]: 1, and how far each piece is passed; the last one has no end. Then, if there are
+    experts, [point]: the distinct ones."""
     columns = [np.ones_like(tokens)]
     for place, (low, high) in enumerate(pairwise(knots)):
         end = np.inf if place == len(knots) - 2 else high - low
         columns.append(np.clip(tokens - low, 0.0, end))
+    if experts is not None:
+        columns.append(experts.distinct(tokens))
     return np.column_stack(columns)
 
 

@@ -15,6 +15,7 @@ from typing import Self
 from specctl.errors import SpecctlError
 from specctl.estimate.cost_curve import CostCurve
 from specctl.estimate.cost_fit import fit_costs
+from specctl.estimate.experts import Experts
 from specctl.estimate.profiled_cost import ProfiledStepCost
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.types import CellDelta, Observation, StepCostEstimate
@@ -36,6 +37,7 @@ MISS_MAX_RATIO = 0.15
 class FittedStepCost:
     """``rows``: the last gains of cells; ``fitted`` None: no curve could be told yet."""
 
+    experts: Experts | None = None
     rows: tuple[CellDelta, ...] = ()
     looks: int = 0
     fits: int = 0
@@ -76,7 +78,7 @@ class FittedStepCost:
 
     def _refitted(self) -> Self:
         try:
-            costs = fit_costs(self.rows, is_profile=False)
+            costs = fit_costs(self.rows, is_profile=False, experts=self.experts)
         except SpecctlError:
             return replace(self, looks=0)
         looked = replace(self, looks=0, fits=self.fits + 1)

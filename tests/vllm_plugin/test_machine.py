@@ -9,7 +9,10 @@ from vllm.platforms import current_platform
 
 def scheduler(**more):
     config = SimpleNamespace(
-        model_config=SimpleNamespace(dtype=torch.bfloat16),
+        model_config=SimpleNamespace(
+            dtype=torch.bfloat16,
+            model_arch_config=SimpleNamespace(num_experts=0, num_experts_per_token=0),
+        ),
         parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1),
         cache_config=SimpleNamespace(block_size=16),
     )
@@ -28,6 +31,16 @@ def test_it_is_as_the_config_says():
     assert told["max_num_batched_tokens"] == 8192
     assert told["kv_cache_tokens"] == 50 * 16, "two groups of layers share the blocks"
     assert told["kv_block_tokens"] == 16
+
+
+def test_a_dense_model_has_no_experts_and_a_mixture_tells_its_own():
+    made = scheduler()
+    assert machine_of(made)["experts"] is None
+    made.vllm_config.model_config.model_arch_config = SimpleNamespace(
+        num_experts=128, num_experts_per_token=8
+    )
+    told = machine_of(made)
+    assert (told["experts"], told["experts_per_token"]) == (128, 8)
 
 
 def test_pipelines_are_named():

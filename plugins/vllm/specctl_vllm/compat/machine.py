@@ -22,6 +22,8 @@ class Machine(TypedDict):
     max_num_batched_tokens: int | None
     kv_cache_tokens: int | None
     kv_block_tokens: int | None
+    experts: int | None
+    experts_per_token: int | None
 
 
 def machine_of(scheduler: Any) -> Machine:
@@ -35,6 +37,8 @@ def machine_of(scheduler: Any) -> Machine:
         max_num_batched_tokens=_at(scheduler, "scheduler_config", "max_num_batched_tokens"),
         kv_cache_tokens=_kv_cache_tokens(scheduler),
         kv_block_tokens=_at(config, "cache_config", "block_size"),
+        experts=_at(config, "model_config", "model_arch_config", "num_experts") or None,
+        experts_per_token=_at(config, "model_config", "model_arch_config", "num_experts_per_token") or None,
     )
 
 
