@@ -84,7 +84,7 @@ def test_the_daemon_begins_with_the_profile_of_just_this_server(
 ) -> None:
     gpu = h200.fingerprint.model_copy(update={"gpu": "NVIDIA L4"})
     other = h200.model_copy(update={"fingerprint": gpu})
-    caplog.set_level("INFO", "specctl.controller.loop")
+    caplog.set_level("INFO", "specctl.controller")
     probes = []
     for profile in (h200, other, None):
         arm = Autotune("ours", policy("kind: goodput"), profile)
