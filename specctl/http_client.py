@@ -86,6 +86,9 @@ class HttpClient:
         if target.startswith("https"):
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
+        base = target.rstrip("/")
+        # Looks ask the same few paths, and parsing one takes a tenth of a request.
+        self._url = lru_cache(maxsize=16)(lambda path: URL(base + path, encoded=True))
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
@@ -123,7 +126,7 @@ class HttpClient:
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
         if not path.isascii() or not path.isprintable() or " " in path:
             raise TargetError(f"{self.target}{path!r}: not a path")
-        url = URL(self.target.rstrip("/") + path, encoded=True)
+        url = self._url(path)
         headers = None if json_body is None else {"Content-Type": "application/json"}
         try:
             async with self._opened().request(

@@ -245,8 +245,7 @@ class CandidateForecast(NamedTuple):
         return None if self.step_s is None else self.step_s / self.tokens_per_request_step
 
 
-@dataclass(frozen=True, slots=True)
-class BucketForecast:
+class BucketForecast(NamedTuple):
     """All candidates of one decode-batch bucket; the first candidate is off.
 
     ``decode_batch``: the batch that the forecast is for. ``is_active``: the bucket has traffic now.
@@ -277,9 +276,13 @@ class BucketForecast:
                 return candidate
         return None
 
+    def tokens_per_s(self, num_speculative_tokens: int) -> float | None:
+        """None: no candidate, or not known."""
+        candidate = self.candidate(num_speculative_tokens)
+        return None if candidate is None else candidate.tokens_per_s
 
-@dataclass(frozen=True, slots=True)
-class BucketChoice:
+
+class BucketChoice(NamedTuple):
     """The decision for one bucket; rates are tokens per second of step time, None where unknown."""
 
     decode_batch_from: int

@@ -69,7 +69,7 @@ def _decide(
     forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
     ttft = state.ttft.estimate()
     if ttft is not None:
-        forecasts = [replace(f, ttft=ttft) if f.is_active else f for f in forecasts]
+        forecasts = [f._replace(ttft=ttft) if f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
     choices = _capped(
@@ -85,7 +85,7 @@ def _decide(
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)
     active = tuple(forecast for forecast in forecasts if forecast.is_active)
-    return replace(_decision(observation, told, survival, batches), forecasts=active), state
+    return _decision(observation, told, survival, batches, active), state
 
 
 def _survival(
@@ -121,7 +121,7 @@ def _capped(choices: list[BucketChoice]) -> list[BucketChoice]:
             cap = choice.num_speculative_tokens
         elif cap is not None and choice.is_change and choice.num_speculative_tokens > cap:
             value = max(cap, 0)
-            choice = replace(choice, num_speculative_tokens=value, predicted_tokens_per_s=None)
+            choice = choice._replace(num_speculative_tokens=value, predicted_tokens_per_s=None)
         result.append(choice)
     return result
 
@@ -130,7 +130,7 @@ def _remember(
     state: ControllerState, changed: list[BucketChoice], recent: tuple[float, ...], time_s: float
 ) -> ControllerState:
     if not changed:
-        return replace(state, change_times_s=recent)
+        return state if recent == state.change_times_s else replace(state, change_times_s=recent)
     changed_s = {**state.changed_s, **{choice.decode_batch_to: time_s for choice in changed}}
     return replace(state, changed_s=changed_s, change_times_s=(*recent, time_s))
 
@@ -162,7 +162,8 @@ def _explore(
         settled = {c.decode_batch_to for c in choices if not c.is_change}
         if busy is not None and busy.decode_batch_to in settled:
             schedule = start_probe(schedule, policy.exploration, busy, survival, time_s)
-    state = replace(state, schedule=schedule)
+    if schedule is not state.schedule:
+        state = replace(state, schedule=schedule)
     probe = schedule.running
     if probe is None:
         return choices, state
@@ -178,8 +179,7 @@ def _busiest(observation: Observation, forecasts: list[BucketForecast]) -> Bucke
 
 
 def _as_probe(choice: BucketChoice, probe: Probe) -> BucketChoice:
-    return replace(
-        choice,
+    return choice._replace(
         num_speculative_tokens=probe.num_speculative_tokens,
         reason=Reason.PROBE,
         predicted_tokens_per_s=None,
@@ -197,8 +197,8 @@ def _against(
         if now != choice.from_num_speculative_tokens:
             was_kept = not choice.is_change and choice.reason is not Reason.PROBE
             reason = Reason.PROBE_END if was_kept and probe is not None else choice.reason
-            choice = replace(
-                choice, from_num_speculative_tokens=now, reason=reason, present_tokens_per_s=None
+            choice = choice._replace(
+                from_num_speculative_tokens=now, reason=reason, present_tokens_per_s=None
             )
         result.append(choice)
     return tuple(result)
@@ -209,6 +209,7 @@ def _decision(
     choices: tuple[BucketChoice, ...],
     survival: SurvivalEstimate,
     batches: dict[int, float],
+    forecasts: tuple[BucketForecast, ...],
 ) -> Decision:
     active = [choice for choice in choices if choice.is_active]
     changed = [choice for choice in choices if choice.is_change]
@@ -226,6 +227,7 @@ def _decision(
         predicted_tokens_per_s=None if lead is None else lead.predicted_tokens_per_s,
         present_tokens_per_s=None if lead is None else lead.present_tokens_per_s,
         off_tokens_per_s=None if lead is None else lead.off_tokens_per_s,
+        forecasts=forecasts,
     )
 
 

@@ -101,14 +101,15 @@ def _forecast_bucket(
     """``decode_batch``: the bucket's mean batch in the interval; None: no traffic there now."""
     batch = decode_batch if decode_batch is not None else (bounds[0] + bounds[1]) / 2
     wanted = candidates if present in candidates else tuple(sorted({present, *candidates}))
-    costs = cost.step_costs(bounds[1], batch, {k: batch * tokens.verified[k] for k in wanted})
+    verified = {k: batch * tokens.verified[k] for k in wanted}
+    costs = cost.step_costs(bounds[1], batch, verified)
     unknown = [estimate.why_unknown for estimate in costs.values() if estimate.why_unknown]
     return BucketForecast(
         decode_batch_from=bounds[0],
         decode_batch_to=bounds[1],
         decode_batch=batch,
         present_num_speculative_tokens=present,
-        candidates=_candidates(candidates, batch, costs, present, tokens, variances),
+        candidates=_candidates(candidates, batch, costs, present, tokens.emitted, verified, variances),
         is_active=decode_batch is not None,
         is_extrapolated=not cost.is_bucket_measured(bounds[1]),
         trials=trials,
@@ -121,7 +122,8 @@ def _candidates(
     batch: float,
     costs: Mapping[int, StepCostEstimate],
     present: int,
-    tokens: _Tokens,
+    emitted: tuple[float, ...],
+    verified: Mapping[int, float],
     variances: list[float],
 ) -> tuple[CandidateForecast, ...]:
     """``variances``: of log(tokens a step at each value / at the present one)."""
@@ -129,12 +131,9 @@ def _candidates(
     present_var = costs[present].sigma_ratio ** 2
     for k in values:
         step_s, sigma_ratio, is_measured, _, decoding_s = costs[k]
-        emitted = tokens.emitted[k]
-        rate = None if step_s is None else batch * emitted / (decoding_s or step_s)
+        rate = None if step_s is None else batch * emitted[k] / (decoding_s or step_s)
         sigma = 0.0 if k == present else math.sqrt(variances[k] + sigma_ratio**2 + present_var)
-        forecasts.append(
-            CandidateForecast(k, step_s, rate, sigma, emitted, is_measured, batch * tokens.verified[k])
-        )
+        forecasts.append(CandidateForecast(k, step_s, rate, sigma, emitted[k], is_measured, verified[k]))
     return tuple(forecasts)
 
 

@@ -42,6 +42,6 @@ def _kept(choice: BucketChoice, probe: Probe | None) -> BucketChoice:
         probe.num_speculative_tokens,
     ):
         value, reason = probe.resume_num_speculative_tokens, Reason.PROBE_END
-    return replace(
-        choice, num_speculative_tokens=value, reason=reason, predicted_tokens_per_s=None, detail=""
+    return choice._replace(
+        num_speculative_tokens=value, reason=reason, predicted_tokens_per_s=None, detail=""
     )

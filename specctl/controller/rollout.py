@@ -304,8 +304,8 @@ def _reset(member: _Member, boot_id: str | None) -> None:
 
 
 def _kept(choice: BucketChoice, value: int, reason: Reason, why: str) -> BucketChoice:
-    return replace(
-        choice, num_speculative_tokens=value, reason=reason, predicted_tokens_per_s=None, detail=why
+    return choice._replace(
+        num_speculative_tokens=value, reason=reason, predicted_tokens_per_s=None, detail=why
     )
 
 

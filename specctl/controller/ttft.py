@@ -8,7 +8,7 @@ setting in force now.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from specctl.types import Observation, TtftEstimate
 
@@ -19,8 +19,7 @@ HALF_LIFE_S = 15.0
 REQUESTS_MIN = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(NamedTuple):
     """Discounted. ``steps``, ``step_s``, ``emitted_tokens``: of decode-only steps."""
 
     requests: float = 0.0
@@ -44,12 +43,15 @@ class _Sums:
         )
 
 
+_NOTHING = _Sums()
+
+
 @dataclass(frozen=True, slots=True)
 class MeanTtft:
     """``open``: since the last reading of the engine's own metrics; ``known``: up to it."""
 
-    known: _Sums = _Sums()
-    open: _Sums = _Sums()
+    known: _Sums = _NOTHING
+    open: _Sums = _NOTHING
     open_s: float = 0.0
 
     def updated(self, observation: Observation) -> Self:
@@ -66,9 +68,9 @@ class MeanTtft:
         stock = observation.stock
         if stock is None or stock.started_requests is None or stock.first_token_wait_s is None:
             return replace(self, open=opened, open_s=open_s)
-        read = replace(opened, requests=float(stock.started_requests), wait_s=stock.first_token_wait_s)
+        read = opened._replace(requests=float(stock.started_requests), wait_s=stock.first_token_wait_s)
         known = self.known.plus(read, 0.5 ** (open_s / HALF_LIFE_S))
-        return replace(self, known=known, open=_Sums(), open_s=0.0)
+        return replace(self, known=known, open=_NOTHING, open_s=0.0)
 
     def estimate(self) -> TtftEstimate | None:
         """None: too few first tokens of late, or no decode-only step among them."""

@@ -70,6 +70,8 @@ class ClassAcceptance:
     def updated(self, observation: Observation) -> Self:
         classes, interval_s = observation.classes, observation.interval_s
         if classes is None or interval_s is None:
+            if not self.shares and not self.is_fresh:
+                return self
             return replace(self, shares=(), is_fresh=False)
         shares = _shares(classes)
         interval = tuple([(one.key, _counts(one)) for one in classes if at(one.watched_at, 0) > 0])

@@ -6,6 +6,7 @@ Plain Python twin of ``specctl.simulate.costs.step_seconds``, which is compiled 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -117,6 +118,28 @@ class CostCurve:
         tokens, least_s = self._padded(decode_batch, num_speculative_tokens, verified_tokens)
         seconds = max(self.forward_s(tokens) + shared_s, least_s)
         return seconds + self._drafting_s(decode_batch, num_speculative_tokens)
+
+    def alone_each_s(
+        self, decode_batch: float, verified_tokens: Mapping[int, float], shared_s: float
+    ) -> list[float]:
+        """``alone_s`` of several settings: a decision asks for a hundred of them.
+
+        Args:
+            verified_tokens: by num_speculative_tokens.
+        """
+        if self.graph_requests:
+            return [self.alone_s(decode_batch, k, v, shared_s) for k, v in verified_tokens.items()]
+        points, seconds, last = self.tokens, self.seconds, len(self.tokens) - 1
+        least_s, draft = self.ungraphed_min_s, self.draft
+        drafting_s = draft.base_s + draft.request_s * decode_batch
+        each = []
+        for k, tokens in verified_tokens.items():
+            at = min(max(bisect_left(points, tokens), 1), last)
+            low, low_s = points[at - 1], seconds[at - 1]
+            forward_s = low_s + (seconds[at] - low_s) * (tokens - low) / (points[at] - low)
+            step_s = max(forward_s + shared_s, least_s)
+            each.append(step_s + (drafting_s + draft.pass_s * k if k else draft.at_zero_s))
+        return each
 
     def _drafting_s(self, decode_batch: float, num_speculative_tokens: int) -> float:
         draft = self.draft

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from operator import add, mul
+from typing import NamedTuple
 
 from specctl.estimate.drift import Trials
 
@@ -14,8 +14,7 @@ __all__ = ["MEASURED_TRIALS", "PositionCounts", "at", "padded", "summed", "total
 MEASURED_TRIALS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PositionCounts:
+class PositionCounts(NamedTuple):
     """Index j: the draft's token j + 1. ``watched``: request-steps that could have drafted it."""
 
     reached: tuple[float, ...] = ()

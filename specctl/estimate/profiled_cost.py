@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from specctl.estimate.cost_curve import CostCurve
 from specctl.estimate.step_cost import DiscountedStepCost
@@ -39,8 +39,7 @@ REFUTED_RATIO = 3.0
 _Key = tuple[int, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(NamedTuple):
     """Discounted, of decode-only steps: how many, their seconds, and the seconds that were predicted."""
 
     steps: float = 0.0
@@ -65,8 +64,7 @@ class _Sums:
         return (self.measured_s + PRIOR_STEPS * prior * mean_s) / (self.predicted_s + PRIOR_STEPS * mean_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(NamedTuple):
     """Discounted, of a bucket's steps: with and without prompts, and the tokens that go with them."""
 
     steps: float = 0.0
@@ -127,15 +125,21 @@ class ProfiledStepCost:
         factor = 0.5 ** (observation.interval_s / HALF_LIFE_S)
         cells = {key: sums.scaled(factor) for key, sums in self.cells.items() if sums.steps * factor >= 0.1}
         loads = _with_loads({upper: load.scaled(factor) for upper, load in self.loads.items()}, fresh)
-        return replace(self, loads=loads, learned=learned)._corrected(cells, fresh)
+        return self._corrected(cells, fresh, loads, learned)
 
     def on(self, curve: CostCurve, rows: Sequence[CellDelta]) -> Self:
         """With another curve; what it is corrected by is told by ``rows``."""
         loads = self.loads or _with_loads({}, rows)
-        moved = replace(self, curve=curve, loads=loads, server_ratio=1.0, is_refuted=False)
-        return moved._corrected({}, rows)
+        moved = replace(self, curve=curve, server_ratio=1.0, is_refuted=False)
+        return moved._corrected({}, rows, loads, self.learned)
 
-    def _corrected(self, known: Mapping[_Key, _Sums], rows: Sequence[CellDelta]) -> Self:
+    def _corrected(
+        self,
+        known: Mapping[_Key, _Sums],
+        rows: Sequence[CellDelta],
+        loads: Mapping[int, _Load],
+        learned: DiscountedStepCost,
+    ) -> Self:
         """By ``rows`` on top of ``known``; what contradicts the curve once puts it aside."""
         cells = dict(known)
         for row in rows:
@@ -146,6 +150,8 @@ class ProfiledStepCost:
         return replace(
             self,
             cells=cells,
+            loads=loads,
+            learned=learned,
             ratios=ratios,
             server_ratio=server.ratio(1.0),
             server_steps=server.steps,
@@ -175,44 +181,53 @@ class ProfiledStepCost:
         shared_s = self.curve.shared_s(decode_batch, context)
         off_s = self.curve.alone_s(decode_batch, 0, decode_batch, shared_s)
         level = self.ratios.get(bucket_to, self.server_ratio)
+        # By whether anything is drafted: what all settings of a kind share.
         cells = [self.cells.get((bucket_to, is_drafting), _NOTHING) for is_drafting in (False, True)]
         ratios = [cell.ratio(level) for cell in cells]
         is_tried = self.server_steps >= SERVER_STEPS_MIN
+        known = [
+            (is_tried and self.knows_off) or cells[0].steps >= STEPS_MIN,
+            is_tried or cells[1].steps >= STEPS_MIN,
+        ]
+        miss, scatter = self.curve.miss_ratio, max(self.curve.jitter_ratio, SCATTER_MIN_RATIO)
+        alone_s = self.curve.alone_each_s(decode_batch, verified_tokens, shared_s)
+        decoding_s = alone_s
+        if load.mixed_steps:
+            decoding_s = self._decoding_s(load, alone_s, decode_batch, verified_tokens, context)
         costs = {}
-        for k, verified in verified_tokens.items():
-            cell, ratio = cells[k > 0], ratios[k > 0]
-            predicted_s = self.curve.alone_s(decode_batch, k, verified, shared_s)
-            decoding_s = predicted_s
-            if load.mixed_steps:
-                decoding_s = self._decoding_s(load, predicted_s, decode_batch, k, verified, context)
-            is_known = is_tried and (k > 0 or self.knows_off)
+        for k, predicted_s, told_s in zip(verified_tokens, alone_s, decoding_s, strict=True):
+            is_drafting = k > 0
+            ratio = ratios[is_drafting]
+            # Of predicted seconds against those of the bucket's other settings. A miss that all settings
+            # share decides nothing; the share of the step that drafting adds is missed by the profile's own
+            # share, less what the cell's steps told.
+            prior = miss * abs(1.0 - off_s / predicted_s)
+            sigma_ratio = prior / math.sqrt(1.0 + cells[is_drafting].steps * (prior / scatter) ** 2)
             costs[k] = StepCostEstimate(
-                ratio * predicted_s,
-                sigma_ratio=self._sigma(cell.steps, 1.0 - off_s / predicted_s),
-                is_measured=is_known or cell.steps >= STEPS_MIN,
-                decoding_s=ratio * decoding_s,
+                ratio * predicted_s, sigma_ratio, known[is_drafting], None, ratio * told_s
             )
         return costs
 
     def _decoding_s(
-        self, load: _Load, alone_s: float, decode_batch: float, drafts: int, verified: float, context: float
-    ) -> float:
+        self,
+        load: _Load,
+        alone_s: Sequence[float],
+        decode_batch: float,
+        verified_tokens: Mapping[int, float],
+        context: float,
+    ) -> list[float]:
         """Of the bucket's mean step; in steps with prompts, what decoding adds to what they take anyway."""
         prefill = load.prefill_tokens / load.mixed_steps
-        with_both_s = self.curve.step_s(decode_batch, drafts, verified, context, prefill)
         prompts_s = self.curve.prompts_s(prefill)
         share = load.mixed_steps / (load.steps + PRIOR_STEPS_ALONE)
-        return (1.0 - share) * alone_s + share * max(with_both_s - prompts_s, 0.0)
-
-    def _sigma(self, steps: float, added_ratio: float) -> float:
-        """Of predicted seconds against those of the bucket's other settings.
-
-        ``added_ratio``: share of the step that drafting adds. A miss that all settings share decides
-        nothing; what drafting adds is missed by the profile's own share, less what the cell's steps told.
-        """
-        prior = self.curve.miss_ratio * abs(added_ratio)
-        scatter = max(self.curve.jitter_ratio, SCATTER_MIN_RATIO)
-        return prior / math.sqrt(1.0 + steps * (prior / scatter) ** 2)
+        with_both_s = [
+            self.curve.step_s(decode_batch, k, verified, context, prefill)
+            for k, verified in verified_tokens.items()
+        ]
+        return [
+            (1.0 - share) * alone + share * max(both - prompts_s, 0.0)
+            for alone, both in zip(alone_s, with_both_s, strict=True)
+        ]
 
     def _sums_of(self, cell: CellDelta) -> _Sums:
         predicted_s = self.curve.step_s(

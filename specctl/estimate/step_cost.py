@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from functools import cached_property
+from typing import NamedTuple, Self
 
 from specctl.estimate.moments import Moments
 from specctl.estimate.pooled_fit import PooledFit, fit_pooled, usable_var_v
@@ -42,8 +43,7 @@ NOTHING = Moments()
 _Key = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A bucket's line through its mean step: what the costs of all its settings share."""
 
     mean_s: float
@@ -82,21 +82,49 @@ class _Line:
         return costs
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots, here and below: what follows from the fields is worked out when it is first asked for. Beside
+# a fitted curve that holds, nobody asks, and a look has to be cheap.
+@dataclass(frozen=True)
+class _Pool:
+    """``cells`` as they were when a fit was due."""
+
+    cells: Mapping[_Key, Moments]
+
+    @cached_property
+    def fit(self) -> PooledFit:
+        if not self.cells:
+            return PooledFit()
+        return fit_pooled(_of_drafts(key, moments) for key, moments in self.cells.items())
+
+
+@dataclass(frozen=True)
 class DiscountedStepCost:
     """``cells``: by (bucket's upper end, num_speculative_tokens); ``suspects``: stalls in a row, by cell.
 
-    ``unfitted_steps``: taken in since the last pooled fit. ``buckets`` and ``slopes_s`` follow from the
-    cells: sums by bucket, seconds for one more verified token.
+    ``unfitted_steps``: taken in since a pooled fit was last due.
     """
 
     cells: Mapping[_Key, Moments] = field(default_factory=dict)
     suspects: Mapping[_Key, int] = field(default_factory=dict)
-    pooled: PooledFit = field(default_factory=PooledFit)
+    pool: _Pool = field(default_factory=lambda: _Pool({}))
     unfitted_steps: float = 0.0
-    buckets: Mapping[int, Moments] = field(default_factory=dict)
-    slopes_s: Mapping[int, float] = field(default_factory=dict)
     half_life_s: float = HALF_LIFE_S
+
+    @property
+    def pooled(self) -> PooledFit:
+        return self.pool.fit
+
+    @cached_property
+    def buckets(self) -> Mapping[int, Moments]:
+        """Sums by bucket."""
+        return _by_bucket(self.cells)
+
+    @cached_property
+    def slopes_s(self) -> Mapping[int, float]:
+        """Seconds for one more verified token, of the buckets where it is known."""
+        spreads = _by_bucket({key: _of_drafts(key, moments) for key, moments in self.cells.items()})
+        slopes_s = {upper: _slope_s(bucket, self.pooled) for upper, bucket in spreads.items()}
+        return {upper: slope_s for upper, slope_s in slopes_s.items() if slope_s is not None}
 
     def updated(self, observation: Observation) -> Self:
         if observation.cells is None or observation.interval_s is None:
@@ -117,18 +145,12 @@ class DiscountedStepCost:
         is_refit_due = cells.keys() != self.cells.keys() or unfitted_steps >= REFIT_RATIO * sum(
             moments.steps for moments in cells.values()
         )
-        of_drafts = {key: _of_drafts(key, moments) for key, moments in cells.items()}
-        pooled = fit_pooled(of_drafts.values()) if is_refit_due else self.pooled
-        buckets, spreads = _by_bucket(cells), _by_bucket(of_drafts)
-        slopes_s = {upper: _slope_s(bucket, pooled) for upper, bucket in spreads.items()}
         return replace(
             self,
             cells=cells,
             suspects=suspects,
-            pooled=pooled,
+            pool=_Pool(cells) if is_refit_due else self.pool,
             unfitted_steps=0.0 if is_refit_due else unfitted_steps,
-            buckets=buckets,
-            slopes_s={upper: slope for upper, slope in slopes_s.items() if slope is not None},
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:

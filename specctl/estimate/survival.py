@@ -50,15 +50,14 @@ class DiscountedSurvival:
     classes: ClassAcceptance = _UNTOLD
 
     def updated(self, observation: Observation) -> Self:
-        return replace(self, classes=self.classes.updated(observation))._with_pool(observation)
-
-    def _with_pool(self, observation: Observation) -> Self:
+        classes = self.classes.updated(observation)
         counts = counts_of(observation)
         if counts is None or observation.interval_s is None:
-            return replace(self, drifted=False)
+            return replace(self, drifted=False, classes=classes)
         if counts.is_empty:
             is_blind = observation.shadow is None and bool(observation.emitted_tokens)
-            return replace(self, drifted=False, watched_positions=0 if is_blind else self.watched_positions)
+            watched_positions = 0 if is_blind else self.watched_positions
+            return replace(self, drifted=False, watched_positions=watched_positions, classes=classes)
         watched_positions = sum(1 for watched in counts.watched if watched > 0)
         recent = (*self.recent, counts)
         past = self.past
@@ -66,17 +65,24 @@ class DiscountedSurvival:
             past, recent = past.plus(recent[0]), recent[1:]
         past = past.scaled_at(_kept(past, watched_positions, observation.interval_s, self.half_life_s))
         for newest, (fresh, before) in enumerate(_splits(past, recent), start=1):
-            if has_drifted(fresh, before) and not self.classes.explains(newest):
+            if has_drifted(fresh, before) and not classes.explains(newest):
                 kept = recent[-newest:]
                 return replace(
                     self,
                     past=PositionCounts(),
                     recent=kept,
                     drifted=True,
-                    classes=self.classes.forgotten(newest),
+                    classes=classes.forgotten(newest),
                     watched_positions=watched_positions,
                 )
-        return replace(self, past=past, recent=recent, drifted=False, watched_positions=watched_positions)
+        return replace(
+            self,
+            past=past,
+            recent=recent,
+            drifted=False,
+            watched_positions=watched_positions,
+            classes=classes,
+        )
 
     def estimate(self, positions: int) -> SurvivalEstimate | None:
         counts = total((self.past, *self.recent))

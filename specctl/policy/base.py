@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from specctl.types import BucketChoice, BucketForecast, Reason
 
 __all__ = ["Exploration", "GuardRails", "Policy", "Proposal"]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """What a policy wants for one bucket, before the guard rails. ``is_learned``: it rests on estimates."""
 
     num_speculative_tokens: int

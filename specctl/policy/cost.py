@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -59,15 +58,10 @@ class CostPolicy(LearnedPolicy):
             self._priced(forecast), since_change_s=since_change_s, changes_left=changes_left
         )
 
-        def rate(num_speculative_tokens: int) -> float | None:
-            candidate = forecast.candidate(num_speculative_tokens)
-            return None if candidate is None else candidate.tokens_per_s
-
-        return replace(
-            choice,
-            predicted_tokens_per_s=rate(choice.num_speculative_tokens),
-            present_tokens_per_s=rate(choice.from_num_speculative_tokens),
-            off_tokens_per_s=rate(0),
+        return choice._replace(
+            predicted_tokens_per_s=forecast.tokens_per_s(choice.num_speculative_tokens),
+            present_tokens_per_s=forecast.tokens_per_s(choice.from_num_speculative_tokens),
+            off_tokens_per_s=forecast.tokens_per_s(0),
             detail=choice.detail or self._money_words(forecast, choice),
         )
 
@@ -91,7 +85,7 @@ class CostPolicy(LearnedPolicy):
             worth = 1.0 / cost if cost else None
             return candidate._replace(step_s=candidate.step_s if cost else None, tokens_per_s=worth)
 
-        return replace(forecast, candidates=tuple(priced(candidate) for candidate in forecast.candidates))
+        return forecast._replace(candidates=tuple(priced(candidate) for candidate in forecast.candidates))
 
     def _among(self, known: list[CandidateForecast], forecast: BucketForecast) -> Proposal:
         """Takes a priced forecast."""

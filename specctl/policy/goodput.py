@@ -25,7 +25,8 @@ class GoodputPolicy(LearnedPolicy):
     )
 
     def _among(self, known: list[CandidateForecast], forecast: BucketForecast) -> Proposal:
-        allowed = [candidate for candidate in known if self._meets_bounds(candidate)]
+        is_bound = self.max_itl_ms is not None or self.max_tpot_ms is not None
+        allowed = [one for one in known if self._meets_bounds(one)] if is_bound else known
         if not allowed:
             quickest = min(known, key=lambda candidate: candidate.tpot_s or 0.0)
             return Proposal(

@@ -130,19 +130,17 @@ def _gain(better: CandidateForecast | None, base: CandidateForecast | None) -> f
 
 
 def _choice(forecast: BucketForecast, value: int, reason: Reason, detail: str) -> BucketChoice:
-    def rate(num_speculative_tokens: int) -> float | None:
-        candidate = forecast.candidate(num_speculative_tokens)
-        return None if candidate is None else candidate.tokens_per_s
-
+    present = forecast.present_num_speculative_tokens
+    present_tokens_per_s = forecast.tokens_per_s(present)
     return BucketChoice(
-        decode_batch_from=forecast.decode_batch_from,
-        decode_batch_to=forecast.decode_batch_to,
-        from_num_speculative_tokens=forecast.present_num_speculative_tokens,
-        num_speculative_tokens=value,
-        reason=reason,
-        predicted_tokens_per_s=rate(value),
-        present_tokens_per_s=rate(forecast.present_num_speculative_tokens),
-        off_tokens_per_s=rate(0),
+        forecast.decode_batch_from,
+        forecast.decode_batch_to,
+        present,
+        value,
+        reason,
+        predicted_tokens_per_s=present_tokens_per_s if value == present else forecast.tokens_per_s(value),
+        present_tokens_per_s=present_tokens_per_s,
+        off_tokens_per_s=forecast.tokens_per_s(0),
         is_active=forecast.is_active,
         is_extrapolated=forecast.is_extrapolated,
         detail=detail,

@@ -82,9 +82,10 @@ def best_of(
     allowed: list[CandidateForecast], known: list[CandidateForecast], present: int, detail: str = ""
 ) -> Proposal:
     """The fastest of ``allowed``, at least one of ``known``; at once when the present one is none of them."""
-    best = max(allowed, key=lambda candidate: candidate.tokens_per_s or 0.0)
-    is_allowed = any(candidate.num_speculative_tokens == present for candidate in allowed)
-    if not is_allowed and any(candidate.num_speculative_tokens == present for candidate in known):
+    rates = [candidate.tokens_per_s or 0.0 for candidate in allowed]
+    best = allowed[rates.index(max(rates))]
+    is_allowed = allowed is known or present in [candidate.num_speculative_tokens for candidate in allowed]
+    if not is_allowed and present in [candidate.num_speculative_tokens for candidate in known]:
         words = "the present one breaks a bound"
         detail = f"{words}; {detail}" if detail else words
         return Proposal(best.num_speculative_tokens, Reason.LATENCY_BOUND, detail)

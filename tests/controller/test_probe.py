@@ -135,8 +135,8 @@ def test_an_unknown_cost_is_tried_only_where_free_drafts_would_pay() -> None:
     probe = probed(seen)
     assert probe is not None
     assert probe.num_speculative_tokens == 8
-    hopeless = replace(
-        seen, candidates=tuple(c._replace(tokens_per_request_step=1.001) for c in seen.candidates)
+    hopeless = seen._replace(
+        candidates=tuple(c._replace(tokens_per_request_step=1.001) for c in seen.candidates)
     )
     assert probed(hopeless) is None
 

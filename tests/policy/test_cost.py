@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from specctl.policy.cost import CostPolicy
@@ -57,7 +55,7 @@ def test_cost_of_a_token() -> None:
 def test_without_energy_it_chooses_as_goodput(present: int) -> None:
     seen = forecast(present=present)
     goodput = parse_policy("kind: goodput", "p").decide(seen, since_change_s=60.0, changes_left=9)
-    assert replace(decide(seen, PLAIN), detail="") == goodput
+    assert decide(seen, PLAIN)._replace(detail="") == goodput
 
 
 def test_energy_makes_drafting_dearer_than_it_is_slow() -> None:
@@ -84,5 +82,5 @@ def test_a_latency_bound_comes_before_the_price() -> None:
 def test_without_verified_tokens_a_metered_server_changes_nothing() -> None:
     seen = forecast(present=2)
     blind = tuple(candidate._replace(verified_tokens=None) for candidate in seen.candidates)
-    choice = decide(replace(seen, candidates=blind), METERED)
+    choice = decide(seen._replace(candidates=blind), METERED)
     assert (choice.num_speculative_tokens, choice.reason) == (2, Reason.COST_UNKNOWN)

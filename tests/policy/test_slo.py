@@ -80,7 +80,7 @@ def test_the_present_one_stays_when_another_breaks_the_bounds_hardly_less() -> N
     seen = forecast(present=8)
     off, four, eight = seen.candidates
     near = four._replace(step_s=0.159, tokens_per_s=BATCH * 2.0 / 0.159)
-    choice = decide(replace(seen, candidates=(off, near, eight)), "max_tpot_ms: 50")
+    choice = decide(seen._replace(candidates=(off, near, eight)), "max_tpot_ms: 50")
     assert (choice.num_speculative_tokens, choice.reason) == (8, Reason.LATENCY_BOUND)
 
 
