@@ -24,7 +24,7 @@ from specctl.errors import SimulationInputError, TargetError
 from specctl.estimate.pooled_fit import prepare
 from specctl.http_client import HttpClient, read_token
 from specctl.metrics.exporter import Exporter
-from specctl.observe.vllm import VllmObserver
+from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import find_policy
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment, make_target
@@ -57,7 +57,7 @@ def autotune(options: argparse.Namespace) -> int:
             actuator = DryRunActuator(actuator)
         return TargetLoop(
             assignment.target.url,
-            VllmObserver(client, clock),
+            EngineObserver(client, clock),
             actuator,
             policy,
             owner=owner,

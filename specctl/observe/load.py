@@ -1,6 +1,6 @@
 """The load of a server, from its own Prometheus text: who came, who left, and the lengths of their texts.
 
-Names as in vLLM 0.32. No metric counts arrivals: a request is first seen when its first token leaves.
+No metric counts arrivals: a request is first seen when its first token leaves.
 """
 
 from __future__ import annotations
@@ -9,21 +9,11 @@ import math
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specctl.observe.stock import FIRST_TOKEN_WAIT, engine_samples
+from specctl.observe.engine_metrics import metrics_of
+from specctl.observe.stock import engine_samples
 
 __all__ = ["LengthCounts", "LoadCounters", "parse_load"]
 
-WAIT = FIRST_TOKEN_WAIT
-PROMPT = "vllm:request_prompt_tokens"
-OUTPUT = "vllm:request_generation_tokens"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
-GENERATED_TOKENS = "vllm:generation_tokens_total"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-
-_PLAIN = {f"{WAIT}_count", f"{WAIT}_sum", PROMPT_TOKENS, GENERATED_TOKENS, RUNNING, WAITING}
-_PLAIN |= {f"{OUTPUT}_count", f"{PROMPT}_sum", f"{OUTPUT}_sum"}
-_HISTOGRAMS = (f"{PROMPT}_bucket", f"{OUTPUT}_bucket")
 _EDGES_MAX = 128
 _MESSAGE = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -58,14 +48,19 @@ class LoadCounters(BaseModel):
 
 def parse_load(text: str) -> LoadCounters:
     """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
+    names = metrics_of(text)
+    wait, prompts, outputs = names.first_token_wait, names.prompt_lengths, names.output_lengths
+    edges: dict[str, dict[float, float]] = {f"{prompts}_bucket": {}, f"{outputs}_bucket": {}}
+    plain = {f"{wait}_count", f"{wait}_sum", f"{outputs}_count", f"{prompts}_sum", f"{outputs}_sum"}
+    plain |= {names.generated_tokens, names.running, names.waiting}
+    plain |= {names.prompt_tokens} if names.prompt_tokens else set()
     sums: dict[str, float] = {}
-    edges: dict[str, dict[float, float]] = {name: {} for name in _HISTOGRAMS}
-    with engine_samples(text, (*_PLAIN, *_HISTOGRAMS)) as samples:
+    with engine_samples(text, (*plain, *edges)) as samples:
         for sample in samples:
             if sample.name in edges:
                 upper = float(sample.labels.get("le", "nan"))
                 edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
-            elif sample.name in _PLAIN:
+            elif sample.name in plain:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
 
     def count(name: str) -> int | None:
@@ -73,17 +68,17 @@ def parse_load(text: str) -> LoadCounters:
         return None if value is None else int(value)
 
     return LoadCounters(
-        started_requests=count(f"{WAIT}_count"),
-        first_token_wait_s=_checked(sums.get(f"{WAIT}_sum")),
-        prompt_tokens=count(PROMPT_TOKENS),
-        generated_tokens=count(GENERATED_TOKENS),
-        finished_requests=count(f"{OUTPUT}_count"),
-        finished_prompt_tokens=count(f"{PROMPT}_sum"),
-        finished_output_tokens=count(f"{OUTPUT}_sum"),
-        prompt_lengths=_lengths(edges[f"{PROMPT}_bucket"]),
-        output_lengths=_lengths(edges[f"{OUTPUT}_bucket"]),
-        running=count(RUNNING),
-        waiting=count(WAITING),
+        started_requests=count(f"{wait}_count"),
+        first_token_wait_s=_checked(sums.get(f"{wait}_sum")),
+        prompt_tokens=None if names.prompt_tokens is None else count(names.prompt_tokens),
+        generated_tokens=count(names.generated_tokens),
+        finished_requests=count(f"{outputs}_count"),
+        finished_prompt_tokens=count(f"{prompts}_sum"),
+        finished_output_tokens=count(f"{outputs}_sum"),
+        prompt_lengths=_lengths(edges[f"{prompts}_bucket"]),
+        output_lengths=_lengths(edges[f"{outputs}_bucket"]),
+        running=count(names.running),
+        waiting=count(names.waiting),
     )
 
 

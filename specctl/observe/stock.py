@@ -1,4 +1,4 @@
-"""The engine's own Prometheus text. Names as in vLLM 0.32, one place for them."""
+"""An engine's own Prometheus text, as counters."""
 
 from __future__ import annotations
 
@@ -12,35 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from specctl.errors import TargetError
+from specctl.observe.engine_metrics import EngineMetrics, metrics_of
 
-__all__ = ["FIRST_TOKEN_WAIT", "StockCounters", "engine_samples", "parse_stock_metrics"]
+__all__ = ["StockCounters", "engine_samples", "parse_stock_metrics"]
 
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
-ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-GENERATED_TOKENS = "vllm:generation_tokens_total"
-ENGINE_STEPS = "vllm:iteration_tokens_total_count"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-KV_CACHE_USED_RATIO = "vllm:kv_cache_usage_perc"
-FIRST_TOKEN_WAIT = "vllm:time_to_first_token_seconds"
-STARTED_REQUESTS = f"{FIRST_TOKEN_WAIT}_count"
-FIRST_TOKEN_WAIT_S = f"{FIRST_TOKEN_WAIT}_sum"
-
-_WANTED = (
-    DRAFTS,
-    DRAFTED_TOKENS,
-    ACCEPTED_TOKENS,
-    ACCEPTED_AT,
-    GENERATED_TOKENS,
-    ENGINE_STEPS,
-    RUNNING,
-    WAITING,
-    KV_CACHE_USED_RATIO,
-    STARTED_REQUESTS,
-    FIRST_TOKEN_WAIT_S,
-)
 _POSITIONS_MAX = 1024
 
 
@@ -69,11 +44,8 @@ class StockCounters:
 def engine_samples(text: str, wanted: tuple[str, ...]) -> Iterator[Iterator[Sample]]:
     """Samples of an engine's page whose lines begin with one of ``wanted``.
 
-    Raises TargetError when the text holds no metric of an engine or is no Prometheus text, the reading of
-    its labels included.
+    Raises TargetError when the text is no Prometheus text, the reading of its labels included.
     """
-    if "vllm:" not in text:
-        raise TargetError("/metrics holds no metric whose name starts with vllm: (is this an engine?)")
     # Only the wanted lines: the parser is pure Python and a server's page has hundreds of histogram lines.
     lines = [line for line in text.splitlines() if line.startswith(wanted)]
     try:
@@ -104,43 +76,60 @@ def _parsed(line: str) -> tuple[Sample, ...]:
 
 def parse_stock_metrics(text: str) -> StockCounters:
     """Raises TargetError when the text is no Prometheus text or holds no metric of an engine."""
+    names = metrics_of(text)
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     gaps: list[str] = []
-    with engine_samples(text, _WANTED) as samples:
+    wanted = _wanted(names)
+    with engine_samples(text, wanted) as samples:
         for sample in samples:
-            _add(sample.name, sample.labels, sample.value, sums, positions)
+            if sample.name == names.accepted_at:
+                _add_position(sample, positions)
+            elif sample.name in wanted:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     checked = {name: _checked(name, value, gaps) for name, value in sums.items()}
 
-    def count(name: str) -> int | None:
-        value = checked.get(name)
+    def count(name: str | None) -> int | None:
+        value = None if name is None else checked.get(name)
         return None if value is None else int(value)
 
     return StockCounters(
-        drafts=count(DRAFTS),
-        drafted_tokens=count(DRAFTED_TOKENS),
-        accepted_tokens=count(ACCEPTED_TOKENS),
-        accepted_at=_by_position(positions, gaps),
-        generated_tokens=count(GENERATED_TOKENS),
-        engine_steps=count(ENGINE_STEPS),
-        started_requests=count(STARTED_REQUESTS),
-        first_token_wait_s=checked.get(FIRST_TOKEN_WAIT_S),
-        running=count(RUNNING),
-        waiting=count(WAITING),
-        kv_cache_used_ratio=checked.get(KV_CACHE_USED_RATIO),
+        drafts=count(names.drafts),
+        drafted_tokens=count(names.drafted_tokens),
+        accepted_tokens=count(names.accepted_tokens),
+        accepted_at=_by_position(names.accepted_at, positions, gaps),
+        generated_tokens=count(names.generated_tokens),
+        engine_steps=count(names.engine_steps),
+        started_requests=count(f"{names.first_token_wait}_count"),
+        first_token_wait_s=checked.get(f"{names.first_token_wait}_sum"),
+        running=count(names.running),
+        waiting=count(names.waiting),
+        kv_cache_used_ratio=checked.get(names.kv_cache_used_ratio),
         gaps=tuple(gaps),
     )
 
 
-def _add(
-    name: str, labels: dict[str, str], value: float, sums: dict[str, float], positions: dict[int, float]
-) -> None:
-    if name == ACCEPTED_AT:
-        position = labels.get("position", "")
-        if position.isdigit() and int(position) < _POSITIONS_MAX:
-            positions[int(position)] = positions.get(int(position), 0.0) + value
-    elif name in _WANTED:
-        sums[name] = sums.get(name, 0.0) + value
+def _wanted(names: EngineMetrics) -> tuple[str, ...]:
+    told = (
+        names.drafts,
+        names.drafted_tokens,
+        names.accepted_tokens,
+        names.accepted_at,
+        names.generated_tokens,
+        names.engine_steps,
+        names.running,
+        names.waiting,
+        names.kv_cache_used_ratio,
+        f"{names.first_token_wait}_count",
+        f"{names.first_token_wait}_sum",
+    )
+    return tuple(name for name in told if name is not None)
+
+
+def _add_position(sample: Sample, positions: dict[int, float]) -> None:
+    position = sample.labels.get("position", "")
+    if position.isdigit() and int(position) < _POSITIONS_MAX:
+        positions[int(position)] = positions.get(int(position), 0.0) + sample.value
 
 
 def _checked(name: str, value: float, gaps: list[str]) -> float | None:
@@ -150,13 +139,13 @@ def _checked(name: str, value: float, gaps: list[str]) -> float | None:
     return None
 
 
-def _by_position(positions: dict[int, float], gaps: list[str]) -> tuple[int, ...] | None:
+def _by_position(name: str | None, positions: dict[int, float], gaps: list[str]) -> tuple[int, ...] | None:
     if not positions:
         return None
     if sorted(positions) != list(range(len(positions))):
-        gaps.append(f"{ACCEPTED_AT} has holes in its positions")
+        gaps.append(f"{name} has holes in its positions")
         return None
-    values = [_checked(f"{ACCEPTED_AT}[{j}]", positions[j], gaps) for j in range(len(positions))]
+    values = [_checked(f"{name}[{j}]", positions[j], gaps) for j in range(len(positions))]
     if any(value is None for value in values):
         return None
     return tuple(int(value) for value in values if value is not None)

@@ -91,7 +91,7 @@ class _Source:
 
 
 class _Observer:
-    """Builds what ``specctl.observe.vllm`` builds, from the same counters, without HTTP."""
+    """Builds what ``specctl.observe.engine`` builds, from the same counters, without HTTP."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from specctl.controller.loop import TargetLoop
 from specctl.controller.rollout import RolloutGroup
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.observe.vllm import VllmObserver
+from specctl.observe.engine import EngineObserver
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment, make_target
 
@@ -185,7 +185,7 @@ class Daemon:
 
     def _make(self, assignment: Assignment, policy: PolicyFile) -> TargetLoop:
         client = HttpClient(assignment.target.url, timeout_s=self.timeout_s)
-        observer, actuator = VllmObserver(client, self.clock), HttpActuator(client)
+        observer, actuator = EngineObserver(client, self.clock), HttpActuator(client)
         audit = AuditLog(None, self.clock)
         return TargetLoop(
             assignment.target.url,

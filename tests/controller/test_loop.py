@@ -20,7 +20,7 @@ from specctl.controller.audit import AuditLog
 from specctl.controller.loop import TargetLoop
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.observe.vllm import VllmObserver
+from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
 from specctl.policy.watch import PolicyFile
@@ -61,7 +61,7 @@ class Rig:
         actuator: Actuator = HttpActuator(self.client)
         self.loop = TargetLoop(
             target or engine.url,
-            VllmObserver(self.client, self.clock),
+            EngineObserver(self.client, self.clock),
             DryRunActuator(actuator) if dry_run else actuator,
             self.source,
             owner=owner,

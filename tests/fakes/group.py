@@ -16,7 +16,7 @@ from specctl.controller.loop import TargetLoop
 from specctl.controller.rollout import RolloutGroup
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.observe.vllm import VllmObserver
+from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
 
@@ -41,7 +41,7 @@ class Group:
     def _loop(self, client: HttpClient) -> TargetLoop:
         return TargetLoop(
             client.target,
-            VllmObserver(client, self.clock),
+            EngineObserver(client, self.clock),
             HttpActuator(client),
             self.source,
             owner="me",

@@ -57,3 +57,23 @@ def test_what_is_no_engine_is_refused() -> None:
         parse_load("up 1\n")
     with pytest.raises(TargetError, match="is not Prometheus text"):
         parse_load("vllm:prompt_tokens_total{ 1\n")
+
+
+def test_sglang_counts_lengths_of_finished_requests() -> None:
+    page = """\
+sglang:num_running_reqs{model_name="g"} 2.0
+sglang:prompt_tokens_histogram_bucket{le="100.0",model_name="g"} 1
+sglang:prompt_tokens_histogram_bucket{le="+Inf",model_name="g"} 3
+sglang:prompt_tokens_histogram_sum{model_name="g"} 900
+sglang:generation_tokens_histogram_bucket{le="+Inf",model_name="g"} 3
+sglang:generation_tokens_histogram_count{model_name="g"} 3
+sglang:generation_tokens_histogram_sum{model_name="g"} 300
+sglang:prompt_tokens_total{is_streaming="true",model_name="g"} 900
+sglang:time_to_first_token_seconds_count{is_streaming="true",model_name="g"} 5
+"""
+    load = parse_load(page)
+    assert (load.started_requests, load.finished_requests, load.running) == (5, 3, 2)
+    assert (load.finished_prompt_tokens, load.finished_output_tokens) == (900, 300)
+    assert load.prompt_lengths is not None
+    assert load.prompt_lengths.counts == (1, 2)
+    assert load.prompt_tokens is None, "SGLang counts them when a request has finished"

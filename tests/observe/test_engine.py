@@ -12,7 +12,7 @@ from fakes.engine import FakeEngine
 
 from specctl.errors import SpecctlError, TargetError
 from specctl.http_client import HttpClient, normalise_target, read_token
-from specctl.observe.vllm import VllmObserver
+from specctl.observe.engine import EngineObserver
 from specctl.types import Observation
 
 TELEMETRY = "/specctl/v1/telemetry"
@@ -30,7 +30,7 @@ def looks(
 
     async def watch() -> list[Observation]:
         clock = ManualClock()
-        observer = VllmObserver(HttpClient(engine.url, token=token, timeout_s=timeout_s), clock)
+        observer = EngineObserver(HttpClient(engine.url, token=token, timeout_s=timeout_s), clock)
         seen = []
         try:
             for i in range(count):
@@ -148,7 +148,7 @@ def test_unreachable_target() -> None:
         target = f"http://127.0.0.1:{taken.getsockname()[1]}"
 
         async def look() -> None:
-            observer = VllmObserver(HttpClient(target), ManualClock())
+            observer = EngineObserver(HttpClient(target), ManualClock())
             try:
                 await observer.observe()
             finally:

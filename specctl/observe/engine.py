@@ -1,4 +1,4 @@
-"""Observer of one vLLM server: the plugin's routes where they exist, /metrics in any case."""
+"""Observer of one server: the plugin's routes where they exist, /metrics in any case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specctl.observe.counters import CounterReset, cell_deltas, class_deltas, sh
 from specctl.observe.stock import StockCounters, parse_stock_metrics
 from specctl.types import CellDelta, ClassDelta, Observation, ShadowDelta, StockDelta
 
-__all__ = ["VllmObserver"]
+__all__ = ["EngineObserver"]
 
 # With the plugin, /metrics only adds cross-checks; rendering it costs the server more than the telemetry.
 STOCK_INTERVAL_S = 5.0
@@ -32,7 +32,7 @@ _Difference = tuple[
 ]
 
 
-class VllmObserver:
+class EngineObserver:
     """Keeps the last counters of one target and differences them. Not safe for concurrent use."""
 
     def __init__(self, client: HttpClient, clock: Clock) -> None:
@@ -203,14 +203,18 @@ class VllmObserver:
             return counters, None
 
     async def _read_version(self) -> str | None:
-        response = await self._client.get("/version")
-        if response.status != 200:
-            return None
-        try:
-            version = json.loads(response.body)["version"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        return version if isinstance(version, str) else None
+        """vLLM's route, then SGLang's."""
+        for path in ("/version", "/server_info"):
+            response = await self._client.get(path)
+            if response.status != 200:
+                continue
+            try:
+                version = json.loads(response.body)["version"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            if isinstance(version, str):
+                return version
+        return None
 
     def _parsed(self, model: type[_Message], response: Response, what: str) -> _Message:
         if response.status != 200:
