@@ -11,7 +11,6 @@ from specctl.estimate.base import StepCostModel
 from specctl.estimate.cost_curve import CostCurve
 from specctl.estimate.experts import Experts
 from specctl.estimate.fitted_cost import FittedStepCost
-from specctl.estimate.profiled_cost import ProfiledStepCost
 
 __all__ = ["cost_model"]
 
@@ -22,9 +21,11 @@ def cost_model(
     target: str, capabilities: Capabilities | None, profiles: Sequence[EngineProfile]
 ) -> StepCostModel:
     """Learned from nothing, but where a profile of the server is at hand."""
-    learned = FittedStepCost(experts=Experts.of(capabilities))
+    experts = Experts.of(capabilities)
     if capabilities is None or not profiles:
-        return learned
+        return FittedStepCost(experts=experts)
     profile, words = profile_of(profiles, capabilities)
     logger.log(logging.WARNING if profile is None else logging.INFO, "%s: %s", target, words)
-    return learned if profile is None else ProfiledStepCost(CostCurve.of_profile(profile))
+    if profile is None:
+        return FittedStepCost(experts=experts)
+    return FittedStepCost.begun_with(CostCurve.of_profile(profile), experts)

@@ -3,7 +3,8 @@
 What drafts cost shows in decode-only steps only as far as drafts were made; steps with prompts tell what
 hundreds of tokens cost before any draft was tried. So the curve of ``specctl profile`` is fitted to the last
 minutes now and then, and corrected in between as a profile is. Until it can be told, and where it misses, the
-step cost by cells stands in.
+step cost by cells stands in. A server's profile, where there is one, is the curve that it begins with;
+nothing is fitted before its steps have refuted it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ MISS_MAX_RATIO = 0.15
 
 @dataclass(frozen=True, slots=True)
 class FittedStepCost:
-    """``rows``: the last gains of cells; ``fitted`` None: no curve could be told yet."""
+    """``rows``: the last gains of cells; ``fitted`` None: no curve could be told yet.
+
+    ``is_profile``: the curve in ``fitted`` is a profile's.
+    """
 
     experts: Experts | None = None
     rows: tuple[CellDelta, ...] = ()
@@ -43,6 +47,11 @@ class FittedStepCost:
     fits: int = 0
     by_cells: DiscountedStepCost = field(default_factory=DiscountedStepCost)
     fitted: ProfiledStepCost | None = None
+    is_profile: bool = False
+
+    @classmethod
+    def begun_with(cls, profile: CostCurve, experts: Experts | None = None) -> Self:
+        return cls(experts=experts, fitted=ProfiledStepCost(profile), is_profile=True)
 
     def updated(self, observation: Observation) -> Self:
         if observation.cells is None or observation.interval_s is None:
@@ -57,7 +66,8 @@ class FittedStepCost:
         looks = self.looks + 1
         known = replace(self, rows=rows, looks=looks, by_cells=by_cells, fitted=fitted)
         is_due = looks >= min(FIT_FIRST * 2**self.fits, FIT_EVERY) and len(rows) >= ROWS_MIN
-        return known._refitted() if is_due else known
+        stands = self.is_profile and fitted is not None and not fitted.is_refuted
+        return known._refitted() if is_due and not stands else known
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
         return self._best.is_bucket_measured(bucket_to)
@@ -81,7 +91,7 @@ class FittedStepCost:
             costs = fit_costs(self.rows, is_profile=False, experts=self.experts)
         except SpecctlError:
             return replace(self, looks=0)
-        looked = replace(self, looks=0, fits=self.fits + 1)
+        looked = replace(self, looks=0, fits=self.fits + 1, is_profile=False)
         if costs.miss_ratio > MISS_MAX_RATIO:
             return replace(looked, fitted=None)
         curve = CostCurve.of_fit(costs, max(row.request_steps / row.steps for row in self.rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from fakes.observations import cell, observation
 
@@ -39,9 +40,14 @@ def ran(rng: random.Random, batch: int, drafts: int, prefill: int = 0, steps: in
     )
 
 
-def looked(looks: int, drafts: tuple[int, ...], batches: tuple[int, ...] = BUCKETS) -> FittedStepCost:
+def looked(
+    looks: int,
+    drafts: tuple[int, ...],
+    batches: tuple[int, ...] = BUCKETS,
+    start: FittedStepCost | None = None,
+) -> FittedStepCost:
     """Looks at the bucket and the number of drafts in turn, every third one with prompts too."""
-    rng, model = random.Random(1), FittedStepCost()
+    rng, model = random.Random(1), start or FittedStepCost()
     for look in range(looks):
         batch, k = batches[look % len(batches)], drafts[look // len(batches) % len(drafts)]
         cells = [ran(rng, batch, k)]
@@ -124,3 +130,21 @@ def test_before_any_step_nothing_is_known() -> None:
     told = FittedStepCost().step_cost(1, 1, 4, 5)
     assert told.step_s is None
     assert told.why_unknown
+
+
+def test_a_profile_stands_until_the_steps_refute_it() -> None:
+    model = looked(60, (2, 5, 0), start=FittedStepCost.begun_with(TRUE))
+    assert model.is_profile
+    assert model.fits == 0
+    assert model.fitted is not None
+    assert model.fitted.curve is TRUE
+
+
+def test_a_refuted_profile_gives_way_to_a_fitted_curve() -> None:
+    other = replace(TRUE, seconds=tuple(seconds / 8.0 for seconds in TRUE.seconds))
+    model = looked(60, (2, 5, 0), start=FittedStepCost.begun_with(other))
+    assert not model.is_profile
+    assert model.fits > 0
+    assert model.fitted is not None
+    assert not model.fitted.is_refuted
+    assert max(miss(model, batch, k) for batch in BUCKETS for k in (0, 1, 3, 5, 8)) < 0.05
