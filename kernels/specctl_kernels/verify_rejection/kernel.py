@@ -7,7 +7,7 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
 from specctl_kernels.verify_rejection.residual import sample_row
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of
 from specctl_kernels.verify_rejection.threshold import kept_set
 
 __all__ = ["verify_kernel"]
@@ -29,6 +29,18 @@ def _totals(best_ptr, mass_ptr, at, is_in, scale):
     is_bad = is_bad | (top == float("-inf")).to(tl.int32)
     top = tl.where(is_bad != 0, 0.0, top)
     return top, tl.sum(mass * tl.exp2((best - top[:, None]) * scale), axis=1), is_bad
+
+
+@triton.jit
+def _first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
+    """int32: the first column of a row's largest number, 0 where it has none."""
+    best = tl.full((), float("-inf"), tl.float32)
+    column = pieces * 0
+    for piece in range(pieces):
+        value, at = first_best_of_piece(row_ptr, columns, piece, PIECE)
+        column = tl.where(value > best, at.to(tl.int32), column)
+        best = tl.maximum(value, best)
+    return column
 
 
 @triton.jit
@@ -120,6 +132,7 @@ def verify_kernel(
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
+    not_finite_ptr,  # int64[1] or None
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
@@ -152,6 +165,7 @@ def verify_kernel(
         # Of the draft: its own probability is draft_weight / draft_total, 1 where no distribution is given.
         draft_row_ptr = logits_ptr
         has_draft_row = rows * 0
+        is_bad_draft = is_bad * 0
         draft_top = top * 0.0
         draft_total = top * 0.0 + 1.0
         draft_weight = draft_total
@@ -164,16 +178,16 @@ def verify_kernel(
                 draft_top, draft_total, is_bad_draft = _totals(
                     draft_best_ptr, draft_mass_ptr, at, is_given, scale
                 )
-                is_bad = is_bad | tl.where(is_draft, is_bad_draft, 0)
+                is_bad_draft = tl.where(is_draft, is_bad_draft, 0)
                 own = tl.load(
                     draft_row_ptr + row.to(tl.int64) * step_stride + draft,
-                    mask=is_draft & (is_bad == 0) & (draft < draft_columns), other=float("-inf"),
+                    mask=is_draft & (is_bad_draft == 0) & (draft < draft_columns), other=float("-inf"),
                 )  # fmt: skip
                 draft_weight = tl.exp2((own.to(tl.float32) - draft_top) * scale)
         # The draft is kept if accept * q < p; q and p without their divisions.
         price = accept * draft_weight.to(tl.float64)
         worth = weight.to(tl.float64) * draft_total.to(tl.float64)
-        is_candidate = is_draft & (is_bad == 0)
+        is_candidate = is_draft & (is_bad == 0) & (is_bad_draft == 0)
         is_accepted = (is_candidate & (price * total.to(tl.float64) < worth)).to(tl.int32)
         stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
         threshold = temperature * 0.0 + float("-inf")
@@ -187,13 +201,18 @@ def verify_kernel(
                     top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth,
                     top_k, top_p, min_p, ROWS, LIST, MOST_PASSES,
                 )  # fmt: skip
-        is_bad_stop = _of_row(tl.where(row < rows, is_bad, 0), row, stop)
-        if (stop < rows) & (is_bad_stop == 0):
-            at_stop = (start + stop).to(tl.int64)
-            judged = _of_row(tl.where(is_draft, draft + 1, 0), row, stop) - 1
+        is_bad_stop = _of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
+        is_sampled = _of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
+        if not_finite_ptr is None:
+            is_sampled = tl.where(is_bad_stop != 0, 0, is_sampled)
+        at_stop = (start + stop).to(tl.int64)
+        if is_sampled != 0:
+            # A draft without a distribution is rejected whatever the target says, which leaves the target's.
+            is_judged = is_draft & (is_bad_draft == 0)
+            judged = _of_row(tl.where(is_judged, draft + 1, 0), row, stop) - 1
             # A given distribution is subtracted only where a draft came from it.
             has_draft_row = tl.where(judged >= 0, has_draft_row, 0)
-            factor = kept / tl.maximum(_of_row(tl.where(is_draft, draft_total, 1.0), row, stop), 1.0)
+            factor = kept / tl.maximum(_of_row(tl.where(is_judged, draft_total, 1.0), row, stop), 1.0)
             token = sample_row(
                 logits_ptr + at_stop * logits_stride, columns,
                 best_ptr + at_stop * pieces, mass_ptr + at_stop * pieces, pieces,
@@ -203,6 +222,12 @@ def verify_kernel(
                 tl.where(has_draft_row != 0, draft_columns, 0), _of_row(draft_top, row, stop), factor,
                 tl.where(has_draft_row != 0, kept * ROUNDING, 0.0), HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
             )  # fmt: skip
+        if not_finite_ptr is not None:
+            if is_bad_stop != 0:
+                tl.atomic_add(not_finite_ptr, 1)
+                if is_sampled == 0:
+                    token = _first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
+                is_bad_stop = is_bad_stop * 0
     else:
         best = tl.load(best_ptr + at, mask=is_in, other=float("-inf"))
         winner = tl.argmax(best, axis=1, tie_break_left=True)
