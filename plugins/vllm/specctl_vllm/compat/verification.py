@@ -113,9 +113,7 @@ def _ours_where_covered(original: Any) -> Any:
         verify_draft_sampled: Any = None,
     ) -> Any:
         _compile_once(self, logits, draft_logits)
-        reason = why_engine(
-            self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs
-        )
+        reason = why_engine(self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs)
         if reason is None:
             drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
             try:
