@@ -75,7 +75,7 @@ def stats_kernel(
     width, pieces,
     PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Program (request and row of it and piece, target or draft). Greedy rows get columns instead of masses."""
+    """Program (request, its row and piece; target or draft). Greedy rows get columns instead of masses."""
     piece = tl.program_id(0) % pieces
     row = tl.program_id(0) // pieces % width
     req = tl.program_id(0) // pieces // width

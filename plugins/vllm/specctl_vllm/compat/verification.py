@@ -1,9 +1,9 @@
 """Our verify kernels in the place of vLLM's on Model Runner V2.
 
 Patched is RejectionSampler._verify_in_chunks. Reason: it has no hook for a verifier of one's own; with any
-sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or more read
-the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM, batch by batch
-(``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
+sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or more
+read the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM, batch by
+batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def install(asked: Scope) -> None:
 def why_engine(
     rejection: Any, requests: np.ndarray, columns: int, draft_logits: Any, max_num_logprobs: int
 ) -> str | None:
-    """Why a batch is vLLM's, None where it is ours. Asks the host's copies only: nothing waits for the device.
+    """Why a batch is vLLM's, None where it is ours. Asks the host's copies only, so nothing waits.
 
     requests: int[n], slots; columns: of the logits; max_num_logprobs: as vLLM counts it, -1 for none.
     """
