@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.sampled_end_to_end --model FOLDER --prompts FILE --output FILE
 
 specctl_suffix with 5 drafts, T = 0.8, top-p 0.95, a model of benchmarks.gpu.widen and copying prompts of
-benchmarks.gpu.prompts. Which sampler verifies is changed in the worker between two measurements; the arms take
-turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would know the
+benchmarks.gpu.prompts. Which sampler verifies is changed in the worker between two measurements; the arms
+take turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would know the
 first one's. Gate: in each measurement only the arm's own sampler has verified, and both keep as many drafts.
 """
 

@@ -34,8 +34,8 @@ def searched_kernel(
     if (temperature > 0) & has_cuts(top_k, top_p, min_p, columns):
         start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
         (
-            _top, total, is_bad, _is_bad_draft, _value, weight, _sample, _draft_top, _draft_total, price, worth,
-            is_candidate,
+            _top, total, is_bad, _is_bad_draft, _value, weight, _sample, _draft_top, _draft_total, price,
+            worth, is_candidate,
         ) = judged(
             logits_ptr, logits_stride,
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,

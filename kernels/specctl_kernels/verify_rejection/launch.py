@@ -81,8 +81,8 @@ def verify_rejection(
                  if there is none); where only the draft's distribution is so, a sample of p
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
     ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts two lists of a request, each
-    8 bytes for each entry, of which there are 128 for each 4,096 columns: 32 to 128 KiB for each request.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts two lists of a
+    request, 8 bytes for each entry, of which there are 128 for each 4,096 columns: 32 to 128 KiB a request.
     ValueError: another shape or dtype.
     """
     options = (temperature, top_k, top_p, min_p, seeds)

@@ -8,7 +8,7 @@ import triton.language as tl
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["requests"])
 def gather_kernel(
     slots_ptr,  # integer[R]
     temperature_ptr,  # float32[S]
