@@ -6,7 +6,7 @@ BIN := .venv/bin
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
-.PHONY: setup test test-quick lint demo bench bench-suffix clean
+.PHONY: setup test test-quick lint demo bench bench-suffix bench-kernels clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -30,6 +30,10 @@ bench: setup
 
 bench-suffix: setup
 	@$(BIN)/python -m benchmarks.suffix_compare
+
+# On one GPU; figures go to FOLDER.
+bench-kernels: setup
+	@$(BIN)/python -m benchmarks.gpu.kernels --folder $(or $(FOLDER),.cache/bench-kernels)
 
 clean:
 	rm -rf .venv .cache build *.egg-info

@@ -4,8 +4,8 @@
 
 In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "sampling": {...}}; the last two
 may be missing: what goes into specctl's table, and further SamplingParams (greedy without). Out, after ARM:
-{"seconds", "tokens", "outputs", "counters", "logprobs"}, the last of each answer's first token, {id: value},
-where the sampling asks for logprobs.
+{"seconds", "tokens", "outputs", "counters", "telemetry", "logprobs"}: specctl's, where "wants_telemetry" is
+given, and of each answer's first token, {id: value}, where the sampling asks for logprobs.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ def set_table(llm: Any, num_speculative_tokens: int) -> None:
         raise RuntimeError(str(answered))
 
 
+def telemetry(llm: Any) -> Any:
+    return json.loads(llm.llm_engine.engine_core.call_utility("specctl_call", "telemetry", ""))["body"]
+
+
 def first_logprobs(finished: Any) -> dict[int, float]:
     return {token: found.logprob for token, found in finished.outputs[0].logprobs[0].items()}
 
@@ -72,6 +76,7 @@ def main() -> None:
             tokens=sum(map(len, outputs)),
             outputs=outputs if work.get("wants_outputs") else None,
             counters=counters(llm),
+            telemetry=telemetry(llm) if work.get("wants_telemetry") else None,
             logprobs=[first_logprobs(one) for one in finished] if "logprobs" in chosen else None,
         )
 

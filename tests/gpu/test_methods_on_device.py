@@ -68,6 +68,12 @@ def p_of_same(one, other):
 
 @contextmanager
 def engines(shared_models, logs, devices=1):
+    with engines_of(METHODS, shared_models, logs, devices) as found:
+        yield found
+
+
+@contextmanager
+def engines_of(methods, shared_models, logs, devices=1):
     """By name, in processes of their own, all at once; ``off`` never speculates."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("vllm")
@@ -77,7 +83,7 @@ def engines(shared_models, logs, devices=1):
 
     base = _ENGINE | {"tensor_parallel_size": devices}
     asked = {"off": base}
-    for name, config in METHODS.items():
+    for name, config in methods.items():
         head = {"model": str(shared_models / config["model"])} if "model" in config else {}
         asked[name] = base | speculative(num_speculative_tokens=DRAFTS, **(config | head))
     found = started(asked, str(shared_models / "reference-target"), logs)

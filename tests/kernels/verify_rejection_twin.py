@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, launch, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
     distribution,
     law_of_two,
@@ -230,11 +230,20 @@ def test_a_broad_row_is_searched_without_a_list() -> None:
         equals_reference(two_rows_each(logits, [1699], temperature=1.0, top_k=top_k, top_p=top_p))
 
 
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
-    given = batch(6, 97, torch.float32, "mixed", seed=3)
+def two_rows_of_six(seed: int) -> dict[str, Any]:
+    given = batch(6, 97, torch.float32, "mixed", seed=seed)
     given |= {"temperature": torch.ones(6), "starts": torch.arange(0, 13, 2, dtype=torch.int32)}
     given |= {"logits": torch.randn(12, 97), "drafts": torch.full((12,), 5), "positions": torch.arange(12)}
-    given["uniforms"] = uniforms_for(given)
+    return given | {"uniforms": uniforms_for(given)}
+
+
+# The interpreter's numpy tells of what a device computes in silence: inf - inf.
+in_silence = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@in_silence
+def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+    given = two_rows_of_six(3)
     clean = run(given)
     logits = given["logits"].clone()
     logits[2, 50], logits[4, 0], logits[6] = float("nan"), float("inf"), float("-inf")
@@ -249,6 +258,85 @@ def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
         assert counts[req] == clean[1][req] > 0
     assert counts[4] == 1
     equals_reference(given)
+
+
+@in_silence
+@pytest.mark.parametrize("has_cuts", [False, True])
+def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has_cuts: bool) -> None:
+    given = two_rows_of_six(4)
+    if not has_cuts:
+        given |= {"top_k": None, "top_p": None, "min_p": None}
+    logits = given["logits"]
+    logits[2, 50], logits[2, 60], logits[4, 7] = float("nan"), 40.0, float("inf")
+    logits[6], logits[8], logits[8, 11] = float("-inf"), float("nan"), -1.0
+    counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
+    want = verify_rejection_reference(**given, not_finite=counts[0])
+    got = run(given | {"not_finite": counts[1]})
+    assert got[0].tolist() == want[0].tolist()
+    assert got[1].tolist() == want[1].tolist()
+    assert got[0][1:5, 0].tolist() == [60, 7, 0, 11]
+    assert got[1][1:5].tolist() == [1] * 4
+    assert counts[1].tolist() == counts[0].tolist() == [4]
+
+
+@in_silence
+@pytest.mark.parametrize("options", ["none", "mixed"])
+def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> None:
+    given = with_draft_logits(batch(6, 97, torch.float32, options, width=3), torch.float32, 97)
+    for slot in given["draft_slots"][1::2]:
+        given["draft_logits"][slot, 0, 3] = float("nan")
+    given["uniforms"] = uniforms_for(given)
+    counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
+    want = verify_rejection_reference(**given, not_finite=counts[0])
+    got = run(given | {"not_finite": counts[1]})
+    assert got[0].tolist() == want[0].tolist()
+    assert got[1].tolist() == want[1].tolist()
+    assert counts[1].tolist() == counts[0].tolist()
+    assert counts[0].tolist() != [0]
+
+
+def test_options_by_slot_are_those_of_the_requests() -> None:
+    given = batch(5, 97, torch.float32, "mixed", seed=9)
+    want = run(given)
+    slots = torch.tensor([6, 0, 3, 1, 5])
+    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+        by_slot = torch.full((8,), -1).to(given[name].dtype)
+        by_slot[slots] = given[name]
+        given[name] = by_slot
+    for kind in (torch.int64, torch.int32):
+        got = run(given | {"slots": slots.to(kind)})
+        assert got[0].tolist() == want[0].tolist()
+        assert got[1].tolist() == want[1].tolist()
+    equals_reference(given | {"slots": slots})
+
+
+def test_candidates_are_gathered_for_the_row_that_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 3 pieces with 130 finite entries: all are listed, by piece, in order; the row is not read."""
+    torch.manual_seed(5)
+    logits = torch.full((1, 9001), float("-inf"))
+    logits[0, ::70] = torch.randn(129).mul(8).round().div(4)
+    made: list[tuple[torch.Tensor, ...]] = []
+    lists = launch._lists
+
+    def noted(*given: Any) -> tuple[torch.Tensor, ...]:
+        made.append(lists(*given))
+        return made[-1]
+
+    monkeypatch.setattr(launch, "_lists", noted)
+    given = two_rows_each(logits, [0, 70, 71], temperature=1.0, top_k=20, top_p=0.9)
+    equals_reference(given)
+    [(searched, values, ids, cuts)] = made
+    assert searched[2].tolist() == [0, -1]
+    assert cuts[2, 0].isfinite().all()
+    segment = values.shape[2] // 4
+    for piece, first in enumerate(range(0, 9001, 4096)):
+        columns = torch.arange(0, 9001, 70)
+        columns = columns[(columns >= first) & (columns < first + 4096)]
+        at = slice(piece * segment, piece * segment + len(columns))
+        assert ids[2, 0, at].tolist() == columns.tolist()
+        assert values[2, 0, at].tolist() == logits[0, columns].tolist(), (
+            "a search of the row would write here"
+        )
 
 
 def chi_square_chance(seen: torch.Tensor, law: torch.Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Which batches specctl's verify kernels take from vLLM's sampler."""
+"""Which batches specctl's verify kernels take from vLLM's sampler, and with what they are called."""
 
 from types import SimpleNamespace
 
@@ -6,75 +6,274 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-from specctl_vllm.compat import verification
+import torch
+from specctl_vllm import options
+from specctl_vllm.compat import verification, verified_batches
 from specctl_vllm.options import parse_speculative_config
 
+COLUMNS = 100
+REQUESTS = 4
 
-def sampler(temperatures, processed=()):
-    needs = np.zeros(len(temperatures), dtype=bool)
-    needs[list(processed)] = True
-    temperature = SimpleNamespace(np=np.array(temperatures, dtype=np.float32))
+
+class LogitBiasState:
+    def __init__(self):
+        self.use_logit_bias = np.zeros(REQUESTS, dtype=bool)
+
+
+class PenaltiesState:
+    def __init__(self):
+        self.use_penalty = np.zeros(REQUESTS, dtype=bool)
+
+
+class BadWordsState:
+    def __init__(self):
+        self.num_bad_words = SimpleNamespace(np=np.zeros(REQUESTS, dtype=np.int32))
+
+
+class SomebodysProcessor:
+    pass
+
+
+def states(**values):
+    defaults = {"temperature": 0.0, "top_k": COLUMNS, "top_p": 1.0, "min_p": 0.0, "seeds": 0}
+    made = {}
+    for name, default in defaults.items():
+        kind = {"top_k": np.int32, "seeds": np.int64}.get(name, np.float32)
+        host = np.array(values.get(name, [default] * REQUESTS), dtype=kind)
+        made[name] = SimpleNamespace(np=host, gpu=torch.from_numpy(host))
+    return SimpleNamespace(vocab_size=COLUMNS, **made)
+
+
+def rejection(temperature=(0, 0, 0, 0), **values):
+    """vLLM's RejectionSampler by its attributes; those of the sampler's options by name."""
+    sampler = SimpleNamespace(
+        sampling_states=states(temperature=temperature, **values),
+        logits_processors=[LogitBiasState(), PenaltiesState(), BadWordsState()],
+        thinking_budget_state=SimpleNamespace(use_thinking_budget=np.zeros(REQUESTS, dtype=bool)),
+        needs_logits_processing=np.array(temperature) > 0,
+        logprobs_mode="raw_logprobs",
+        return_sampling_mask=False,
+        use_fp64_gumbel=False,
+    )
     return SimpleNamespace(
-        needs_logits_processing=needs, sampling_states=SimpleNamespace(temperature=temperature)
+        sampler=sampler,
+        synthetic_conditional_rates=None,
+        watermark_key=None,
+        use_block_verification=False,
+        num_speculative_steps=2,
+        _get_logprobs_tensors=lambda *given: ("logprobs", given[2].dtype, given[-1]),
     )
 
 
+@pytest.fixture(autouse=True)
+def counted(monkeypatch):
+    monkeypatch.setattr(verification, "scope", verification.Scope(greedy=True, sampled=True))
+    monkeypatch.setattr(verified_batches, "_counts", {})
+    monkeypatch.setattr(verified_batches, "_on_device", None)
+
+
+def why(made, requests=(0, 1, 2, 3), drafted=None, logprobs=-1):
+    return verification.why_engine(made, np.array(requests), COLUMNS, drafted, logprobs)
+
+
+def with_sampler(made, **values):
+    for name, value in values.items():
+        setattr(made.sampler, name, value)
+    return made
+
+
+def use(made, slot, reason):
+    """A request that needs its logits changed."""
+    made.sampler.needs_logits_processing[slot] = True
+    bias, penalties, bad_words = made.sampler.logits_processors
+    field = {
+        "logit_bias": bias.use_logit_bias,
+        "penalties": penalties.use_penalty,
+        "bad_words": bad_words.num_bad_words.np,
+        "thinking_budget": made.sampler.thinking_budget_state.use_thinking_budget,
+    }[reason]
+    field[slot] = 1
+    return made
+
+
+def test_greedy_and_sampled_batches_are_ours():
+    assert why(rejection()) is None
+    assert why(rejection((0, 0.8, 1.0, 0))) is None
+
+
+@pytest.mark.parametrize("reason", ["logit_bias", "penalties", "bad_words", "thinking_budget"])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_request_whose_logits_are_changed_gives_its_batch_to_the_engine(reason, temperature):
+    made = use(rejection([temperature] * REQUESTS), 2, reason)
+    assert why(made) == reason
+    assert why(made, (0, 1, 3)) is None, "another batch"
+
+
 @pytest.mark.parametrize(
-    ("temperatures", "processed", "requests", "expected"),
+    ("field", "value", "reason"),
     [
-        ([0, 0, 0], (), [0, 1, 2], True),
-        ([0, 1, 0], (), [0, 1], False),
-        ([0, 1, 0], (), [0, 2], True),
-        ([0, 0, 0], (1,), [0, 1], False),
-        ([0, 0, 0], (1,), [2], True),
-        ([1e-6], (), [0], False),
+        ("synthetic_conditional_rates", [0.5], "synthetic_acceptance"),
+        ("watermark_key", 7, "watermark"),
     ],
 )
-def test_a_batch_is_greedy_where_nobody_wants_more_than_the_largest_logit(
-    temperatures, processed, requests, expected
-):
-    assert verification.is_greedy(sampler(temperatures, processed), np.array(requests)) is expected
+def test_an_engine_wide_option_that_ours_do_not_know(field, value, reason):
+    made = rejection()
+    setattr(made, field, value)
+    assert why(made) == reason
 
 
-@pytest.mark.parametrize(
-    ("rates", "watermark", "temperature", "is_ours"),
-    [(None, None, 0, True), ([0.5], None, 0, False), (None, 7, 0, False), (None, None, 1, False)],
-)
-def test_what_ours_do_not_cover_stays_with_the_engine(monkeypatch, rates, watermark, temperature, is_ours):
+def test_an_unknown_processor_is_asked_by_the_engine_only():
+    made = rejection((0, 0.8, 0, 0))
+    made.sampler.logits_processors.append(SomebodysProcessor())
+    assert why(made) == "logits_processor"
+    assert why(made, (0, 2)) is None, "nobody needs any processing: vLLM asks no processor either"
+
+
+def test_logprobs_of_processed_logits_need_them():
+    made = with_sampler(rejection((0.8,) * 4), logprobs_mode="processed_logprobs")
+    assert why(made, logprobs=5) == "processed_logprobs"
+    assert why(made) is None
+    assert why(rejection((0.8,) * 4), logprobs=5) is None
+
+
+def test_further_reasons():
+    sampled = (0.8,) * 4
+    assert why(with_sampler(rejection(), return_sampling_mask=True)) == "sampling_mask"
+    assert why(with_sampler(rejection(sampled), use_fp64_gumbel=True)) == "fp64_gumbel"
+    block = rejection(sampled)
+    block.use_block_verification = True
+    assert why(block) is None, "one-hot drafts: as many are kept token by token"
+    assert why(block, drafted=torch.zeros(4, 2, COLUMNS)) == "block_verification"
+    assert why(rejection(sampled), drafted=torch.zeros(4, 2, COLUMNS)) is None
+    assert why(rejection(sampled), drafted=torch.zeros(4, 2, 90)) == "draft_vocabulary"
+
+
+def test_the_scope_of_ours():
+    verification.scope.sampled = False
+    assert why(rejection((0, 0.8, 0, 0))) == "sampled"
+    assert why(rejection()) is None
+    verification.scope.greedy = False
+    assert why(rejection()) == "not_asked"
+
+
+def batch(slots):
+    starts = np.arange(len(slots) + 1, dtype=np.int32) * 3
+    return SimpleNamespace(
+        num_reqs=len(slots), cu_num_logits=torch.from_numpy(starts), cu_num_logits_np=starts,
+        idx_mapping=torch.tensor(slots), idx_mapping_np=np.array(slots),
+    )  # fmt: skip
+
+
+def called(monkeypatch, made, slots, drafted=None, fails=None):
+    """(answer, calls of our kernels)."""
     calls = []
-    monkeypatch.setattr(
-        verification, "verify_greedy", lambda *given, **named: calls.append((given, named)) or ("T", "N")
-    )
-    verify = verification._ours_where_greedy(lambda self, *given: ("engine", *given))
-    rejection = SimpleNamespace(
-        sampler=sampler([temperature]),
-        synthetic_conditional_rates=rates,
-        watermark_key=watermark,
-        num_speculative_steps=5,
-    )
-    rows = ["logits", None, "drafts", "pos", "starts", "mapping", np.array([0]), "e", "l", "s", "verified"]
-    found = verify(rejection, *rows)
-    if is_ours:
-        assert found == ("logits", "T", "N")
-        assert calls == [(("logits", "verified", "starts"), {"width": 6})]
-    else:
-        assert found[0] == "engine"
-        assert len(found) == 1 + len(rows)
+
+    def kernel(name):
+        def record(*given, **named):
+            if fails is not None:
+                raise fails
+            calls.append((name, given, named))
+            return "tokens", "numbers"
+
+        return record
+
+    for name in ("verify_greedy", "verify_rejection"):
+        monkeypatch.setattr(verification, name, kernel(name))
+    verify = verification._ours_where_covered(lambda self, *given: ("engine", *given))
+    rows = 3 * len(slots)
+    logits = torch.zeros(rows, COLUMNS, dtype=torch.bfloat16)
+    drafts, invalid = torch.zeros(rows, dtype=torch.int32), torch.full((rows,), -1, dtype=torch.int32)
+    positions = torch.zeros(rows, dtype=torch.int64)
+    return verify(made, logits, batch(slots), drafted, drafts, positions, 10, -1, invalid), calls
+
+
+def test_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
+    answer, [(name, given, named)] = called(monkeypatch, rejection(), [3, 1])
+    assert name == "verify_greedy"
+    assert given[1].tolist() == [-1] * 6, "what is verified, not what was fed"
+    assert named == {"width": 3}
+    assert answer == ("tokens", "numbers", ("logprobs", torch.bfloat16, -1), None)
+    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 1.0}
+
+
+def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
+    made = rejection((0, 0.8, 1.0, 0))
+    states = made.sampler.sampling_states
+    drafted = torch.zeros(4, 2, COLUMNS)
+    _, [(name, given, named)] = called(monkeypatch, made, [3, 1], drafted)
+    assert name == "verify_rejection"
+    assert given[3] is states.temperature.gpu
+    assert given[4:7] == (None, None, None), "no request of the batch cuts"
+    assert given[7] is states.seeds.gpu
+    assert named["slots"].tolist() == named["draft_slots"].tolist() == [3, 1]
+    assert named["draft_logits"] is drafted
+    assert named["not_finite"].tolist() == [0]
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    "cut", [{"top_k": [100, 5, 100, 100]}, {"top_p": [1, 0.9, 1, 1]}, {"min_p": [0, 0.1, 0, 0]}]
+)
+def test_cuts_are_given_where_a_request_of_the_batch_has_one(monkeypatch, cut):
+    made = rejection((0, 0.8, 1.0, 0), **cut)
+    states = made.sampler.sampling_states
+    _, [(_, given, _)] = called(monkeypatch, made, [2, 1])
+    assert all(
+        a is b.gpu for a, b in zip(given[4:7], (states.top_k, states.top_p, states.min_p), strict=True)
+    )
+    _, [(_, given, named)] = called(monkeypatch, made, [0, 2])
+    assert given[4:7] == (None, None, None)
+    assert named["draft_slots"] is None
+
+
+def test_the_engine_takes_what_ours_refuse(monkeypatch):
+    answer, calls = called(monkeypatch, rejection(), [0], fails=ValueError("expected, got"))
+    assert answer[0] == "engine"
+    assert len(answer) == 9
+    assert calls == []
+    answer, _ = called(monkeypatch, use(rejection(), 0, "penalties"), [0])
+    assert answer[0] == "engine"
+    assert verified_batches.snapshot() == {
+        "batches_verified_by_engine_unexpected_layout": 1.0,
+        "batches_verified_by_engine_penalties": 1.0,
+    }
+
+
+def test_rows_that_are_not_finite_are_told_some_batches_later():
+    device_count = verified_batches.not_finite_on(torch.device("cpu"))
+    device_count += 3
+    for _ in range(2 * verified_batches._LOOK_EVERY):
+        verified_batches.count(None)
+    assert verified_batches.snapshot()["requests_with_logits_not_finite"] == 3.0
+
+
+def test_counts_travel_with_a_steps_answer():
+    class Output:
+        def __init__(self):
+            self.answer = SimpleNamespace()
+
+        def get_output(self):
+            return self.answer
+
+    verified_batches.count("penalties")
+    told = verified_batches._telling(Output)().get_output()
+    assert verified_batches.verified_batches_of(told) == {"batches_verified_by_engine_penalties": 1.0}
+    assert verified_batches.verified_batches_of(SimpleNamespace()) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "greedy", "sampled"),
     [
-        ({"method": "specctl_suffix"}, True),
-        ({"method": "specctl_suffix", "specctl": {"verify": "engine"}}, False),
-        ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {}}, False),
-        ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {"verify": "specctl"}}, True),
+        ({"method": "specctl_suffix"}, True, options.SAMPLED_BY_DEFAULT),
+        ({"method": "specctl_suffix", "specctl": {"verify": "engine"}}, False, False),
+        ({"method": "specctl_suffix", "specctl": {"verify": "specctl"}}, True, True),
+        ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {}}, False, False),
+        ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {"verify": "specctl"}}, True, True),
     ],
 )
-def test_ours_verify_our_methods_and_others_where_asked(asked, expected):
+def test_ours_verify_our_methods_and_others_where_asked(asked, greedy, sampled):
     parsed = parse_speculative_config(asked, on_device=True)
     assert parsed is not None
-    assert parsed[1].verifies_itself() is expected
+    assert (parsed[1].verifies_itself(), parsed[1].verifies_sampled()) == (greedy, sampled)
 
 
 def test_another_verifier_is_refused():

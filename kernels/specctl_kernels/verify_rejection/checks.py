@@ -37,6 +37,8 @@ def check_target(
     seeds: torch.Tensor,
     positions: torch.Tensor,
     width: int,
+    slots: torch.Tensor | None,
+    not_finite: torch.Tensor | None,
 ) -> None:
     """ValueError with expected and got."""
     is_matrix = logits.ndim == 2 and logits.shape[1] > 0 and logits.dtype in _LOGITS
@@ -53,11 +55,14 @@ def check_target(
     _expect("starts", starts, (requests + 1,), (torch.int32,))
     _expect("drafts", drafts, (rows,), _INTEGERS)
     _expect("positions", positions, (rows,), (torch.int64,))
-    _expect("temperature", temperature, (requests,), (torch.float32,))
-    _expect("top_k", top_k, (requests,), (torch.int32,))
-    _expect("top_p", top_p, (requests,), (torch.float32,))
-    _expect("min_p", min_p, (requests,), (torch.float32,))
-    _expect("seeds", seeds, (requests,), (torch.int64,))
+    _expect("slots", slots, (requests,), _INTEGERS)
+    _expect("not_finite", not_finite, (1,), (torch.int64,))
+    given = (requests if slots is None else temperature.shape[0],)
+    _expect("temperature", temperature, given, (torch.float32,))
+    _expect("top_k", top_k, given, (torch.int32,))
+    _expect("top_p", top_p, given, (torch.float32,))
+    _expect("min_p", min_p, given, (torch.float32,))
+    _expect("seeds", seeds, given, (torch.int64,))
 
 
 def check_drafts(
@@ -75,7 +80,7 @@ def check_drafts(
         raise ValueError(f"draft_logits and draft_slots: expected both or neither, got {alone} alone")
     if draft_logits is None:
         return
-    _expect("draft_slots", draft_slots, (starts.shape[0] - 1,), (torch.int32,))
+    _expect("draft_slots", draft_slots, (starts.shape[0] - 1,), _INTEGERS)
     shape = list(draft_logits.shape)
     is_right = len(shape) == 3 and shape[1] >= width - 1 and 0 < shape[2] <= logits.shape[1]
     if not is_right or (shape[2] > 1 and draft_logits.stride(2) != 1) or draft_logits.dtype not in _LOGITS:

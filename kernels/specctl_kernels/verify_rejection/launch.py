@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 
+from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
-from specctl_kernels.verify_rejection.stats import stats_kernel
+from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "ROUNDING", "verify_rejection"]
 
@@ -19,7 +22,10 @@ up as rarely, so the law is kept to this."""
 _PIECE = 4096
 """Columns of a piece. By vocabulary alone: sums in another order for another batch could move a token."""
 _LIST = 2048
-"""Logits of a request that may be kept while its threshold is looked for, 8 KiB."""
+"""Entries of a row that may be kept while its threshold is looked for, at least; two rows of a request."""
+_SEGMENT = 128
+"""Of them, those of a piece, at least."""
+_GATHERED = 128
 _MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
 
@@ -39,6 +45,8 @@ def verify_rejection(
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens that each of R requests emits, and how many, distributed as if the target had sampled them.
 
@@ -66,37 +74,79 @@ def verify_rejection(
     draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
     uniforms     float64[N, 2] in [0, 1) instead of the random numbers: a row's draft is kept if the first is
                  under p / q; the second gives the first token, by id, up to which more of the mass lies
+    slots        integer[R]: temperature, top_k, top_p, min_p and seeds are then by slot, of any number of
+                 them, and request r's are at slots[r]
+    not_finite   int64[1]: counts requests that came to a row with a NaN, a +inf or nothing finite. They go on
+                 as in vLLM: the draft there is rejected, and the row's first largest number follows (column 0
+                 if there is none); where only the draft's distribution is so, a sample of p
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
-    ``NOT_FINITE`` (and no tokens) where a sampled request came to a row with a NaN, a +inf or nothing finite.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
+    ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts two lists of a
+    request, 8 bytes for each entry, of which there are 128 for each 4,096 columns: 32 to 128 KiB a request.
     ValueError: another shape or dtype.
     """
-    check_target(logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width)
+    options = (temperature, top_k, top_p, min_p, seeds)
+    check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     requests, columns = starts.shape[0] - 1, logits.shape[1]
     tokens = logits.new_empty((requests, width), dtype=torch.int64)
     counts = logits.new_empty(requests, dtype=torch.int32)
     if requests == 0:
         return tokens, counts
+    if slots is not None:
+        options = _gathered(options, slots)
+    temperature, top_k, top_p, min_p, seeds = options
     piece = min(_PIECE, max(16, triton.next_power_of_2(columns)))
     pieces = triton.cdiv(columns, piece)
     partials = _partials(logits, pieces, draft_logits is not None)
-    is_limited = not (top_k is None and top_p is None and min_p is None)
-    lists = logits.new_empty((requests, _LIST), dtype=torch.float32) if is_limited else None
+    layout = {"ROWS": max(2, triton.next_power_of_2(width)), "PADDED": max(2, triton.next_power_of_2(pieces))}
     drafted = (draft_logits, *_layout(draft_logits), draft_slots)
-    stats_kernel[(requests * width, pieces, 1 if draft_logits is None else 2)](
+    stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
         PIECE=piece, num_warps=4,
     )  # fmt: skip
-    verify_kernel[(requests,)](
+    rows = (
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms, lists,
-        tokens, tokens.stride(0), counts, width, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
-        ROWS=max(2, triton.next_power_of_2(width)), PADDED=max(2, triton.next_power_of_2(pieces)),
-        PIECE=piece, LIST=_LIST, MOST_PASSES=_MOST_PASSES,
+        drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
+    )  # fmt: skip
+    is_limited = not (top_k is None and top_p is None and min_p is None)
+    segment = max(_SEGMENT, _LIST // layout["PADDED"])
+    lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
+    if is_limited:
+        searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4)
+        candidates_kernel[(requests * 2 * pieces,)](
+            logits, logits.stride(0), columns, starts, temperature, partials[0], pieces, *lists,
+            PIECE=piece, PADDED=layout["PADDED"], SEGMENT=segment, LIST=layout["PADDED"] * segment,
+            num_warps=8,
+        )  # fmt: skip
+    verify_kernel[(requests,)](
+        *rows, *lists, tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
+        NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, **layout, PIECE=piece, SEGMENT=segment,
+        LIST=layout["PADDED"] * segment, MOST_PASSES=_MOST_PASSES,
         num_warps=4 if draft_logits is None and not is_limited else 16,
     )  # fmt: skip
     return tokens, counts
+
+
+def _gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
+    """Of the requests, in their order."""
+    requests = slots.shape[0]
+    made = [None if one is None else slots.new_empty(requests, dtype=one.dtype) for one in options]
+    gather_kernel[(triton.cdiv(requests, _GATHERED),)](
+        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4
+    )
+    return tuple(made)
+
+
+def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> tuple[torch.Tensor, ...]:
+    """By request: two rows that are searched; the values and columns of each that may be kept; by piece, the
+    value from which it has all."""
+    return (
+        logits.new_empty((requests, 2), dtype=torch.int32),
+        logits.new_empty((requests, 2, most), dtype=torch.float32),
+        logits.new_empty((requests, 2, most), dtype=torch.int32),
+        logits.new_empty((requests, 2, pieces), dtype=torch.float32),
+    )
 
 
 def _partials(logits: torch.Tensor, pieces: int, has_drafts: bool) -> tuple[torch.Tensor | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -52,19 +53,26 @@ def _chain(
     draft_logits: torch.Tensor | None,
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
+    not_finite: torch.Tensor | None,
 ) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution."""
+    """What one request emits; None where it came to a row without a distribution and none are counted."""
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
         if not _is_finite(values):
-            return None
+            if not_finite is None:
+                return None
+            not_finite += 1
+            return [*emitted, int(values.double().nan_to_num(-math.inf, math.inf, -math.inf).argmax())]
         p = distribution(values, *options)
         accept, sample = uniforms[row].tolist()
         if not 0 <= draft < len(p):
             return [*emitted, _sample(p, sample)]
         if draft_logits is not None and not _is_finite(draft_logits[row]):
-            return None
+            if not_finite is None:
+                return None
+            not_finite += 1
+            return [*emitted, _sample(p, sample)]
         q = torch.zeros_like(p)
         q[draft] = 1.0
         least = 0.0
@@ -95,8 +103,13 @@ def verify_rejection_reference(
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_rejection``."""
+    if slots is not None:
+        options = (temperature, top_k, top_p, min_p, seeds)
+        temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
     bounds = starts.tolist()
     tokens = torch.full((len(bounds) - 1, width), NO_TOKEN, dtype=torch.int64)
     counts = torch.zeros(len(bounds) - 1, dtype=torch.int32)
@@ -117,7 +130,7 @@ def verify_rejection_reference(
             )
             slot = int(draft_slots[req]) if draft_slots is not None else -1
             given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
-            emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end])
+            emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end], not_finite)
         else:
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]

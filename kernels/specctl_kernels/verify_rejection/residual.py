@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["sample_row"]
+__all__ = ["sample_list", "sample_row"]
 
 
 @triton.jit
@@ -112,3 +112,28 @@ def sample_row(
         draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
     )  # fmt: skip
     return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
+
+
+@triton.jit
+def sample_list(
+    list_ptr, ids_ptr, listed, top, scale, threshold, uniform, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor, least,
+    HAS_DRAFTS: tl.constexpr, LIST: tl.constexpr,
+):  # fmt: skip
+    """As ``sample_row``, of entries in a list, in the order of their columns."""
+    place = tl.arange(0, LIST)
+    value = tl.load(list_ptr + place, mask=place < listed, other=float("-inf"))
+    is_kept = value >= threshold
+    column = tl.load(ids_ptr + place, mask=is_kept, other=-1)
+    target = tl.where(is_kept, tl.exp2((value - top) * scale), 0.0)
+    weight = target
+    if HAS_DRAFTS:
+        drafted = tl.load(
+            draft_row_ptr + column, mask=is_kept & (column < draft_columns), other=float("-inf")
+        )
+        drafted = tl.exp2((drafted.to(tl.float32) - draft_top) * scale) * draft_factor
+        weight = tl.maximum(weight - drafted, 0.0)
+    weight = tl.where(column == without, 0.0, weight)
+    weight = tl.where(tl.sum(weight.to(tl.float64), axis=0) > least, weight, target).to(tl.float64)
+    chosen = _first_over(weight, place, uniform * tl.sum(weight, axis=0), LIST)
+    return tl.sum(tl.where(place == chosen, column, 0), axis=0).to(tl.int32)

@@ -5,7 +5,32 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["scale_of", "stats_kernel"]
+__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
+
+
+@triton.jit(do_not_specialize=["requests"])
+def gather_kernel(
+    slots_ptr,  # integer[R]
+    temperature_ptr,  # float32[S]
+    top_k_ptr,  # int32[S] or None
+    top_p_ptr, min_p_ptr,  # float32[S] or None
+    seeds_ptr,  # int64[S]
+    temperature_out, top_k_out, top_p_out, min_p_out, seeds_out,  # the same of R
+    requests, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The options of the requests, in their order: engines keep them by slot, in host memory that a device
+    can read, but not from every program."""
+    req = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_in = req < requests
+    slot = tl.load(slots_ptr + req, mask=is_in, other=0).to(tl.int64)
+    tl.store(temperature_out + req, tl.load(temperature_ptr + slot, mask=is_in, other=0.0), mask=is_in)
+    tl.store(seeds_out + req, tl.load(seeds_ptr + slot, mask=is_in, other=0), mask=is_in)
+    if top_k_ptr is not None:
+        tl.store(top_k_out + req, tl.load(top_k_ptr + slot, mask=is_in, other=0), mask=is_in)
+    if top_p_ptr is not None:
+        tl.store(top_p_out + req, tl.load(top_p_ptr + slot, mask=is_in, other=1.0), mask=is_in)
+    if min_p_ptr is not None:
+        tl.store(min_p_out + req, tl.load(min_p_ptr + slot, mask=is_in, other=0.0), mask=is_in)
 
 
 @triton.jit
@@ -19,14 +44,14 @@ def _mass_of_piece(row_ptr, columns, piece, scale, PIECE: tl.constexpr):
     """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
     column = piece * PIECE + tl.arange(0, PIECE)
     value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
-    value = tl.where(value < float("inf"), value, float("nan"))
-    best = tl.max(tl.where(value == value, value, float("-inf")), axis=0)
+    best = tl.max(value, axis=0)
+    # Of +inf, inf - inf is NaN too: the sum tells of both, and no entry is asked by itself.
     against = tl.where(best > float("-inf"), best, 0.0)
     return best, tl.sum(tl.exp2((value - against) * scale), axis=0)
 
 
 @triton.jit
-def _first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
+def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     """(largest entry, its first column); NaN counts as the smallest."""
     column = piece * PIECE + tl.arange(0, PIECE)
     value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
@@ -50,23 +75,23 @@ def stats_kernel(
     width, pieces,
     PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Program (request and row of it, piece, target or draft). Greedy rows get columns instead of masses."""
-    req = tl.program_id(0) // width
-    row = tl.program_id(0) % width
-    piece = tl.program_id(1)
+    """Program (request, its row and piece; target or draft). Greedy rows get columns instead of masses."""
+    piece = tl.program_id(0) % pieces
+    row = tl.program_id(0) // pieces % width
+    req = tl.program_id(0) // pieces // width
     start = tl.load(starts_ptr + req)
     rows = tl.load(starts_ptr + req + 1) - start
     if row < rows:
         temperature = tl.load(temperature_ptr + req)
         at = (start + row).to(tl.int64) * pieces + piece
-        if tl.program_id(2) == 0:
+        if tl.program_id(1) == 0:
             row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
             if temperature > 0:
                 best, mass = _mass_of_piece(row_ptr, columns, piece, scale_of(temperature), PIECE)
                 tl.store(best_ptr + at, best)
                 tl.store(mass_ptr + at, mass)
             else:
-                best, column = _first_best_of_piece(row_ptr, columns, piece, PIECE)
+                best, column = first_best_of_piece(row_ptr, columns, piece, PIECE)
                 tl.store(best_ptr + at, best)
                 tl.store(at_ptr + at, column.to(tl.int32))
         elif draft_logits_ptr is not None:

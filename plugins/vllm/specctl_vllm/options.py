@@ -16,6 +16,7 @@ from specctl_vllm.methods import AUTOREGRESSIVE
 __all__ = [
     "OPTIONS_ENV",
     "PARALLEL_HEADS",
+    "SAMPLED_BY_DEFAULT",
     "SPECCTL_METHODS",
     "ControlOptions",
     "HeadOptions",
@@ -30,6 +31,9 @@ __all__ = [
 
 OPTIONS_ENV = "SPECCTL_VLLM_OPTIONS"
 """Carries the parsed options from the process that reads the command line to the engine's processes."""
+
+SAMPLED_BY_DEFAULT = False
+"""Whether our own methods' sampled batches are verified by our kernels where ``verify`` is not given."""
 
 M = TypeVar("M", bound=BaseModel)
 _INDEX = SuffixIndexOptions()
@@ -132,7 +136,8 @@ class ControlOptions(BaseModel):
     )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,
-        description="on a GPU: whose kernels verify greedy drafts; without it ours for our own methods",
+        description="on a GPU: whose kernels verify drafts; without it ours verify our own methods' greedy "
+        "batches",
     )
 
 
@@ -177,8 +182,14 @@ class Options(BaseModel):
     """Carried beside vLLM's config, where some versions drop it: 0.33.0 does for custom_class on V1."""
 
     def verifies_itself(self) -> bool:
+        """Greedy batches."""
         chosen = self.control.verify or ("specctl" if self.method in SPECCTL_METHODS else "engine")
         return chosen == "specctl"
+
+    def verifies_sampled(self) -> bool:
+        """Batches with sampled requests."""
+        is_wanted = SAMPLED_BY_DEFAULT or self.control.verify == "specctl"
+        return is_wanted and self.verifies_itself()
 
 
 _ENGINE_KEYS = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import decode_graphs, verification
+from specctl_vllm.compat import decode_graphs, verification, verified_batches
 from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
@@ -43,7 +43,8 @@ def install() -> None:
     decode_graphs.install()
     options = options_from_env()
     if options is not None and options.verifies_itself():
-        verification.install()
+        verification.install(verification.Scope(greedy=True, sampled=options.verifies_sampled()))
+        verified_batches.install()
     for module in (cudagraph_utils, drafter_graphs):
         module.build_dynamic_sd_schedule_lookup = _every_number
 

@@ -1,57 +1,196 @@
 """Our verify kernels in the place of vLLM's on Model Runner V2.
 
-Patched is RejectionSampler._verify. Reason: it has no hook for a verifier of one's own, and four kernels read
-and write what a greedy batch does not need. Whatever ours do not cover stays with vLLM, batch by batch:
-temperature, logits processors (penalties, bias, bad words), grammars are applied to the logits before.
+Patched is RejectionSampler._verify_in_chunks. Reason: it has no hook for a verifier of one's own; with any
+sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or more
+read the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM, batch by
+batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from specctl_kernels.verify_greedy import verify_greedy
+from specctl_kernels.verify_rejection import verify_rejection
 
-__all__ = ["install", "is_greedy"]
+from specctl_vllm.compat import verified_batches
+
+__all__ = ["Scope", "install", "scope", "why_engine"]
+
+logger = logging.getLogger("vllm.specctl")
+_PROCESSED = ("processed_logits", "processed_logprobs")
+_NO_LOGPROBS = -1
+_ANOTHER = "logits_processor"
 
 
-def install() -> None:
+@dataclass(slots=True)
+class Scope:
+    """Which batches ours may take; benchmarks change it while an engine runs."""
+
+    greedy: bool
+    sampled: bool
+
+
+scope = Scope(greedy=False, sampled=False)
+
+
+def install(asked: Scope) -> None:
     """Wrap the sampler of steps with drafts, in a process that runs the model."""
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-    RejectionSampler._verify = _ours_where_greedy(RejectionSampler._verify)
+    scope.greedy, scope.sampled = asked.greedy, asked.sampled
+    RejectionSampler._verify_in_chunks = _ours_where_covered(RejectionSampler._verify_in_chunks)
 
 
-def is_greedy(sampler: Any, requests: np.ndarray) -> bool:
-    """Whether all ``requests`` (int[n], slots) take the largest of the logits as they are."""
+def why_engine(
+    rejection: Any, requests: np.ndarray, columns: int, draft_logits: Any, max_num_logprobs: int
+) -> str | None:
+    """Why a batch is vLLM's, None where it is ours. Asks the host's copies only, so nothing waits.
+
+    requests: int[n], slots; columns: of the logits; max_num_logprobs: as vLLM counts it, -1 for none.
+    """
+    sampler = rejection.sampler
+    if rejection.synthetic_conditional_rates is not None:
+        return "synthetic_acceptance"
+    if rejection.watermark_key is not None:
+        return "watermark"
+    if sampler.return_sampling_mask:
+        return "sampling_mask"
+    if max_num_logprobs != _NO_LOGPROBS and sampler.logprobs_mode in _PROCESSED:
+        return "processed_logprobs"
     if sampler.needs_logits_processing[requests].any():
-        return False
-    return bool((sampler.sampling_states.temperature.np[requests] == 0.0).all())
+        reason = _processor_in_use(sampler, requests)
+        if reason is not None:
+            return reason
+    if (sampler.sampling_states.temperature.np[requests] == 0.0).all():
+        return None if scope.greedy else "not_asked"
+    if not scope.sampled:
+        return "sampled"
+    if sampler.use_fp64_gumbel:
+        return "fp64_gumbel"
+    if draft_logits is None:
+        # Of drafts without a distribution block verification keeps as many as token by token does.
+        return None
+    if rejection.use_block_verification:
+        return "block_verification"
+    return None if draft_logits.shape[2] == columns else "draft_vocabulary"
 
 
-def _ours_where_greedy(original: Any) -> Any:
+def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
+    """What changes the logits of a request, beside the options that our kernels read."""
+    if sampler.thinking_budget_state.use_thinking_budget[requests].any():
+        return "thinking_budget"
+    for processor in sampler.logits_processors:
+        kind = type(processor).__name__
+        if kind == "LogitBiasState":  # allowed tokens and min_tokens are in it
+            reason, in_use = "logit_bias", processor.use_logit_bias
+        elif kind == "PenaltiesState":
+            reason, in_use = "penalties", processor.use_penalty
+        elif kind == "BadWordsState":
+            reason, in_use = "bad_words", processor.num_bad_words.np
+        else:
+            return _ANOTHER
+        if in_use[requests].any():
+            return reason
+    return None
+
+
+def _ours_where_covered(original: Any) -> Any:
     @functools.wraps(original)
-    def _verify(
+    def _verify_in_chunks(
         self: Any,
         logits: Any,
+        input_batch: Any,
         draft_logits: Any,
         draft_sampled: Any,
         pos: Any,
-        cu_num_logits: Any,
-        idx_mapping: Any,
-        idx_mapping_np: np.ndarray,
-        *args: Any,
-        **kwargs: Any,
+        max_chunk_logits: int,
+        max_num_logprobs: int,
+        verify_draft_sampled: Any = None,
     ) -> Any:
-        is_plain = self.synthetic_conditional_rates is None and self.watermark_key is None
-        if not is_plain or not is_greedy(self.sampler, idx_mapping_np):
+        _compile_once(self, logits, draft_logits)
+        reason = why_engine(self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs)
+        if reason is None:
+            drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
+            try:
+                sampled, num_sampled = _verified(self, logits, input_batch, draft_logits, drafts, pos)
+            except ValueError as error:
+                # Shapes and dtypes are looked at before anything is launched.
+                reason = "unexpected_layout"
+                verified_batches.warn_once(reason, error)
+        verified_batches.count(reason)
+        if reason is not None:
             return original(
-                self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np,
-                *args, **kwargs,
+                self, logits, input_batch, draft_logits, draft_sampled, pos, max_chunk_logits,
+                max_num_logprobs, verify_draft_sampled,
             )  # fmt: skip
-        verified = kwargs["verify_draft_sampled"] if "verify_draft_sampled" in kwargs else args[-1]
-        width = self.num_speculative_steps + 1
-        return logits, *verify_greedy(logits, verified, cu_num_logits, width=width)
+        logprobs = self._get_logprobs_tensors(
+            sampled,
+            num_sampled,
+            logits,
+            input_batch.cu_num_logits,
+            input_batch.cu_num_logits_np,
+            max_num_logprobs,
+        )
+        return sampled, num_sampled, logprobs, None
 
-    return _verify
+    return _verify_in_chunks
+
+
+def _verified(
+    rejection: Any, logits: Any, input_batch: Any, draft_logits: Any, drafts: Any, pos: Any
+) -> tuple[Any, Any]:
+    """(int64[R, drafts + 1], int32[R])."""
+    states, requests = rejection.sampler.sampling_states, input_batch.idx_mapping_np
+    width = rejection.num_speculative_steps + 1
+    if (states.temperature.np[requests] == 0.0).all():
+        return verify_greedy(logits, drafts, input_batch.cu_num_logits, width=width)
+    # All cuts or none: each set of them that is given is a kernel of its own to compile.
+    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
+    slots = input_batch.idx_mapping
+    return verify_rejection(
+        logits, drafts, input_batch.cu_num_logits, states.temperature.gpu,
+        *(cuts if _cuts(states, requests) else (None, None, None)), states.seeds.gpu, pos, width=width,
+        draft_logits=draft_logits, draft_slots=None if draft_logits is None else slots, slots=slots,
+        not_finite=verified_batches.not_finite_on(logits.device),
+    )  # fmt: skip
+
+
+def _cuts(states: Any, requests: np.ndarray) -> bool:
+    return bool(
+        (states.top_k.np[requests] != states.vocab_size).any()
+        or (states.top_p.np[requests] != 1.0).any()
+        or (states.min_p.np[requests] != 0.0).any()
+    )
+
+
+def _compile_once(rejection: Any, logits: Any, draft_logits: Any) -> None:
+    """The kernels that ``_verified`` may choose, in vLLM's own warm-up; a request would wait for seconds."""
+    if not scope.sampled or getattr(rejection, "specctl_is_compiled", False) or not logits.is_cuda:
+        return
+    rejection.specctl_is_compiled = True
+    import torch
+
+    states, device = rejection.sampler.sampling_states, logits.device
+    rows = min(2, rejection.num_speculative_steps + 1)
+    zeros = functools.partial(torch.zeros, device=device)
+    starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
+    slots, drafts = zeros(1, dtype=torch.int64), zeros(rows, dtype=torch.int32)
+    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
+    for given in (cuts, (None, None, None)):
+        try:
+            verify_rejection(
+                zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts, states.temperature.gpu,
+                *given, states.seeds.gpu, zeros(rows, dtype=torch.int64),
+                width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
+                draft_slots=None if draft_logits is None else slots, slots=slots,
+                not_finite=verified_batches.not_finite_on(device),
+            )  # fmt: skip
+        except Exception:
+            scope.sampled = False
+            logger.exception("specctl: vLLM's sampler verifies sampled requests, ours cannot be compiled")
+            return

@@ -27,6 +27,7 @@ from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_seconds import device_seconds_of
+from specctl_vllm.compat.verified_batches import verified_batches_of
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.service import handle
 from specctl_vllm.control.traffic_classes import RequestClasses
@@ -124,6 +125,7 @@ class Steering:
         self._report: WorkerReport | None = None
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
+        self._verification: dict[str, float] = {}
         self._guarded_steps = 0
         self.steering_s = 0.0
         for warning in self.capabilities.warnings:
@@ -216,6 +218,7 @@ class Steering:
         if step is None:
             return
         step.device_s = device_seconds_of(model_runner_output)
+        self._verification = verified_batches_of(model_runner_output) or self._verification
         step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
         if not sampled:
@@ -265,7 +268,7 @@ class Steering:
             shadow=self._shadow,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
-            proposer=self._proposer,
+            proposer=self._proposer | self._verification,
         )
 
     def _flush(self) -> None:

@@ -1,0 +1,131 @@
+"""How each row of a request judges its draft, from what the one read of the logits left."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specctl_kernels.verify_rejection.draws import uniforms_at
+
+__all__ = ["has_cuts", "judged", "of_row", "options_of", "rows_of", "surely_kept"]
+
+
+@triton.jit
+def of_row(values, row, chosen):
+    """The scalar of one row."""
+    return tl.sum(tl.where(row == chosen, values, 0), axis=0)
+
+
+@triton.jit
+def _totals(best_ptr, mass_ptr, at, is_in, scale):
+    """(largest entry or 0 for none, softmax mass against it, 1 where the row has no distribution) of rows."""
+    best = tl.load(best_ptr + at, mask=is_in, other=float("-inf"))
+    mass = tl.load(mass_ptr + at, mask=is_in, other=0.0)
+    is_bad = tl.max((mass != mass).to(tl.int32), axis=1)
+    top = tl.max(best, axis=1)
+    is_bad = is_bad | (top == float("-inf")).to(tl.int32)
+    top = tl.where(is_bad != 0, 0.0, top)
+    return top, tl.sum(mass * tl.exp2((best - top[:, None]) * scale), axis=1), is_bad
+
+
+@triton.jit
+def surely_kept(weight, total, top_k, top_p, min_p, columns):
+    """1 where an entry is in the kept set whatever the rest of its row: k larger ones, or a nucleus without
+    it, would weigh more than is left. The margin is for rounding."""
+    safe = weight * 0.999
+    of_top_k = tl.where((top_k > 0) & (top_k < columns), 1.0 / (top_k + 1), 0.0)
+    of_top_p = tl.where(top_p < 1, 1.0 - top_p, -1.0)
+    is_kept = (safe >= of_top_k * total) & (safe > of_top_p * total) & (safe >= min_p)
+    return is_kept.to(tl.int32)
+
+
+@triton.jit
+def _uniforms(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, is_row):
+    """(accept, sample) float64 of rows, the injected ones if there are any."""
+    if uniforms_ptr is not None:
+        accept = tl.load(uniforms_ptr + row_at * 2, mask=is_row, other=0.0)
+        sample = tl.load(uniforms_ptr + row_at * 2 + 1, mask=is_row, other=0.0)
+    else:
+        position = tl.load(positions_ptr + row_at, mask=is_row, other=0)
+        accept, sample = uniforms_at(tl.load(seeds_ptr + req), position)
+    return accept, sample
+
+
+@triton.jit
+def options_of(top_k_ptr, top_p_ptr, min_p_ptr, req):
+    """(top_k, top_p, min_p) of a request, with what is off for those that are not given."""
+    top_k = req * 0
+    top_p = top_k.to(tl.float32) + 1.0
+    min_p = top_k.to(tl.float32)
+    if top_k_ptr is not None:
+        top_k = tl.load(top_k_ptr + req)
+    if top_p_ptr is not None:
+        top_p = tl.load(top_p_ptr + req)
+    if min_p_ptr is not None:
+        min_p = tl.load(min_p_ptr + req)
+    return top_k, top_p, min_p
+
+
+@triton.jit
+def has_cuts(top_k, top_p, min_p, columns):
+    return ((top_k > 0) & (top_k < columns)) | (top_p < 1) | (min_p > 0)
+
+
+@triton.jit
+def rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS: tl.constexpr):
+    """(first row, number of rows, ROWS row numbers, the draft that each judges, whether there is one)."""
+    start = tl.load(starts_ptr + req)
+    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
+    row = tl.arange(0, ROWS)
+    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
+    return start, rows, row, draft, (draft >= 0) & (draft < columns)
+
+
+@triton.jit
+def judged(
+    logits_ptr, logits_stride,
+    draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
+    best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
+    seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, scale,
+    PADDED: tl.constexpr,
+):  # fmt: skip
+    """Of each row: largest logit, softmax mass against it, 1 where it has no distribution, 1 where its
+    draft's has none, the draft's logit and weight, the number to sample with, the draft distribution's largest logit
+    and mass, and: the draft is kept if price times the mass that is kept is under worth, where it is a
+    candidate at all and inside the cuts."""
+    piece = tl.arange(0, PADDED)
+    at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
+    is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
+    top, total, is_bad = _totals(best_ptr, mass_ptr, at, is_in, scale)
+    row_at = (start + row).to(tl.int64)
+    value = tl.load(
+        logits_ptr + row_at * logits_stride + draft, mask=is_draft & (is_bad == 0), other=float("-inf")
+    ).to(tl.float32)
+    weight = tl.exp2((value - top) * scale)
+    accept, sample = _uniforms(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, row < rows)
+    # Of the draft: its own probability is draft_weight / draft_total, 1 where no distribution is given.
+    is_bad_draft = is_bad * 0
+    draft_top = top * 0.0
+    draft_total = top * 0.0 + 1.0
+    draft_weight = draft_total
+    if draft_logits_ptr is not None:
+        slot = tl.load(draft_slots_ptr + req).to(tl.int64)
+        if slot >= 0:
+            is_given = is_in & (row + 1 < rows)[:, None]
+            draft_top, draft_total, is_bad_draft = _totals(
+                draft_best_ptr, draft_mass_ptr, at, is_given, scale
+            )
+            is_bad_draft = tl.where(is_draft, is_bad_draft, 0)
+            own = tl.load(
+                draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride + draft,
+                mask=is_draft & (is_bad_draft == 0) & (draft < draft_columns), other=float("-inf"),
+            )  # fmt: skip
+            draft_weight = tl.exp2((own.to(tl.float32) - draft_top) * scale)
+    # The draft is kept if accept * q < p; q and p without their divisions.
+    price = accept * draft_weight.to(tl.float64)
+    worth = weight.to(tl.float64) * draft_total.to(tl.float64)
+    is_candidate = is_draft & (is_bad == 0) & (is_bad_draft == 0)
+    return (
+        top, total, is_bad, is_bad_draft, value, weight, sample, draft_top, draft_total, price, worth,
+        is_candidate,
+    )  # fmt: skip
