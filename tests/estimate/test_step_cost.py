@@ -134,7 +134,7 @@ def test_a_batch_that_is_padded_does_not_make_drafts_look_free() -> None:
 
 
 def test_a_fit_that_is_asked_for_late_is_the_fit_of_its_time() -> None:
-    """Nobody asks beside a fitted curve; who asks afterwards gets what asking at every look would have given."""
+    """Nobody asks beside a fitted curve; who asks later gets what asking at every look would have given."""
     looks = [
         observation(steps(tokens=tokens, noise=0.05, count=count, seed=count))
         for tokens, count in ((8, 40), (3, 1), (8, 30), (2, 2))
