@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fakes.clock import ManualClock
 from fakes.engine import FakeEngine
+from specctl.observe.vllm import VllmObserver
 
 from specctl.actuate.http import HttpActuator
 from specctl.contract.classes import ClassLimit
@@ -20,7 +21,6 @@ from specctl.controller.audit import AuditLog
 from specctl.controller.loop import TargetLoop
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.observe.vllm import VllmObserver
 from specctl.policy.loader import parse_policy
 
 PLAIN = ClassLimit(kind="plain", max_num_speculative_tokens=0)
