@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from specctl_kernels.verify_rejection.reference import distribution
 
-__all__ = ["chain", "shaped", "tree_batch"]
+__all__ = ["OPTIONS", "chain", "shaped", "tree_batch"]
 
 OPTIONS = {
     "none": (None, None, None),
@@ -37,8 +37,9 @@ def chain(starts: torch.Tensor) -> torch.Tensor:
 def tree_batch(
     requests: int, vocabulary: int, dtype: torch.dtype, options: str, *, width: int = 6, seed: int = 0,
     draft_dtype: torch.dtype | None = None, draft_columns: int = 0, full: bool = False,
+    shape: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Requests of 0 to ``width`` rows (``full``: of ``width``), every third one greedy; most drafts are likely
+    """Requests of 0 to ``width`` rows (``full``: of ``width``), every third greedy; most drafts are likely
     tokens. draft_dtype: of every second request, the children are sampled from laws near the target's; not as
     cold as a probability that float32 cannot hold, since no draft would come of it."""
     torch.manual_seed(1000 * requests + vocabulary + seed)
@@ -48,7 +49,7 @@ def tree_batch(
     logits = torch.randn(total, vocabulary).mul(12).round().div(4)
     logits[torch.rand(total, vocabulary) > 0.97] = float("-inf")
     logits[:, 0] = logits[:, 0].clamp(min=-3.0)
-    shapes = [shaped(SHAPES[(req + seed) % 4], size) for req, size in enumerate(rows.tolist())]
+    shapes = [shaped(shape or SHAPES[(req + seed) % 4], size) for req, size in enumerate(rows.tolist())]
     parents = torch.tensor([parent for one in shapes for parent in one], dtype=torch.int32)
     degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
     kinds = (torch.int32, torch.float32, torch.float32)
@@ -96,6 +97,8 @@ def _draft(given: dict[str, Any], req: int) -> None:
             drawn = torch.multinomial(law, min(len(children), int((law > 1e-30).sum())))
         else:
             drawn = values.topk(min(len(children), len(values))).indices
-            drawn = torch.where(torch.rand(len(drawn)) < 0.3, torch.randint(0, len(values), drawn.shape), drawn)
+            drawn = torch.where(
+                torch.rand(len(drawn)) < 0.3, torch.randint(0, len(values), drawn.shape), drawn
+            )
         for place, child in enumerate(children):
             given["drafts"][child] = drawn[place % len(drawn)]

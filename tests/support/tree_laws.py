@@ -1,4 +1,4 @@
-"""The law of what a rule for trees emits, exactly: every draft that may be drawn, every way its coins may fall."""
+"""The law of what a rule for trees emits, exactly: every draft that may be drawn, every fall of its coins."""
 
 from __future__ import annotations
 

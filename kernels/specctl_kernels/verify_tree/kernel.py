@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.row_argmax.kernel import best_of_pieces
-from specctl_kernels.verify_rejection.kernel import _options
 from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_tree.cuts import options_of
 from specctl_kernels.verify_tree.residual import sample_left
-from specctl_kernels.verify_tree.rows import of_row, row_totals, tree_of, uniforms_of, write_path
+from specctl_kernels.verify_tree.rows import row_totals, tree_of, write_path
 from specctl_kernels.verify_tree.walk_down import walk_down
 from specctl_kernels.verify_tree.walk_up import walk_up
 
@@ -17,7 +17,9 @@ __all__ = ["greedy_tree_kernel", "tree_kernel"]
 
 
 @triton.jit
-def _walk_greedy(best_ptr, at_ptr, pieces, start, row, token, parent, ROWS: tl.constexpr, PADDED: tl.constexpr):
+def _walk_greedy(
+    best_ptr, at_ptr, pieces, start, row, token, parent, ROWS: tl.constexpr, PADDED: tl.constexpr
+):
     """(row where the request stops, its choice): from the root to the child that is the row's own choice."""
     stop = start * 0
     choice = start * 0
@@ -106,7 +108,7 @@ def tree_kernel(
         place = (start + parent).to(tl.int64) * logits_stride + token
         value = tl.load(logits_ptr + place, mask=is_node, other=float("-inf")).to(tl.float32)
         list_ptr = lists_ptr
-        top_k, top_p, min_p = _options(top_k_ptr, top_p_ptr, min_p_ptr, req)
+        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
         if IS_LIMITED:
             list_ptr = lists_ptr + req.to(tl.int64) * LIST
         # Of the drafts: what they were sampled from, if they were.
@@ -151,11 +153,12 @@ def tree_kernel(
             stop = rows * 0 - 1
         else:
             at = (start + stop).to(tl.int64)
-            top, total, _ = row_totals(best_ptr, mass_ptr, at, pieces, scale, PADDED)
+            top, _, _ = row_totals(best_ptr, mass_ptr, at, pieces, scale, PADDED)
             draft_top = top * 0.0
             factor = top * 0.0
             if HAS_DRAFTS:
-                if debt > 0:
+                is_owed = debt > 0
+                if is_owed:
                     draft_top, draft_total, _ = row_totals(
                         draft_best_ptr, draft_mass_ptr, at, pieces, scale, PADDED
                     )

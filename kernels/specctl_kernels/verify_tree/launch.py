@@ -83,17 +83,17 @@ def verify_tree(
                  ``multi_candidate``, of the row whose children are tried; what it has left after one is
                  rejected is stretched to [0, 1) for the next. Under ``traversal``, of the node itself. The
                  second samples in the row where the request stops.
-    Returns tokens int64[R, width], counts int32[R], paths int32[R, width]: entry i of a path is the row, within
-    the request, whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays. Tokens
-    and paths are -1 (``NO_TOKEN``) behind the count; the count is 0 for a request without rows, ``NOT_FINITE``
-    where a sampled request came to a row with a NaN, a +inf or nothing finite.
-    SGLang: ``parents_of_links`` makes its links parents; ``paths`` plus a request's first row is what it calls
-    accept_index, and the count less 1 its number of accepted drafts.
+    Returns tokens int64[R, width], counts int32[R], paths int32[R, width]. Entry i of a path is the row of
+    the request whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays.
+    Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
+    ``NOT_FINITE`` where a sampled request came to a row with a NaN, a +inf or nothing finite.
+    SGLang: ``parents_of_links`` makes its links parents; ``paths`` plus a request's first row is what it
+    calls accept_index, and the count less 1 its number of accepted drafts.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
     ValueError: another shape or dtype, another rule, a width over 256.
     """
+    check_target(logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, max(width, 1))
     _check(logits, parents, width)
-    check_target(logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     if rule not in RULES:
         raise ValueError(f"rule: expected {' or '.join(RULES)}, got {rule}")
@@ -137,6 +137,9 @@ def verify_greedy_tree(
     """
     partials = row_partials(logits)
     _check(logits, parents, width)
+    if starts.ndim != 1 or starts.shape[0] == 0:
+        raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
+    _expect("starts", starts, tuple(starts.shape), (torch.int32,))
     _expect("drafts", drafts, (logits.shape[0],), (torch.int32, torch.int64))
     requests = starts.shape[0] - 1
     tokens, counts, paths = _results(logits, requests, width)

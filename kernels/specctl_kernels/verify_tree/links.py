@@ -19,7 +19,7 @@ def _parents_kernel(
     parents_ptr,  # int32[R, rows]
     rows, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program for each request. Links lead to later rows, so a row's parent is known before it is read."""
+    """One program for each request. Links lead to later rows, so each parent is known when it is read."""
     first = tl.program_id(0).to(tl.int64) * rows
     row = tl.arange(0, ROWS)
     parent = row * 0 - 1
@@ -33,7 +33,7 @@ def _parents_kernel(
 
 
 def parents_of_links(first_child: torch.Tensor, next_sibling: torch.Tensor) -> torch.Tensor:
-    """int32[R * rows]: of each row the row of its parent, counted within the request, for ``verify_tree``.
+    """int32[R * rows]: of each row its parent's, counted within the request, for ``verify_tree``.
 
     first_child   integer[R, rows]: of each row its first child's, -1 for none (SGLang's retrieve_next_token)
     next_sibling  integer[R, rows]: of each row its parent's next child's, -1 for none

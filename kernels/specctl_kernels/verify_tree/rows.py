@@ -1,4 +1,4 @@
-"""Rows of one request as a tree: its nodes, a row's totals and random numbers, and what is written in the end."""
+"""Rows of one request as a tree: its nodes, a row's totals and random numbers, and what is written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tree_of(drafts_ptr, parents_ptr, start, rows, columns, row, IS_ONCE: tl.cons
 
 @triton.jit
 def row_totals(best_ptr, mass_ptr, at, pieces, scale, PADDED: tl.constexpr):
-    """(largest entry or 0 for none, softmax mass against it, 1 where there is no distribution) of row ``at``."""
+    """(largest entry or 0 for none, softmax mass against it, 1 for no distribution) of row ``at``."""
     piece = tl.arange(0, PADDED)
     place = at.to(tl.int64) * pieces + piece
     best = tl.load(best_ptr + place, mask=piece < pieces, other=float("-inf"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.kernel import _surely_kept
-from specctl_kernels.verify_rejection.threshold import kept_set
+from specctl_kernels.verify_tree.cuts import has_cuts, kept_of, surely_kept
 from specctl_kernels.verify_tree.residual import left_behind
 from specctl_kernels.verify_tree.rows import of_row, row_totals, uniforms_of
 
@@ -28,21 +27,21 @@ def _one_of_given(
     row_ptr, columns, list_ptr, row, is_child, value, accept, top, total, scale, top_k, top_p, min_p,
     IS_LIMITED: tl.constexpr, ROWS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """(accepted child or ROWS, threshold, kept mass) where the children were not sampled: trying them in turn,
-    each with its share of what is left, is finding where one uniform number falls among their masses."""
+    """(accepted child or ROWS, threshold, kept mass) where children were not sampled. To try each with its
+    share of what is left is to find where one uniform number falls among their masses."""
     weight = tl.exp2((tl.where(is_child, value, float("-inf")) - top) * scale)
     child, before = _child_over(weight, is_child, row, accept * total, ROWS)
     threshold = scale * 0.0 + float("-inf")
     kept = total
     if IS_LIMITED:
-        is_top_k = (top_k > 0) & (top_k < columns)
-        if is_top_k | (top_p < 1) | (min_p > 0):
+        is_cut = has_cuts(top_k, top_p, min_p, columns)
+        if is_cut:
             # Without a search: the kept mass is from top_p of all to all, and both ends say the same child.
-            is_kept = _surely_kept(weight, total, top_k, top_p, min_p, columns) != 0
-            least = tl.where(is_top_k | (min_p > 0), 0.0, top_p * 0.999 * total)
+            is_kept = surely_kept(weight, total, top_k, top_p, min_p, columns) != 0
+            least = tl.where(has_cuts(top_k, 1.0, min_p, columns), 0.0, top_p * 0.999 * total)
             in_doubt = tl.max((is_child & (row <= child) & (is_kept == 0)).to(tl.int32), axis=0)
             if (child == ROWS) | (in_doubt != 0) | (before > accept * least):
-                threshold, kept = kept_set(
+                threshold, kept = kept_of(
                     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                 )
                 weight = tl.where(value >= threshold, weight, 0.0)
@@ -57,7 +56,7 @@ def _one_of_sampled(
     IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr, PIECE: tl.constexpr,
     LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """(accepted child or ROWS, threshold, kept mass, debt, row behind the last child tried) where the children
+    """(accepted child or ROWS, threshold, kept mass, debt, row behind the last child tried) where children
     were sampled without replacement. A uniform number that rejects is stretched to one again."""
     weight = tl.exp2((tl.where(is_child, value, float("-inf")) - top) * scale)
     own = tl.where(is_child, draft_value, float("-inf"))
@@ -67,13 +66,14 @@ def _one_of_sampled(
     child = tl.min(tl.where(is_child, row, ROWS), axis=0)
     is_trying = at * 0 + 1
     if IS_LIMITED:
-        if ((top_k > 0) & (top_k < columns)) | (top_p < 1) | (min_p > 0):
-            is_kept = of_row(_surely_kept(weight, total, top_k, top_p, min_p, columns), row, child)
+        is_cut = has_cuts(top_k, top_p, min_p, columns)
+        if is_cut:
+            is_kept = of_row(surely_kept(weight, total, top_k, top_p, min_p, columns), row, child)
             is_worth = accept * of_row(share, row, child) < of_row(weight, row, child).to(tl.float64) / total
             if is_worth & (is_kept != 0):
                 is_trying = is_trying * 0
             else:
-                threshold, kept = kept_set(
+                threshold, kept = kept_of(
                     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                 )
                 weight = tl.where(value >= threshold, weight, 0.0)
@@ -97,7 +97,8 @@ def _one_of_sampled(
             if child < ROWS:
                 left, of_draft = left_behind(
                     row_ptr, columns, pieces, top, scale, threshold, drafts_ptr, parents_ptr, at, end,
-                    draft_row_ptr, draft_columns, draft_top, (debt * kept / draft_total).to(tl.float32), PIECE,
+                    draft_row_ptr, draft_columns, draft_top, (debt * kept / draft_total).to(tl.float32),
+                    PIECE,
                 )  # fmt: skip
                 left = left / kept
                 of_draft = of_draft / draft_total
@@ -138,8 +139,8 @@ def walk_down(
         draft_top = top
         draft_total = total
         if HAS_DRAFTS:
-            if (has_law != 0) & (first < ROWS):
-                is_sampled = rows * 0 + 1
+            is_sampled = ((has_law != 0) & (first < ROWS)).to(tl.int32)
+            if is_sampled != 0:
                 draft_top, draft_total, is_bad_draft = row_totals(
                     draft_best_ptr, draft_mass_ptr, place, pieces, scale, PADDED
                 )
@@ -149,8 +150,8 @@ def walk_down(
             if is_sampled != 0:
                 if HAS_DRAFTS:
                     child, threshold, kept, debt, end = _one_of_sampled(
-                        row_ptr, columns, draft_row_ptr + at.to(tl.int64) * step_stride, draft_columns, pieces,
-                        drafts_ptr + start, parents_ptr + start, list_ptr, at, row, is_child,
+                        row_ptr, columns, draft_row_ptr + at.to(tl.int64) * step_stride, draft_columns,
+                        pieces, drafts_ptr + start, parents_ptr + start, list_ptr, at, row, is_child,
                         value, draft_value, accept, top, total, draft_top, draft_total, scale,
                         top_k, top_p, min_p, IS_LIMITED, ROUNDING, ROWS, PIECE, LIST, MOST_PASSES,
                     )  # fmt: skip

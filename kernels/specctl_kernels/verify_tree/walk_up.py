@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.threshold import kept_set
+from specctl_kernels.verify_tree.cuts import has_cuts, kept_of
 from specctl_kernels.verify_tree.residual import left_behind
 from specctl_kernels.verify_tree.rows import of_row, row_totals, uniforms_of
 
@@ -38,8 +38,8 @@ def walk_up(
     IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """As ``walk_down``, for drafts that were sampled. Each row is entered from its parent once and come back to
-    from each child that was rejected; of the rows between the root and here, one entry each:"""
+    """As ``walk_down``, for drafts that were sampled. Each row is entered from its parent once, and come back
+    to from each child that was rejected; of the rows between the root and here, one entry each:"""
     chances = tl.where(row == 0, 1.0, 0.0).to(tl.float64)  # of what hangs on the row to be accepted
     debts = chances * 0.0
     lefts = debts + 1.0  # mass of p - debt q
@@ -82,8 +82,9 @@ def walk_up(
                     threshold, kept, chance, debt, left, of_draft, PIECE,
                 )  # fmt: skip
             elif IS_LIMITED:
-                if ((top_k > 0) & (top_k < columns)) | (top_p < 1) | (min_p > 0):
-                    threshold, kept = kept_set(
+                is_cut = has_cuts(top_k, top_p, min_p, columns)
+                if is_cut:
+                    threshold, kept = kept_of(
                         row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                     )
             is_here = row == at
