@@ -140,12 +140,15 @@ def verify_rejection_reference(
     return tokens, counts
 
 
-def uniforms_reference(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """float64[N, 2] of int64[N] seeds and positions: Philox4x32-10, Salmon et al. 2011, section 3."""
+def uniforms_reference(
+    seeds: torch.Tensor, positions: torch.Tensor, nodes: torch.Tensor | None = None
+) -> torch.Tensor:
+    """float64[N, 2] of int64[N] seeds, positions and nodes (none: 0): Philox4x32-10, Salmon et al. 2011,
+    section 3."""
     out = torch.empty((len(seeds), 2), dtype=torch.float64)
     for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
         key = [seed & _MASK, seed >> 32 & _MASK]
-        block = [position & _MASK, position >> 32 & _MASK, 0, 0]
+        block = [position & _MASK, position >> 32 & _MASK, 0 if nodes is None else int(nodes[row]), 0]
         for _ in range(10):
             left, right = 0xD2511F53 * block[0], 0xCD9E8D57 * block[2]
             block = [
