@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["uniforms_at"]
+__all__ = ["accepts_at", "uniforms_at"]
 
 
 @triton.jit
@@ -23,3 +23,13 @@ def uniforms_at(seed, position):
     high = ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
     a, b, c, d = tl.philox(seed, low, high, low * 0, low * 0)
     return _to_unit(a, b), _to_unit(c, d)
+
+
+@triton.jit
+def accepts_at(seed, position, places):
+    """float64 of int32 places and one int64 position: as the first of ``uniforms_at``, which has place 0, the
+    place being the counter's third number."""
+    low = places.to(tl.uint32) * 0 + (position & 0xFFFFFFFF).to(tl.uint32)
+    high = places.to(tl.uint32) * 0 + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    a, b, _, _ = tl.philox(seed, low, high, places.to(tl.uint32), low * 0)
+    return _to_unit(a, b)
