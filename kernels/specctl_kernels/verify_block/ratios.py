@@ -89,8 +89,8 @@ def cuts_kernel(
 @triton.jit
 def _running_ratios(worth, price, row, last, ROWS: tl.constexpr):
     """float64[ROWS]: r_0 = 1, r_i = min(r_{i-1} p(x_i) / q(x_i), 1), where p / q is worth / price."""
-    ratios = worth * 0.0 + 1.0
-    ratio = tl.sum(worth * 0.0, axis=0) + 1.0
+    ratios = row.to(tl.float64) * 0.0 + 1.0
+    ratio = last.to(tl.float64) * 0.0 + 1.0
     i = last * 0
     while i < last:
         own = ratio * _of_row(worth, row, i)
@@ -158,9 +158,9 @@ def ratios_kernel(
             is_searched = (row <= last) & (is_bad == 0)
             threshold = tl.load(threshold_ptr + row_at, mask=is_searched, other=0.0)
             kept = tl.load(kept_ptr + row_at, mask=is_searched, other=1.0)
-        value = tl.load(
-            logits_ptr + row_at * logits_stride + draft, mask=row < last, other=float("-inf")
-        ).to(tl.float32)
+        value = tl.load(logits_ptr + row_at * logits_stride + draft, mask=row < last, other=float("-inf")).to(
+            tl.float32
+        )
         weight = tl.where(value >= threshold, tl.exp2((value - top) * scale), 0.0)
         own = tl.load(
             draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride + draft,

@@ -10,13 +10,13 @@ from specctl_kernels.verify_block.launch import NO_TOKEN, NOT_FINITE
 from specctl_kernels.verify_rejection.launch import ROUNDING
 from specctl_kernels.verify_rejection.reference import (
     _is_finite,
-    _sample,
     distribution,
     uniforms_reference,
     verify_rejection_reference,
 )
 
 __all__ = [
+    "block_step",
     "block_uniforms_reference",
     "chances_of_stops",
     "chances_to_keep",
@@ -61,15 +61,40 @@ def chances_to_keep(p: torch.Tensor, q: torch.Tensor, ratios: torch.Tensor) -> t
 
 def kept_drafts(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """int64[...]: the largest i with u_i < h_i. uniforms float64[..., K], u_1 first."""
-    places = torch.arange(chances.shape[-1])
-    is_kept = uniforms < chances[..., 1:]
-    return (places[1:] * is_kept).max(-1).values if is_kept.shape[-1] else torch.zeros_like(places[0])
+    places = torch.arange(chances.shape[-1]) * torch.cat(
+        [torch.ones_like(chances[..., :1]), uniforms < chances[..., 1:]], -1
+    )
+    return places.long().max(-1).values
 
 
 def chances_of_stops(chances: torch.Tensor) -> torch.Tensor:
     """float64[..., K + 1], exactly: the chance that i drafts are kept, h_i times 1 - h_j of all j > i."""
     lost = torch.cat([1 - chances[..., 1:], torch.ones_like(chances[..., :1])], -1)
     return chances * lost.flip(-1).cumprod(-1).flip(-1)
+
+
+def block_step(
+    p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, uniforms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(int64[...] drafts kept, int64[...] the token behind them).
+
+    p float64[..., K + 1, V], q float64[..., K, V], drafts int64[..., K], uniforms float64[..., K + 1, 2].
+    """
+    ratios = running_ratios(p, q, drafts)
+    kept = kept_drafts(chances_to_keep(p, q, ratios), uniforms[..., :-1, 0])
+    # Behind the whole block nothing is subtracted, and the weight of p does not matter.
+    q = torch.cat([q, torch.zeros_like(p[..., :1, :])], -2)
+    ratios = torch.cat([ratios[..., :-1], torch.ones_like(ratios[..., :1])], -1)
+    row = kept[..., None, None].expand(*p.shape[:-2], 1, p.shape[-1])
+    p, q = p.gather(-2, row)[..., 0, :], q.gather(-2, row)[..., 0, :]
+    ratio = ratios.gather(-1, kept[..., None])[..., 0]
+    left = residual(p, q, ratio)
+    is_left = left.sum(-1, keepdim=True) > ROUNDING * ratio[..., None]
+    weights = torch.where(is_left, left, p)
+    sample = uniforms[..., 1].gather(-1, kept[..., None])
+    is_past = (weights.cumsum(-1) > sample * weights.sum(-1, keepdim=True)) & (weights > 0)
+    last = torch.where(weights > 0, torch.arange(weights.shape[-1]), 0).max(-1).values
+    return kept, torch.where(is_past.any(-1), is_past.int().argmax(-1), last)
 
 
 def _chain(
@@ -80,32 +105,25 @@ def _chain(
     uniforms: torch.Tensor,
 ) -> list[int] | None:
     """What one request emits; None where it came to a row without a distribution."""
+    columns = logits.shape[1]
     p, q = [], []
     is_known = True
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
-        is_draft = 0 <= draft < logits.shape[1]
+        is_draft = 0 <= draft < columns
         is_known = _is_finite(values) and (not is_draft or _is_finite(draft_logits[row]))
+        p.append(distribution(values, *options) if is_known else torch.ones(columns, dtype=torch.float64))
         if not (is_known and is_draft):
             break
-        p.append(distribution(values, *options))
         q.append(torch.zeros_like(p[-1]))
         q[-1][: draft_logits.shape[1]] = distribution(draft_logits[row], options[0])
-    last = len(p)
-    kept, ratio = 0, 1.0
-    if last:
-        rows_p, rows_q, fed = torch.stack(p), torch.stack(q), torch.tensor(drafts[:last])
-        ratios = running_ratios(rows_p, rows_q, fed)
-        kept = int(kept_drafts(chances_to_keep(rows_p, rows_q, ratios), uniforms[:last, 0]))
-        ratio = float(ratios[kept])
-    if kept < last:
-        weights = residual(p[kept], q[kept], torch.tensor(ratio).double())
-        weights = weights if weights.sum() > ROUNDING * ratio else p[kept]
-    elif is_known:
-        weights = distribution(logits[last], *options)
-    else:
+    last = len(q)
+    rows_q = torch.stack(q) if q else torch.zeros((0, columns), dtype=torch.float64)
+    fed = torch.tensor(drafts[:last], dtype=torch.int64)
+    kept, token = block_step(torch.stack(p), rows_q, fed, uniforms[: last + 1])
+    if int(kept) == last and not is_known:
         return None
-    return [*drafts[:kept], _sample(weights, float(uniforms[kept, 1]))]
+    return [*drafts[: int(kept)], int(token)]
 
 
 def verify_block_reference(
