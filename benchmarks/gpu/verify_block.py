@@ -5,10 +5,10 @@
 All arms get the same drafts, sampled from given draft logits. vLLM's arm is what its RejectionSampler calls
 with ``rejection_sample_method`` "block": a float32 copy of the logits, temperature and top-p applied to it,
 then its kernels. Each call is given other logits than the one before, together more than the cache holds;
-arms take turns. First every case is checked: ours against the reference for some requests, and as many tokens
-as vLLM on average, no fewer than token by token. Where that fails there is no figure. Logits are a Zipf law of
-exponent 1.5, in any order; the draft's are the target's with noise. ``--quick``: tiny shapes, for a machine
-without a GPU under TRITON_INTERPRET=1, and without vLLM's arm, whose kernels need one.
+arms take turns. First every case is checked: ours against the reference for some requests, and as many
+tokens as vLLM on average, no fewer than token by token. Where that fails there is no figure. Logits are a
+Zipf law of exponent 1.5, in any order; the draft's are the target's with noise. ``--quick``: tiny shapes,
+for a machine without a GPU under TRITON_INTERPRET=1, and without vLLM's arm, whose kernels need one.
 """
 
 from __future__ import annotations
