@@ -4,8 +4,8 @@
 
 specctl_suffix with 5 drafts, T = 0.8, top-p 0.95, a model of benchmarks.gpu.widen and copying prompts of
 benchmarks.gpu.prompts. Which sampler verifies is changed in the worker between two measurements; the arms
-take turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would know the
-first one's. Gate: in each measurement only the arm's own sampler has verified, and both keep as many drafts.
+take turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would know
+the first one's. Gate: in each measurement only the arm's own sampler has verified, and both keep as many drafts.
 """
 
 from __future__ import annotations

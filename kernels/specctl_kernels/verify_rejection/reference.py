@@ -141,14 +141,16 @@ def verify_rejection_reference(
 
 
 def uniforms_reference(
-    seeds: torch.Tensor, positions: torch.Tensor, nodes: torch.Tensor | None = None
+    seeds: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """float64[N, 2] of int64[N] seeds, positions and nodes (none: 0): Philox4x32-10, Salmon et al. 2011,
-    section 3."""
+    """float64[N, 2] of int64[N] seeds, positions and places (the counter's third number): Philox4x32-10,
+    Salmon et al. 2011, section 3."""
+    places = torch.zeros_like(positions) if places is None else places
     out = torch.empty((len(seeds), 2), dtype=torch.float64)
-    for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
+    counters = zip(seeds.tolist(), positions.tolist(), places.tolist(), strict=True)
+    for row, (seed, position, place) in enumerate(counters):
         key = [seed & _MASK, seed >> 32 & _MASK]
-        block = [position & _MASK, position >> 32 & _MASK, 0 if nodes is None else int(nodes[row]), 0]
+        block = [position & _MASK, position >> 32 & _MASK, place, 0]
         for _ in range(10):
             left, right = 0xD2511F53 * block[0], 0xCD9E8D57 * block[2]
             block = [

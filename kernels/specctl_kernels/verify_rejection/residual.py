@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["sample_list", "sample_row"]
+__all__ = ["sample_list", "sample_of_masses", "sample_row"]
 
 
 @triton.jit
@@ -73,6 +73,25 @@ def _first_over(masses, index, goal, NONE: tl.constexpr):
 
 
 @triton.jit
+def sample_of_masses(
+    row_ptr, columns, masses, top, scale, threshold, uniform, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor,
+    HAS_DRAFTS: tl.constexpr, PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """As ``sample_row``, from the masses of the pieces (float64[PADDED], not all 0): one piece is read."""
+    index = tl.arange(0, PADDED)
+    total = tl.sum(masses, axis=0)
+    piece = _first_over(masses, index, uniform * total, PADDED)
+    rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
+    offset = tl.arange(0, PIECE)
+    weight = _weights(
+        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
+    )  # fmt: skip
+    return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
+
+
+@triton.jit
 def sample_row(
     row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, threshold, uniform, without,
     draft_row_ptr, draft_columns, draft_top, draft_factor, least,
@@ -82,7 +101,6 @@ def sample_row(
 
     draft_columns 0: no distribution to subtract. If no more mass than ``least`` is left, nothing is.
     """
-    index = tl.arange(0, PADDED)
     masses = tl.zeros((PADDED,), tl.float64)
     total = tl.sum(masses, axis=0)
     tries = 0
@@ -104,14 +122,10 @@ def sample_row(
         elif tries < 2:
             without = without * 0 - 1
             draft_columns = draft_columns * 0
-    piece = _first_over(masses, index, uniform * total, PADDED)
-    rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
-    offset = tl.arange(0, PIECE)
-    weight = _weights(
-        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
-        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
+    return sample_of_masses(
+        row_ptr, columns, masses, top, scale, threshold, uniform, without,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS, PIECE, PADDED,
     )  # fmt: skip
-    return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
 
 
 @triton.jit
