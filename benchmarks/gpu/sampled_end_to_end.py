@@ -4,8 +4,9 @@
 
 specctl_suffix with 5 drafts, T = 0.8, top-p 0.95, a model of benchmarks.gpu.widen and copying prompts of
 benchmarks.gpu.prompts. Which sampler verifies is changed in the worker between two measurements; the arms
-take turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would know
-the first one's. Gate: in each measurement only the arm's own sampler has verified, and both keep as many drafts.
+take turns, A B then B A, on the same prompts. Finished outputs are not drafted from: the second arm would
+know the first one's. Gate: in each measurement only the arm's own sampler has verified, and both keep as many
+drafts.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def measured(llm: Any, prompts: list[list[int]], arm: str, arguments: argparse.N
     tokens = sum(len(one.outputs[0].token_ids) for one in finished)
     return {
         "tokens/s": tokens / seconds,
-        "accepted": (now["num_accepted_tokens"] - drafted.get("num_accepted_tokens", 0.0))
-        / max(now["num_draft_tokens"] - drafted.get("num_draft_tokens", 0.0), 1.0),
+        "accepted": (now.get("num_accepted_tokens", 0.0) - drafted.get("num_accepted_tokens", 0.0))
+        / max(now.get("num_draft_tokens", 0.0) - drafted.get("num_draft_tokens", 0.0), 1.0),
         "batches": {name: value - before.get(name, 0.0) for name, value in after.items()},
     }
 

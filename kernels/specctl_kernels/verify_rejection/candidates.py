@@ -45,8 +45,10 @@ def searched_kernel(
         )  # fmt: skip
         is_sure = is_candidate & (price * total.to(tl.float64) < worth)
         is_sure = is_sure & (surely_kept(weight, total, top_k, top_p, min_p, columns) != 0)
-        # The largest entry alone has a mass of 1.
-        is_open = is_candidate & (price < worth)
+        # The largest entry alone has a mass of 1; of the rest, top-p alone keeps a known share.
+        is_top_p_alone = ((top_k <= 0) | (top_k >= columns)) & (min_p <= 0)
+        least = tl.maximum(tl.where(is_top_p_alone, top_p * total * 0.999, 1.0), 1.0)
+        is_open = is_candidate & (price * least.to(tl.float64) < worth)
         begin = tl.min(tl.where(is_sure, ROWS, row), axis=0)
         after = tl.min(tl.where(is_sure | (row <= begin), ROWS, row), axis=0)
         is_begin_open = tl.max(tl.where((row == begin) & is_open, 1, 0), axis=0)

@@ -91,8 +91,8 @@ def judged(
 ):  # fmt: skip
     """Of each row: largest logit, softmax mass against it, 1 where it has no distribution, 1 where its
     draft's has none, the draft's logit and weight, the number to sample with, the draft distribution's
-    largest logit and mass, and: the draft is kept if price times the mass that is kept is under worth, where it is a
-    candidate at all and inside the cuts."""
+    largest logit and mass, and: the draft is kept if price times the mass that is kept is under worth, where
+    it is a candidate at all and inside the cuts."""
     piece = tl.arange(0, PADDED)
     at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
