@@ -10,7 +10,9 @@ import torch
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
 
-__all__ = ["distribution", "law_of_two", "uniforms_reference", "verify_rejection_reference"]
+__all__ = [
+    "distribution", "is_finite", "law_of_two", "sample_by", "uniforms_reference", "verify_rejection_reference",
+]  # fmt: skip
 
 _MASK = 2**32 - 1
 
@@ -38,12 +40,14 @@ def distribution(
     return weights / weights.sum()
 
 
-def _sample(weights: torch.Tensor, uniform: float) -> int:
+def sample_by(weights: torch.Tensor, uniform: float) -> int:
+    """The first index up to which more than ``uniform`` of the weights lies."""
     is_past = (weights.cumsum(0) > uniform * weights.sum()) & (weights > 0)
     return int(is_past.int().argmax()) if bool(is_past.any()) else int((weights > 0).nonzero()[-1])
 
 
-def _is_finite(logits: torch.Tensor) -> bool:
+def is_finite(logits: torch.Tensor) -> bool:
+    """Whether a row has a distribution."""
     return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
 
 
@@ -59,7 +63,7 @@ def _chain(
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
-        if not _is_finite(values):
+        if not is_finite(values):
             if not_finite is None:
                 return None
             not_finite += 1
@@ -67,12 +71,12 @@ def _chain(
         p = distribution(values, *options)
         accept, sample = uniforms[row].tolist()
         if not 0 <= draft < len(p):
-            return [*emitted, _sample(p, sample)]
-        if draft_logits is not None and not _is_finite(draft_logits[row]):
+            return [*emitted, sample_by(p, sample)]
+        if draft_logits is not None and not is_finite(draft_logits[row]):
             if not_finite is None:
                 return None
             not_finite += 1
-            return [*emitted, _sample(p, sample)]
+            return [*emitted, sample_by(p, sample)]
         q = torch.zeros_like(p)
         q[draft] = 1.0
         least = 0.0
@@ -84,7 +88,7 @@ def _chain(
             emitted.append(draft)
             continue
         residual = (p - q).clamp(min=0)
-        return [*emitted, _sample(residual if residual.sum() > least else p, sample)]
+        return [*emitted, sample_by(residual if residual.sum() > least else p, sample)]
     raise AssertionError("the last row holds no draft")
 
 
