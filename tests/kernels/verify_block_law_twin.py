@@ -22,12 +22,11 @@ from specctl_kernels.verify_block.reference import (
 )
 from specctl_kernels.verify_rejection.reference import distribution
 from support.quick_interpreter import quick_interpreter
+from support.verify_tests import LEAST_CHANCE, chi_square_chance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
 BITS = 1.4426950408889634
-LEAST_CHANCE = 1e-4
-"""Of a sample as unlikely as the one seen, under the right law. The seeds are fixed."""
 EXACT = 1e-12
 """Sums of some hundred float64 probabilities."""
 DRAWS = 1_000_000
@@ -56,19 +55,6 @@ def test_both_rules_have_one_law_on_drafts_that_were_not_sampled() -> None:
             left = residual(p[row], q[row], ratios[row])
             by_token = p[row] * (1 - q[row])
             torch.testing.assert_close(left / left.sum(), by_token / by_token.sum(), rtol=0, atol=EXACT)
-
-
-def chi_square_chance(seen: torch.Tensor, law: torch.Tensor) -> float:
-    """Of so large a sum of squares under the law; cells of less than 5 expected are one."""
-    expected = law * seen.sum()
-    assert int(seen[law == 0].sum()) == 0
-    is_rare = expected < 5
-    seen = torch.cat([seen[~is_rare].double(), seen[is_rare].sum().double()[None]])
-    expected = torch.cat([expected[~is_rare], expected[is_rare].sum()[None]])
-    is_cell = expected > 0
-    statistic = ((seen - expected)[is_cell] ** 2 / expected[is_cell]).sum()
-    degrees = max(int(is_cell.sum()) - 1, 1)
-    return float(torch.special.gammaincc(torch.tensor(degrees / 2).double(), statistic / 2))
 
 
 Tree = tuple[list[torch.Tensor], list[torch.Tensor]]

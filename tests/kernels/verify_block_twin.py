@@ -22,6 +22,7 @@ from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 from specctl_kernels.verify_rejection.reference import distribution
 from support.quick_interpreter import quick_interpreter
+from support.verify_tests import in_silence, poison_new_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
@@ -113,16 +114,7 @@ def interpreted_in_time() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the wrapper allocates is NaN or nonsense until it is written."""
-    empty = torch.Tensor.new_empty
-
-    def new_poisoned(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
-        made = empty(tensor, *size, **options)
-        return made.fill_(float("nan") if made.is_floating_point() else -77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_poisoned)
+poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -189,6 +181,7 @@ def test_no_step_sees_a_number_that_an_earlier_one_looked_at() -> None:
     assert not torch.isin(sampled, numbers[:, 0]).any()
 
 
+@in_silence
 def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
     given = batch(7, 97, torch.float32, "mixed", seed=3)
     given |= {"temperature": torch.ones(7), "starts": torch.arange(0, 22, 3, dtype=torch.int32)}

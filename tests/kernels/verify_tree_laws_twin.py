@@ -21,12 +21,11 @@ from specctl_kernels.verify_tree.reference import verify_tree_reference, walk_do
 from support.quick_interpreter import quick_interpreter
 from support.tree_batches import shaped
 from support.tree_laws import SHAPES, emission_law, every_tree, random_models
+from support.verify_tests import LEAST_CHANCE, chi_square_chance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
 BITS = 1.4426950408889634
-LEAST_CHANCE = 1e-4
-"""Of a sample as unlikely as the one seen, under the right law. The seeds are fixed."""
 WALKS = {"multi_candidate": walk_down, "traversal": walk_up}
 DRAWS = 1_000_000 if IS_GPU else 24
 """Through the kernel; without a GPU its law is the reference's, which is enumerated and equal."""
@@ -42,19 +41,6 @@ def interpreted_in_time() -> Iterator[None]:
 def run(given: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
     return tuple(result.cpu() for result in verify_tree(**moved))
-
-
-def chi_square_chance(seen: torch.Tensor, law: torch.Tensor) -> float:
-    """Of so large a sum of squares under the law; cells of less than 5 expected are one."""
-    expected = law * seen.sum()
-    assert int(seen[law == 0].sum()) == 0
-    is_rare = expected < 5
-    seen = torch.cat([seen[~is_rare].double(), seen[is_rare].sum().double()[None]])
-    expected = torch.cat([expected[~is_rare], expected[is_rare].sum()[None]])
-    is_cell = expected > 0
-    statistic = ((seen - expected)[is_cell] ** 2 / expected[is_cell]).sum()
-    degrees = max(int(is_cell.sum()) - 1, 1)
-    return float(torch.special.gammaincc(torch.tensor(degrees / 2).double(), statistic / 2))
 
 
 def same_tree(

@@ -29,6 +29,7 @@ from specctl_kernels.verify_tree.reference import (
 from support.quick_interpreter import quick_interpreter
 from support.tree_batches import OPTIONS, chain, shaped, tree_batch
 from support.tree_laws import SHAPES, emission_law, every_tree, loss, random_models
+from support.verify_tests import in_silence, poison_new_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
@@ -62,16 +63,7 @@ def interpreted_in_time() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the wrapper allocates is NaN or nonsense until it is written."""
-    empty = torch.Tensor.new_empty
-
-    def new_poisoned(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
-        made = empty(tensor, *size, **options)
-        return made.fill_(float("nan") if made.is_floating_point() else -77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_poisoned)
+poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -255,6 +247,7 @@ def test_a_parent_that_is_none_is_never_followed(is_sampled: bool, rule: str) ->
         assert paths[:, 1:].eq(NO_TOKEN).all()
 
 
+@in_silence
 @pytest.mark.parametrize("rule", RULES)
 def test_rows_that_are_not_finite_mark_their_request_alone(rule: str) -> None:
     given = tree_batch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.residual import _weights
+from specctl_kernels.verify_rejection.residual import weights_of
 from specctl_kernels.verify_rejection.stats import scale_of
 
 __all__ = ["masses_kernel"]
@@ -49,7 +49,7 @@ def masses_kernel(
             left = tl.load(mass_ptr + at) * tl.exp2((best - top) * scale)
             if (factor > 0) | (threshold > float("-inf")):
                 is_kept = best >= threshold
-                weight = _weights(
+                weight = weights_of(
                     logits_ptr + at_row * logits_stride, tl.where(is_kept, columns, 0),
                     piece * PIECE + tl.arange(0, PIECE), top, scale, threshold, -1,
                     draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride,

@@ -6,23 +6,11 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
-from specctl_kernels.verify_rejection.kernel import _of_row, _options, _totals
+from specctl_kernels.verify_rejection.judge import has_cuts, of_row, options_of, rows_of, totals_of
 from specctl_kernels.verify_rejection.stats import scale_of
-from specctl_kernels.verify_rejection.threshold import kept_set
+from specctl_kernels.verify_rejection.threshold import kept_by_reading
 
 __all__ = ["accept_uniforms", "cuts_kernel", "ratios_kernel"]
-
-
-@triton.jit
-def _drafts_of(drafts_ptr, start, rows, row, columns):
-    """(the draft that each row judges, 1 where there is one)."""
-    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
-    return draft, ((draft >= 0) & (draft < columns)).to(tl.int32)
-
-
-@triton.jit
-def _is_cut(top_k, top_p, min_p, columns):
-    return ((top_k > 0) & (top_k < columns)) | (top_p < 1) | (min_p > 0)
 
 
 @triton.jit
@@ -54,33 +42,35 @@ def cuts_kernel(
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
     lists_ptr,  # float32[N or more, LIST]
+    searched_ptr,  # int32[R, 2]
     threshold_ptr, kept_ptr,  # float32[N]
     width,
     ROWS: tl.constexpr, PADDED: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """Program (request and row of it): the least logit that is kept and the mass that is. Left out are rows
-    behind the block's end, and requests without cuts or without a draft distribution."""
+    behind the block's end, and requests without cuts or without a draft distribution. Of the latter nothing
+    is listed, so that ``verify_kernel`` reads their rows."""
     req = tl.program_id(0) // width
     place = tl.program_id(0) % width
-    start = tl.load(starts_ptr + req)
-    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
+    if place == 0:
+        tl.store(searched_ptr + req * 2, -1)
+        tl.store(searched_ptr + req * 2 + 1, -1)
+    start, rows, row, _draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
     temperature = tl.load(temperature_ptr + req)
-    top_k, top_p, min_p = _options(top_k_ptr, top_p_ptr, min_p_ptr, req)
+    top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     is_block = (tl.load(draft_slots_ptr + req) >= 0) & (temperature > 0)
-    if is_block & (place < rows) & _is_cut(top_k, top_p, min_p, columns):
-        row = tl.arange(0, ROWS)
-        _, is_draft = _drafts_of(drafts_ptr, start, rows, row, columns)
-        last = tl.min(tl.where(is_draft != 0, ROWS, row), axis=0)
+    if is_block & (place < rows) & has_cuts(top_k, top_p, min_p, columns):
+        last = tl.min(tl.where(is_draft, ROWS, row), axis=0)
         piece = tl.arange(0, PADDED)
         at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
         is_in = (row == place)[:, None] & (piece < pieces)[None, :]
         scale = scale_of(temperature)
-        top, total, is_bad = _totals(best_ptr, mass_ptr, at, is_in, scale)
-        if (place <= last) & (_of_row(is_bad, row, place) == 0):
+        top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
+        if (place <= last) & (of_row(is_bad, row, place) == 0):
             at_row = (start + place).to(tl.int64)
-            threshold, kept = kept_set(
+            threshold, kept = kept_by_reading(
                 logits_ptr + at_row * logits_stride, columns, lists_ptr + at_row * LIST,
-                _of_row(top, row, place), scale, _of_row(total, row, place), top_k, top_p, min_p,
+                of_row(top, row, place), scale, of_row(total, row, place), top_k, top_p, min_p,
                 LIST, MOST_PASSES,
             )  # fmt: skip
             tl.store(threshold_ptr + at_row, threshold)
@@ -94,8 +84,8 @@ def _running_ratios(worth, price, row, last, ROWS: tl.constexpr):
     ratio = last.to(tl.float64) * 0.0 + 1.0
     i = last * 0
     while i < last:
-        own = ratio * _of_row(worth, row, i)
-        other = _of_row(price, row, i)
+        own = ratio * of_row(worth, row, i)
+        other = of_row(price, row, i)
         less = own / tl.maximum(other, 1e-300)
         ratio = tl.where(own >= other, tl.where(own > 0, 1.0, 0.0), less)
         i += 1
@@ -125,37 +115,33 @@ def ratios_kernel(
     ratio_ptr,  # float64[N]
     factor_ptr,  # float32[N]
     width,
-    NOT_READ: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+    NOT_READ: tl.constexpr, BAD_DRAFT: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """One program for each request: of each row where its block may still end, how the row is to be weighed.
 
     The chance to end there or behind is at most r_i. So a row whose uniform is not under r_i is not read, and
     none but the last where the last one's is: its chance is exactly r_i. ``factor`` is ``NOT_READ``; else 0
-    where the target alone counts; NaN where there is no distribution; else what makes a draft's weight that
-    of q / r_i, in units of the target's weights.
+    where the target alone counts; NaN where it has no distribution, ``BAD_DRAFT`` where its draft has none;
+    else what makes a draft's weight that of q / r_i, in units of the target's weights.
     """
     req = tl.program_id(0)
-    start = tl.load(starts_ptr + req)
-    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
+    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
     temperature = tl.load(temperature_ptr + req)
     slot = tl.load(draft_slots_ptr + req).to(tl.int64)
     if (slot >= 0) & (temperature > 0) & (rows > 0):
-        row = tl.arange(0, ROWS)
         row_at = (start + row).to(tl.int64)
         piece = tl.arange(0, PADDED)
         at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
         is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
         scale = scale_of(temperature)
-        draft, is_draft = _drafts_of(drafts_ptr, start, rows, row, columns)
-        top, total, is_bad = _totals(best_ptr, mass_ptr, at, is_in, scale)
+        top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
         is_given = is_in & (row + 1 < rows)[:, None]
-        draft_top, draft_total, is_bad_draft = _totals(draft_best_ptr, draft_mass_ptr, at, is_given, scale)
-        is_bad = is_bad | (is_bad_draft & is_draft)
-        last = tl.min(tl.where((is_draft != 0) & (is_bad == 0), ROWS, row), axis=0)
+        draft_top, draft_total, is_bad_draft = totals_of(draft_best_ptr, draft_mass_ptr, at, is_given, scale)
+        last = tl.min(tl.where(is_draft & (is_bad == 0) & (is_bad_draft == 0), ROWS, row), axis=0)
         threshold = top * 0.0 + float("-inf")
         kept = total
-        top_k, top_p, min_p = _options(top_k_ptr, top_p_ptr, min_p_ptr, req)
-        if _is_cut(top_k, top_p, min_p, columns):
+        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
+        if has_cuts(top_k, top_p, min_p, columns):
             is_searched = (row <= last) & (is_bad == 0)
             threshold = tl.load(threshold_ptr + row_at, mask=is_searched, other=0.0)
             kept = tl.load(kept_ptr + row_at, mask=is_searched, other=1.0)
@@ -176,7 +162,9 @@ def ratios_kernel(
         is_open = is_open & ((row == last) | (is_whole == 0))
         # Bounded, so that its product with a weight is finite.
         factor = tl.minimum(kept / tl.maximum(draft_total * ratio.to(tl.float32), 1e-30), 1e30)
-        factor = tl.where(row == last, tl.where(is_bad != 0, float("nan"), 0.0), factor)
+        of_last = tl.where(is_draft & (is_bad_draft != 0), BAD_DRAFT, 0.0)
+        of_last = tl.where(is_bad != 0, float("nan"), of_last)
+        factor = tl.where(row == last, of_last, factor)
         tl.store(factor_ptr + row_at, tl.where(is_open, factor, NOT_READ), mask=row < rows)
         tl.store(ratio_ptr + row_at, ratio, mask=row < rows)
         tl.store(threshold_ptr + row_at, threshold, mask=row < rows)

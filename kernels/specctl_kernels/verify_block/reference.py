@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import torch
 
+from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_block.launch import NO_TOKEN, NOT_FINITE
 from specctl_kernels.verify_rejection.launch import ROUNDING
 from specctl_kernels.verify_rejection.reference import (
-    _is_finite,
     distribution,
+    is_finite,
     uniforms_reference,
     verify_rejection_reference,
 )
@@ -103,16 +104,18 @@ def _chain(
     draft_logits: torch.Tensor,
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
+    not_finite: torch.Tensor | None,
 ) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution."""
+    """What one request emits; None where it came to a row without a distribution and none are counted."""
     columns = logits.shape[1]
     p, q = [], []
-    is_known = True
+    is_known = has_law = True
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
         is_draft = 0 <= draft < columns
-        is_known = _is_finite(values) and (not is_draft or _is_finite(draft_logits[row]))
-        p.append(distribution(values, *options) if is_known else torch.ones(columns, dtype=torch.float64))
+        has_law = is_finite(values)
+        is_known = has_law and (not is_draft or is_finite(draft_logits[row]))
+        p.append(distribution(values, *options) if has_law else torch.ones(columns, dtype=torch.float64))
         if not (is_known and is_draft):
             break
         q.append(torch.zeros_like(p[-1]))
@@ -122,7 +125,11 @@ def _chain(
     fed = torch.tensor(drafts[:last], dtype=torch.int64)
     kept, token = block_step(torch.stack(p), rows_q, fed, uniforms[: last + 1])
     if int(kept) == last and not is_known:
-        return None
+        if not_finite is None:
+            return None
+        not_finite += 1
+        if not has_law:
+            token = row_argmax_reference(logits[last : last + 1])[0]
     return [*drafts[: int(kept)], int(token)]
 
 
@@ -141,26 +148,33 @@ def verify_block_reference(
     draft_logits: torch.Tensor,
     draft_slots: torch.Tensor,
     uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_block``."""
+    if slots is not None:
+        options = (temperature, top_k, top_p, min_p, seeds)
+        temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
+    is_block = (draft_slots >= 0) & (temperature > 0)
+    of_others = logits.masked_fill(is_block.repeat_interleave(starts.diff().long())[:, None], 0.0)
     tokens, counts = verify_rejection_reference(
-        logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
-        uniforms=uniforms,
+        of_others, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
+        uniforms=uniforms, not_finite=not_finite,
     )  # fmt: skip
     if uniforms is None:
         uniforms = block_uniforms_reference(seeds, positions, starts)
     for req, (start, end) in enumerate(pairwise(starts.tolist())):
-        slot = int(draft_slots[req])
-        if start == end or slot < 0 or temperature[req] <= 0:
+        if start == end or not is_block[req]:
             continue
-        options = (
+        chosen = (
             float(temperature[req]),
             int(top_k[req]) if top_k is not None else 0,
             float(top_p[req]) if top_p is not None else 1.0,
             float(min_p[req]) if min_p is not None else 0.0,
         )
         fed = drafts[start + 1 : end].tolist()
-        emitted = _chain(logits[start:end], fed, draft_logits[slot], options, uniforms[start:end])
+        given = draft_logits[int(draft_slots[req])]
+        emitted = _chain(logits[start:end], fed, given, chosen, uniforms[start:end], not_finite)
         counts[req] = NOT_FINITE if emitted is None else len(emitted)
         tokens[req] = NO_TOKEN
         tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)

@@ -13,8 +13,8 @@ from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
 __all__ = [
-    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_TOKEN", "PIECE", "ROUNDING", "gathered", "layout_of", "partials_of",
-    "verify_rejection",
+    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_TOKEN", "PIECE", "ROUNDING", "gathered", "layout_of",
+    "partials_of", "verify_rejection",
 ]  # fmt: skip
 
 NO_TOKEN = -1

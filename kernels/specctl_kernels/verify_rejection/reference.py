@@ -11,7 +11,8 @@ from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
 
 __all__ = [
-    "distribution", "is_finite", "law_of_two", "sample_by", "uniforms_reference", "verify_rejection_reference",
+    "distribution", "is_finite", "law_of_two", "sample_by", "uniforms_reference",
+    "verify_rejection_reference",
 ]  # fmt: skip
 
 _MASK = 2**32 - 1

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.row_argmax.kernel import best_of_pieces
+from specctl_kernels.verify_rejection.judge import options_of
 from specctl_kernels.verify_rejection.stats import scale_of
-from specctl_kernels.verify_tree.cuts import options_of
 from specctl_kernels.verify_tree.residual import sample_left
 from specctl_kernels.verify_tree.rows import row_totals, tree_of, write_path
 from specctl_kernels.verify_tree.walk_down import walk_down

@@ -6,16 +6,17 @@ import torch
 import triton
 
 from specctl_kernels.row_argmax import row_partials
-from specctl_kernels.verify_rejection.checks import _expect, check_drafts, check_target
+from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
 from specctl_kernels.verify_rejection.launch import (
-    _LIST,
-    _MOST_PASSES,
-    _PIECE,
+    LIST,
+    MOST_PASSES,
     NO_TOKEN,
     NOT_FINITE,
+    PIECE,
     ROUNDING,
-    _layout,
-    _partials,
+    gathered,
+    layout_of,
+    partials_of,
 )
 from specctl_kernels.verify_rejection.stats import stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
@@ -44,6 +45,7 @@ def verify_tree(
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What each of R requests emits of a tree of drafts, distributed as if the target had sampled it.
 
@@ -83,6 +85,7 @@ def verify_tree(
                  ``multi_candidate``, of the row whose children are tried; what it has left after one is
                  rejected is stretched to [0, 1) for the next. Under ``traversal``, of the node itself. The
                  second samples in the row where the request stops.
+    slots        integer[R]: the options are then by slot, as in ``verify_rejection``
     Returns tokens int64[R, width], counts int32[R], paths int32[R, width]. Entry i of a path is the row of
     the request whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays.
     Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
@@ -92,7 +95,8 @@ def verify_tree(
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
     ValueError: another shape or dtype, another rule, a width over 256.
     """
-    check_target(logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, max(width, 1))
+    options = (temperature, top_k, top_p, min_p, seeds)
+    check_target(logits, drafts, starts, *options, positions, max(width, 1), slots, None)
     _check(logits, parents, width)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     if rule not in RULES:
@@ -101,22 +105,25 @@ def verify_tree(
     tokens, counts, paths = _results(logits, requests, width)
     if requests == 0:
         return tokens, counts, paths
-    piece = min(_PIECE, max(16, triton.next_power_of_2(columns)))
+    if slots is not None:
+        options = gathered(options, slots)
+    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
     pieces = triton.cdiv(columns, piece)
-    partials = _partials(logits, pieces, draft_logits is not None)
-    is_limited = not (top_k is None and top_p is None and min_p is None)
-    lists = logits.new_empty((requests, _LIST), dtype=torch.float32) if is_limited else None
-    drafted = (draft_logits, *_layout(draft_logits), draft_slots)
-    stats_kernel[(requests * width, pieces, 1 if draft_logits is None else 2)](
+    partials = partials_of(logits, pieces, draft_logits is not None)
+    temperature, *cuts, seeds = options
+    is_limited = any(cut is not None for cut in cuts)
+    lists = logits.new_empty((requests, LIST), dtype=torch.float32) if is_limited else None
+    drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
+    stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
         PIECE=piece, num_warps=4,
     )  # fmt: skip
     tree_kernel[(requests,)](
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        drafts, parents, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms, lists,
+        drafts, parents, starts, temperature, *cuts, seeds, positions, uniforms, lists,
         tokens, paths, counts, width,
         IS_TRAVERSAL=rule == "traversal", NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
-        ROWS=_padded(width), PADDED=_padded(pieces), PIECE=piece, LIST=_LIST, MOST_PASSES=_MOST_PASSES,
+        ROWS=_padded(width), PADDED=_padded(pieces), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
         num_warps=4 if draft_logits is None and not is_limited else 16,
     )  # fmt: skip
     return tokens, counts, paths
@@ -139,8 +146,8 @@ def verify_greedy_tree(
     _check(logits, parents, width)
     if starts.ndim != 1 or starts.shape[0] == 0:
         raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
-    _expect("starts", starts, tuple(starts.shape), (torch.int32,))
-    _expect("drafts", drafts, (logits.shape[0],), (torch.int32, torch.int64))
+    expect("starts", starts, tuple(starts.shape), (torch.int32,))
+    expect("drafts", drafts, (logits.shape[0],), (torch.int32, torch.int64))
     requests = starts.shape[0] - 1
     tokens, counts, paths = _results(logits, requests, width)
     if requests:
@@ -159,7 +166,7 @@ def _padded(size: int) -> int:
 def _check(logits: torch.Tensor, parents: torch.Tensor, width: int) -> None:
     if not 1 <= width <= _MOST_ROWS:
         raise ValueError(f"width: expected 1 to {_MOST_ROWS}, got {width}")
-    _expect("parents", parents, tuple(logits.shape[:1]), (torch.int32,))
+    expect("parents", parents, tuple(logits.shape[:1]), (torch.int32,))
 
 
 def _results(

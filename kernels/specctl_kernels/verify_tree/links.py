@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.checks import _expect
-from specctl_kernels.verify_tree.rows import of_row
+from specctl_kernels.verify_rejection.checks import expect
+from specctl_kernels.verify_rejection.judge import of_row
 
 __all__ = ["parents_of_links"]
 
@@ -43,8 +43,8 @@ def parents_of_links(first_child: torch.Tensor, next_sibling: torch.Tensor) -> t
         raise ValueError(f"first_child: expected [requests, rows], got {list(first_child.shape)}")
     requests, rows = first_child.shape
     integers = (torch.int32, torch.int64)
-    _expect("first_child", first_child, (requests, rows), integers)
-    _expect("next_sibling", next_sibling, (requests, rows), integers)
+    expect("first_child", first_child, (requests, rows), integers)
+    expect("next_sibling", next_sibling, (requests, rows), integers)
     parents = first_child.new_empty(requests * rows, dtype=torch.int32)
     if requests and rows:
         _parents_kernel[(requests,)](

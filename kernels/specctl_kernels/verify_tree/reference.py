@@ -12,9 +12,9 @@ import torch
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
 from specctl_kernels.verify_rejection.reference import (
-    _is_finite,
-    _sample,
     distribution,
+    is_finite,
+    sample_by,
     uniforms_reference,
 )
 
@@ -146,7 +146,7 @@ def _visited(tree: Tree, row: int, chance: float, coins: Coins) -> tuple[list[in
 
 
 def _laws(logits: torch.Tensor, *options: float) -> torch.Tensor:
-    laws = [distribution(row, *options) if _is_finite(row) else row.double() * torch.nan for row in logits]  # type: ignore[arg-type]
+    laws = [distribution(row, *options) if is_finite(row) else row.double() * torch.nan for row in logits]  # type: ignore[arg-type]
     return torch.stack(laws)
 
 
@@ -182,13 +182,17 @@ def verify_tree_reference(
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As ``verify_tree``."""
+    if slots is not None:
+        options = (temperature, top_k, top_p, min_p, seeds)
+        temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
     tokens, counts, paths = verify_greedy_tree_reference(logits, drafts, parents, starts, width=width)
     for req, (start, end) in enumerate(pairwise(starts.tolist())):
         if start == end or temperature[req] <= 0:
             continue
-        options = (
+        chosen = (
             float(temperature[req]),
             int(top_k[req]) if top_k is not None else 0,
             float(top_p[req]) if top_p is not None else 1.0,
@@ -197,7 +201,7 @@ def verify_tree_reference(
         slot = int(draft_slots[req]) if draft_slots is not None else -1
         given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
         fed = drafts[start:end].tolist()
-        tree = _tree_of(logits[start:end], fed, parents[start:end].tolist(), options, given)
+        tree = _tree_of(logits[start:end], fed, parents[start:end].tolist(), chosen, given)
         walk = walk_up if rule == "traversal" and given is not None else walk_down
         if uniforms is not None:
             drawn = uniforms[start:end]
@@ -212,7 +216,7 @@ def verify_tree_reference(
         except NotFiniteError:
             counts[req] = NOT_FINITE
             continue
-        emitted = [*(fed[row] for row in path[1:]), _sample(rest, float(drawn[path[-1], 1]))]
+        emitted = [*(fed[row] for row in path[1:]), sample_by(rest, float(drawn[path[-1], 1]))]
         counts[req] = len(emitted)
         tokens[req, : len(emitted)] = torch.tensor(emitted)
         paths[req, : len(path)] = torch.tensor(path, dtype=torch.int32)

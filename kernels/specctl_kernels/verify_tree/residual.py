@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.residual import _first_over, _weights
+from specctl_kernels.verify_rejection.residual import first_over, weights_of
 
 __all__ = ["left_behind", "sample_left"]
 
@@ -35,11 +35,11 @@ def left_behind(
     of_draft = tl.zeros((PIECE,), tl.float32)
     for piece in tl.range(0, pieces, num_stages=3):
         column = piece * PIECE + tl.arange(0, PIECE)
-        weight = _weights(
+        weight = weights_of(
             row_ptr, columns, column, top, scale, threshold, -1,
             draft_row_ptr, draft_columns, draft_top, factor, True,
         )  # fmt: skip
-        drafted = _weights(
+        drafted = weights_of(
             draft_row_ptr, draft_columns, column, draft_top, scale, float("-inf"), -1,
             draft_row_ptr, 0, draft_top, factor, False,
         )  # fmt: skip
@@ -60,7 +60,7 @@ def _masses_read(
     for piece in tl.range(0, pieces, num_stages=3):
         is_kept = tl.load(best_ptr + piece) >= threshold
         column = piece * PIECE + tl.arange(0, PIECE)
-        weight = _weights(
+        weight = weights_of(
             row_ptr, tl.where(is_kept, columns, 0), column, top, scale, threshold, -1,
             draft_row_ptr, tl.where(is_kept, draft_columns, 0), draft_top, factor, HAS_DRAFTS,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def _masses_known(
         if (tl.load(parents_ptr + child) == row) & (token >= 0) & (token < columns):
             piece = token // PIECE
             column = piece * PIECE + tl.arange(0, PIECE)
-            weight = _weights(
+            weight = weights_of(
                 row_ptr, columns, column, top, scale, float("-inf"), -1, row_ptr, 0, 0.0, 0.0, False
             )
             weight = _without(weight, column, drafts_ptr, parents_ptr, row, end)
@@ -127,13 +127,13 @@ def sample_left(
         elif tries < 2:
             end = end * 0
             draft_columns = draft_columns * 0
-    piece = _first_over(masses, index, uniform * total, PADDED)
+    piece = first_over(masses, index, uniform * total, PADDED)
     rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
     offset = tl.arange(0, PIECE)
     column = piece * PIECE + offset
-    weight = _weights(
+    weight = weights_of(
         row_ptr, columns, column, top, scale, threshold, -1,
         draft_row_ptr, draft_columns, draft_top, factor, HAS_DRAFTS,
     )  # fmt: skip
     weight = _without(weight, column, drafts_ptr, parents_ptr, row, end)
-    return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
+    return (piece * PIECE + first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)

@@ -6,14 +6,9 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
+from specctl_kernels.verify_rejection.judge import of_row
 
-__all__ = ["of_row", "row_totals", "tree_of", "uniforms_of", "write_path"]
-
-
-@triton.jit
-def of_row(values, row, chosen):
-    """The scalar of one row."""
-    return tl.sum(tl.where(row == chosen, values, 0), axis=0)
+__all__ = ["row_totals", "tree_of", "uniforms_of", "write_path"]
 
 
 @triton.jit

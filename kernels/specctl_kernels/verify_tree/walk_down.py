@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_tree.cuts import has_cuts, kept_of, surely_kept
+from specctl_kernels.verify_rejection.judge import has_cuts, of_row, surely_kept
+from specctl_kernels.verify_rejection.threshold import kept_by_reading
 from specctl_kernels.verify_tree.residual import left_behind
-from specctl_kernels.verify_tree.rows import of_row, row_totals, uniforms_of
+from specctl_kernels.verify_tree.rows import row_totals, uniforms_of
 
 __all__ = ["walk_down"]
 
@@ -41,7 +42,7 @@ def _one_of_given(
             least = tl.where(has_cuts(top_k, 1.0, min_p, columns), 0.0, top_p * 0.999 * total)
             in_doubt = tl.max((is_child & (row <= child) & (is_kept == 0)).to(tl.int32), axis=0)
             if (child == ROWS) | (in_doubt != 0) | (before > accept * least):
-                threshold, kept = kept_of(
+                threshold, kept = kept_by_reading(
                     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                 )
                 weight = tl.where(value >= threshold, weight, 0.0)
@@ -73,7 +74,7 @@ def _one_of_sampled(
             if is_worth & (is_kept != 0):
                 is_trying = is_trying * 0
             else:
-                threshold, kept = kept_of(
+                threshold, kept = kept_by_reading(
                     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                 )
                 weight = tl.where(value >= threshold, weight, 0.0)

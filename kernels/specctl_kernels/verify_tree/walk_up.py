@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_tree.cuts import has_cuts, kept_of
+from specctl_kernels.verify_rejection.judge import has_cuts, of_row
+from specctl_kernels.verify_rejection.threshold import kept_by_reading
 from specctl_kernels.verify_tree.residual import left_behind
-from specctl_kernels.verify_tree.rows import of_row, row_totals, uniforms_of
+from specctl_kernels.verify_tree.rows import row_totals, uniforms_of
 
 __all__ = ["walk_up"]
 
@@ -84,7 +85,7 @@ def walk_up(
             elif IS_LIMITED:
                 is_cut = has_cuts(top_k, top_p, min_p, columns)
                 if is_cut:
-                    threshold, kept = kept_of(
+                    threshold, kept = kept_by_reading(
                         row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
                     )
             is_here = row == at
