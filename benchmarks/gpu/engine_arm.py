@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
 
-In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "sampling": {...}}; the last two
-may be missing: what goes into specctl's table, and further SamplingParams (greedy without). Out, after ARM:
+In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "class_limits": [...], "sampling":
+{...}, "kinds": [...]}; all but the first two may be missing: what goes into specctl's table, further
+SamplingParams (greedy without), and the kind that each request names. Out, after ARM:
 {"seconds", "tokens", "outputs", "counters", "telemetry", "logprobs"}: specctl's, where "wants_telemetry" is
 given, and of each answer's first token, {id: value}, where the sampling asks for logprobs.
 """
@@ -31,7 +32,9 @@ def counters(llm: Any) -> dict[str, float]:
     return found
 
 
-def set_table(llm: Any, num_speculative_tokens: int) -> None:
+def set_table(
+    llm: Any, num_speculative_tokens: int, class_limits: list[dict[str, Any]] | None = None
+) -> None:
     core = llm.llm_engine.engine_core
     before = json.loads(core.call_utility("specctl_call", "table", ""))["body"]
     change = {
@@ -39,7 +42,7 @@ def set_table(llm: Any, num_speculative_tokens: int) -> None:
         "rows": [{"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}],
         "fallback_num_speculative_tokens": num_speculative_tokens,
         "owner": "benchmark",
-    }
+    } | ({"class_limits": class_limits} if class_limits else {})
     answered = json.loads(core.call_utility("specctl_call", "put_table", json.dumps(change)))
     if answered["status"] != 200:
         raise RuntimeError(str(answered))
@@ -63,9 +66,12 @@ def main() -> None:
     for line in sys.stdin:
         work = json.loads(line)
         if work.get("num_speculative_tokens") is not None:
-            set_table(llm, work["num_speculative_tokens"])
+            set_table(llm, work["num_speculative_tokens"], work.get("class_limits"))
         chosen = {"temperature": 0.0, **work.get("sampling", {})}
-        sampling = SamplingParams(max_tokens=work["max_tokens"], ignore_eos=True, detokenize=False, **chosen)
+        common = {"max_tokens": work["max_tokens"], "ignore_eos": True, "detokenize": False, **chosen}
+        sampling: Any = SamplingParams(**common)
+        if "kinds" in work:
+            sampling = [SamplingParams(**common, extra_args={"specctl_kind": kind}) for kind in work["kinds"]]
         prompts: Any = [{"prompt_token_ids": ids} for ids in work["prompts"]]
         started_s = time.perf_counter()
         finished = llm.generate(prompts, sampling, use_tqdm=False)

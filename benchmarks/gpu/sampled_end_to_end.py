@@ -119,6 +119,8 @@ def main() -> None:
     arguments = parser.parse_args()
     # The worker is told by a function, which travels between vLLM's own processes.
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    # This process has asked for the GPU already, and CUDA does not outlive a fork.
+    os.environ["VLLM_WORKER_MULTIPROCESSING_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import LLM
 

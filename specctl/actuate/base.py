@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from specctl.contract.classes import ClassLimit
 from specctl.contract.table import AppliedTable, TableRow
 
 __all__ = ["Actuator", "DesiredTable"]
@@ -20,6 +21,7 @@ class DesiredTable:
     fallback_num_speculative_tokens: int
     owner: str
     reason: str
+    class_limits: tuple[ClassLimit, ...] = ()
 
 
 class Actuator(Protocol):

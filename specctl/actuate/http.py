@@ -32,12 +32,16 @@ class HttpActuator:
             fallback_num_speculative_tokens=desired.fallback_num_speculative_tokens,
             owner=desired.owner,
             reason=desired.reason[:512],
+            class_limits=desired.class_limits,
         )
         return await self.put(change)
 
     async def put(self, change: TablePut) -> AppliedTable:
         """As ``apply``; a change may also be without a lease."""
-        response = await self._client.put(TABLE_ROUTE, change.model_dump_json().encode())
+        # A plugin from before them refuses keys that it does not know.
+        unknown = None if change.class_limits else {"class_limits"}
+        body = change.model_dump_json(exclude=unknown).encode()
+        response = await self._client.put(TABLE_ROUTE, body)
         if response.status == 200:
             return self._applied(response)
         raise self._refused(response, change.base_version)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from specctl.contract import ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit, class_words
 from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.errors import ContractError, TargetError
@@ -126,6 +127,7 @@ def _words(seen: dict[str, Any]) -> list[str]:
         f"  table       version {table['version']}, {table['state']}, {_lease(table)}",
     ]
     lines += [f"              {_row(row)}" for row in table["rows"]]
+    lines += [f"              {_limit(limit)}" for limit in table["class_limits"]]
     if table["reason"].startswith(f"{Reason.FROZEN}:"):
         lines.append("  frozen      its daemon holds this table and changes nothing (specctl thaw)")
     lines.append(f"  acceptance  {_curve(seen['survival_at'])} (since the start)")
@@ -153,6 +155,11 @@ def _row(row: dict[str, Any]) -> str:
     batch = f"{low} and more" if high is None else f"{low}" if low == high else f"{low}-{high}"
     tokens = row["num_speculative_tokens"]
     return f"{batch} decoding: {f'{tokens} tokens' if tokens else 'off'}"
+
+
+def _limit(limit: dict[str, Any]) -> str:
+    most = limit["max_num_speculative_tokens"]
+    return f"{class_words(ClassLimit(**limit))}: {f'at most {most} tokens' if most else 'off'}"
 
 
 def _bucket(bucket: dict[str, Any]) -> str:

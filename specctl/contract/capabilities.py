@@ -43,6 +43,9 @@ class Capabilities(BaseModel):
     has_shadow_acceptance: bool = Field(
         description="the telemetry's shadow counters tell the acceptance of drafts that were not verified"
     )
+    class_limits_max: int = Field(
+        default=0, description="rules for traffic classes that a table may hold; 0: none are understood"
+    )
     warnings: tuple[str, ...] = ()
     gpu: str | None = Field(default=None, description="product name of the device; None: not told")
     dtype: str | None = Field(default=None, description="of the model's activations, for example bfloat16")

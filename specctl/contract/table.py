@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
 from specctl.errors import TableError
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "TablePut",
     "TableRow",
     "TableState",
+    "limit_refusals",
     "uniform_rows",
 ]
 
@@ -71,6 +73,12 @@ class TablePut(BaseModel):
     )
     owner: Label = Field(description="who writes; another owner waits for the lease to end")
     reason: Reason = ""
+    class_limits: tuple[ClassLimit, ...] = Field(
+        default=(),
+        max_length=CLASS_LIMITS_MAX,
+        strict=False,
+        description="the first that matches a request bounds its drafts, under whichever row",
+    )
 
 
 class TableState(StrEnum):
@@ -96,9 +104,25 @@ class AppliedTable(BaseModel):
     owner: str | None
     reason: str
     age_s: float = Field(description="seconds since this version was applied")
+    class_limits: tuple[ClassLimit, ...] = Field(
+        default=(), description="they hold until the next PUT, also once the fallback holds"
+    )
     ranks_behind: tuple[int, ...] = Field(
         default=(), description="data-parallel ranks that hold another table, until the next PUT"
     )
+
+
+def limit_refusals(limits: Sequence[ClassLimit], capabilities: Capabilities) -> list[Refusal]:
+    """What of the rules for classes an engine cannot take."""
+    most = capabilities.class_limits_max
+    if len(limits) > most:
+        reason = f"at most {most}, got {len(limits)}" if most else "this engine does not bound classes"
+        return [Refusal(row=None, field="class_limits", reason=reason)]
+    return [
+        Refusal(row=None, field=f"class_limits[{i}]", reason="the classes of an earlier rule")
+        for i, limit in enumerate(limits)
+        if limit.classes in [earlier.classes for earlier in limits[:i]]
+    ]
 
 
 def uniform_rows(num_speculative_tokens: int) -> tuple[TableRow, ...]:

@@ -15,13 +15,15 @@ from typing import Protocol
 from specctl.actuate.base import Actuator, DesiredTable
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit
 from specctl.contract.table import AppliedTable, TableState
 from specctl.controller.accounts import Accounts
 from specctl.controller.audit import AuditLog, change_record
+from specctl.controller.class_rules import ClassRules
 from specctl.controller.core import present_values, step
 from specctl.controller.forecast import bucket_bounds
 from specctl.controller.freeze import frozen
-from specctl.controller.outcome import PendingOutcome, pending_outcome
+from specctl.controller.outcome import Outcomes
 from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState, Probe
 from specctl.engine_profile import EngineProfile
@@ -42,6 +44,10 @@ BACKOFF_MAX_S = 15.0
 REFUSED_RETRY_S = 10.0
 LEASE_RETRY_MAX_S = 30.0
 ADVICE_INTERVAL_S = 60.0
+
+
+# By bucket's upper end; and the rules for classes.
+_Wanted = tuple[dict[int, int], tuple[ClassLimit, ...]]
 
 
 class PolicySource(Protocol):
@@ -91,6 +97,7 @@ class TargetLoop:
         self._boot_id: str | None = None
         self._told: tuple[float, str] = (float("-inf"), "")
         self._accounts = Accounts(target, owner, audit, exporter)
+        self._class_rules = ClassRules(target, owner, audit)
         self._profiles = profiles
         self._forget(None)
 
@@ -102,10 +109,11 @@ class TargetLoop:
         self._renew_s = float("-inf")
         self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
-        self._expected: tuple[int, dict[int, int]] | None = None
-        self._outcome: PendingOutcome | None = None
+        self._expected: tuple[int, _Wanted] | None = None
+        self._outcomes = Outcomes(self.target, self._audit)
         self._probe: Probe | None = None
         self._accounts.forget()
+        self._class_rules.forget()
 
     @property
     def boot_id(self) -> str | None:
@@ -155,7 +163,7 @@ class TargetLoop:
             decision, self._state = step(observation, before, self._source.policy)
             decision = self._admitted(observation, decision, before)
         self._exporter.decided(decision)
-        self._collect_outcome(observation)
+        self._outcomes.collect(observation)
         await self._act(observation, decision)
         self._accounts.add(observation, decision, self._source.policy)
         return decision
@@ -239,8 +247,7 @@ class TargetLoop:
         version, wanted = self._expected
         if applied.version != version or applied.state is not TableState.LIVE:
             return
-        seen = present_values(applied, bucket_bounds(capabilities))
-        if seen != wanted:
+        if (present_values(applied, bucket_bounds(capabilities)), applied.class_limits) != wanted:
             self._expected = None
             self._refused("read_back", f"table {version} was accepted, but another one is in force")
             self._blocked_until_s = observation.time_s + REFUSED_RETRY_S
@@ -259,9 +266,10 @@ class TargetLoop:
         if self._was_frozen and not self._is_ours(observation.applied):
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
-        if not decision.is_change and not is_renewal_due:
-            return
-        await self._apply(self._desired(observation, decision), observation, decision)
+        desired = self._desired(observation, decision)
+        is_kept = not decision.is_change and desired.class_limits == observation.applied.class_limits
+        if is_renewal_due or not is_kept:
+            await self._apply(desired, observation, decision)
 
     def _desired(self, observation: Observation, decision: Decision) -> DesiredTable:
         capabilities, applied, policy = observation.capabilities, observation.applied, self._source.policy
@@ -276,6 +284,7 @@ class TargetLoop:
             fallback_num_speculative_tokens=largest_not_above(policy.fallback_num_speculative_tokens, legal),
             owner=self._owner,
             reason=f"{decision.reason}: {decision.explanation}"[:512],
+            class_limits=self._class_rules.wanted(capabilities, applied, policy, is_frozen=self._was_frozen),
         )
 
     async def _apply(self, desired: DesiredTable, observation: Observation, decision: Decision) -> None:
@@ -303,19 +312,19 @@ class TargetLoop:
     ) -> None:
         assert observation.capabilities is not None
         bounds = bucket_bounds(observation.capabilities)
-        wanted = {choice.decode_batch_to: choice.num_speculative_tokens for choice in decision.choices}
+        values = {choice.decode_batch_to: choice.num_speculative_tokens for choice in decision.choices}
+        wanted = values, desired.class_limits
         self._answer = answer
         self._renew_s = observation.time_s + desired.lease_s / 3
         self._blocked_why = None
         self._exporter.lease(self.target, is_held=True)
-        if present_values(answer, bounds) != wanted:
-            self._block(
-                observation.time_s + REFUSED_RETRY_S,
-                "read_back",
-                "the engine applied another table than asked",
-            )
+        if (present_values(answer, bounds), answer.class_limits) != wanted:
+            words = "the engine applied another table than asked"
+            self._block(observation.time_s + REFUSED_RETRY_S, "read_back", words)
             return
         self._expected = (answer.version, wanted)
+        if observation.applied is not None:
+            self._class_rules.applied(observation.applied, answer)
         if decision.is_change:
             self._exporter.changed(self.target)
             is_felt = any(choice.is_active for choice in decision.changed)
@@ -325,10 +334,7 @@ class TargetLoop:
             record = change_record(decision, owner=self._owner, version=answer.version, dry_run=False)
             self._audit.write("change", self.target, record)
             dwell_s = self._source.policy.guard_rails.dwell_s
-            pending = pending_outcome(decision, answer.version, dwell_s)
-            if pending is not None:
-                self._flush_outcome()
-                self._outcome = pending
+            self._outcomes.follow(decision, answer.version, dwell_s)
 
     async def _read_again(self) -> None:
         try:
@@ -375,15 +381,3 @@ class TargetLoop:
         if decision.reason is Reason.RECOMMENDATION:
             record = change_record(decision, owner=self._owner, version=None, dry_run=True)
             self._audit.write("recommendation", self.target, record)
-
-    def _collect_outcome(self, observation: Observation) -> None:
-        if self._outcome is None:
-            return
-        self._outcome.add(observation)
-        if observation.time_s >= self._outcome.due_s:
-            self._flush_outcome()
-
-    def _flush_outcome(self) -> None:
-        if self._outcome is not None and self._outcome.step_s > 0:
-            self._audit.write("outcome", self.target, self._outcome.record())
-        self._outcome = None

@@ -5,15 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from specctl.controller.audit import AuditLog
 from specctl.types import BucketChoice, Decision, Observation
 
-__all__ = ["PendingOutcome", "pending_outcome"]
+__all__ = ["Outcomes"]
 
 WINDOW_MIN_S = 3.0
 
 
+class Outcomes:
+    """Of one target, to the audit log: the last change that was felt, one at a time."""
+
+    def __init__(self, target: str, audit: AuditLog) -> None:
+        self._target = target
+        self._audit = audit
+        self._pending: _Pending | None = None
+
+    def follow(self, decision: Decision, version: int, dwell_s: float) -> None:
+        """What comes of this change from now on; of the one before, what came of it so far."""
+        pending = _pending(decision, version, dwell_s)
+        if pending is not None:
+            self._write()
+            self._pending = pending
+
+    def collect(self, observation: Observation) -> None:
+        if self._pending is None:
+            return
+        self._pending.add(observation)
+        if observation.time_s >= self._pending.due_s:
+            self._write()
+
+    def _write(self) -> None:
+        if self._pending is not None and self._pending.step_s > 0:
+            self._audit.write("outcome", self._target, self._pending.record())
+        self._pending = None
+
+
 @dataclass(slots=True)
-class PendingOutcome:
+class _Pending:
     """Collects until ``due_s`` (the clock's time)."""
 
     choice: BucketChoice
@@ -41,9 +70,9 @@ class PendingOutcome:
         }
 
 
-def pending_outcome(decision: Decision, version: int, dwell_s: float) -> PendingOutcome | None:
+def _pending(decision: Decision, version: int, dwell_s: float) -> _Pending | None:
     """For the busy bucket that changed; None when only idle buckets did."""
     choice = next((c for c in decision.changed if c.is_active), None)
     if choice is None:
         return None
-    return PendingOutcome(choice, version, decision.time_s + max(dwell_s, WINDOW_MIN_S))
+    return _Pending(choice, version, decision.time_s + max(dwell_s, WINDOW_MIN_S))

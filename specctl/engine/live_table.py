@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit
 from specctl.contract.table import (
     AppliedTable,
     Refusal,
@@ -14,6 +15,7 @@ from specctl.contract.table import (
     TablePut,
     TableRow,
     TableState,
+    limit_refusals,
     uniform_rows,
 )
 from specctl.engine.ranks import Adoption
@@ -31,6 +33,8 @@ class LiveTable:
         self.capabilities = capabilities
         self._monotonic_s = monotonic_s
         self._table = SpeculationTable(start_rows, capabilities)
+        self.class_limits: tuple[ClassLimit, ...] = ()
+        """Also in force under the fallback: fewer drafts are always safe."""
         self._state = TableState.START
         self._version = 0
         self._decider: str | None = None
@@ -96,6 +100,7 @@ class LiveTable:
             uniform_rows(change.fallback_num_speculative_tokens), self.capabilities
         )
         self._table = table
+        self.class_limits = change.class_limits
         self._state = TableState.LIVE
         self._version = version
         self._owner = change.owner
@@ -119,6 +124,7 @@ class LiveTable:
             owner=self._owner,
             reason=self._reason,
             age_s=self._monotonic_s() - self._applied_s,
+            class_limits=self.class_limits,
         )
 
     def _expire(self) -> None:
@@ -146,4 +152,4 @@ class LiveTable:
         if change.fallback_num_speculative_tokens not in legal:
             reason = f"{change.fallback_num_speculative_tokens} is not one of {', '.join(map(str, legal))}"
             refusals.append(Refusal(row=None, field="fallback_num_speculative_tokens", reason=reason))
-        return refusals
+        return [*refusals, *limit_refusals(change.class_limits, self.capabilities)]

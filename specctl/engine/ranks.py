@@ -77,7 +77,9 @@ def merged_table(ranks: Sequence[AppliedTable], numbers: Sequence[int]) -> Appli
     behind = [
         number
         for rank, number in zip(ranks, numbers, strict=True)
-        if rank.version != first.version or (rank.state is first.state and rank.rows != first.rows)
+        if rank.version != first.version
+        or rank.class_limits != first.class_limits
+        or (rank.state is first.state and rank.rows != first.rows)
     ]
     boot_id = _boot_id(rank.boot_id for rank in ranks)
     return first.model_copy(update={"boot_id": boot_id, "ranks_behind": tuple(behind)})

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
 from specctl.policy.base import Proposal
 from specctl.policy.guard_rails import guarded
 from specctl.types import BucketChoice, BucketForecast, CandidateForecast
@@ -162,6 +163,11 @@ class PolicySettings(BaseModel):
     rollout: RolloutSettings = Field(
         default=RolloutSettings(), description="One server of a group before the others."
     )
+    classes: tuple[ClassLimit, ...] = Field(
+        default=(),
+        max_length=CLASS_LIMITS_MAX,
+        description="Rules for traffic classes, under whatever the table says; the first that matches holds.",
+    )
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
@@ -170,6 +176,9 @@ class PolicySettings(BaseModel):
                 f"lease_s {self.lease_s:g} is under 3 x poll_interval_s = {3 * self.poll_interval_s:g}: "
                 "one late look would lose the lease"
             )
+        named = [rule.classes for rule in self.classes]
+        if len(set(named)) < len(named):
+            raise ValueError("classes: two rules are for the same classes")
         if self.fallback_num_speculative_tokens > self.guard_rails.num_speculative_tokens_max:
             raise ValueError(
                 f"fallback_num_speculative_tokens {self.fallback_num_speculative_tokens} is above "

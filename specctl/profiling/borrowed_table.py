@@ -97,6 +97,8 @@ class BorrowedTable:
             fallback_num_speculative_tokens=fallback,
             owner=self._owner,
             reason=reason,
+            # Also while it is borrowed: a class that may not draft does not for a measurement either.
+            class_limits=self.found.class_limits,
         )
         # From here on the server may hold ours, whether its answer arrives or not.
         self._is_lent = True

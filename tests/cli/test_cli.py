@@ -14,6 +14,7 @@ from fakes.engine import COPYING, FakeEngine
 
 from specctl.cli.autotune import read_profiles
 from specctl.cli.main import main
+from specctl.contract.classes import ClassLimit
 from specctl.engine_profile import load_profile
 from specctl.simulate.files import find_file
 
@@ -55,6 +56,18 @@ def test_status_names_ranks_with_another_table(capsys: pytest.CaptureFixture[str
         engine.ranks_behind = (1, 3)
         assert main(["status", engine.url]) == 0
     assert "another table is in force on data-parallel rank 1, 3" in capsys.readouterr().out
+
+
+def test_status_tells_rules_for_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine() as engine:
+        engine.class_limits = (
+            ClassLimit(kind="code", max_num_speculative_tokens=3),
+            ClassLimit(namespace="", context_to_tokens=1024, max_num_speculative_tokens=0),
+        )
+        assert main(["status", engine.url]) == 0
+    out = capsys.readouterr().out
+    assert "kind code: at most 3 tokens" in out
+    assert "namespace shared, context up to 1024: off" in out
 
 
 def test_status_of_a_stock_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,6 +98,36 @@ def test_copying_drafts_are_accepted_and_counted(suffix):
     assert after["proposer"]["corpus_tokens"] > 0
 
 
+def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
+    """The same request under another kind still drafts, and its output is the same either way."""
+    limits = [
+        {"kind": "plain", "max_num_speculative_tokens": 0},
+        {"kind": "few", "max_num_speculative_tokens": 2},
+    ]
+    answer = suffix.put(suffix.change(8, class_limits=limits))
+    assert answer.status_code == 200
+    assert [one["kind"] for one in suffix.get("table")["class_limits"]] == ["plain", "few"]
+
+    def most_drafted(kind):
+        before = positions(suffix)
+        assert suffix.complete(PROMPTS[0], 32, vllm_xargs={"specctl_kind": kind}) == reference[0]
+        wait_for(lambda: not suffix.get("telemetry")["decoding"])
+        return sum(now > then for now, then in zip(positions(suffix), before, strict=True))
+
+    assert most_drafted("plain") == 0
+    assert most_drafted("few") == 2
+    assert most_drafted("code") == 8
+    refused = suffix.put(suffix.change(8, class_limits=[*limits, limits[0]]))
+    assert refused.status_code == 422
+    assert refused.json()["refusals"][0]["field"] == "class_limits[2]"
+
+
+def positions(suffix):
+    """Drafted tokens by position, over all cells."""
+    cells = suffix.get("telemetry")["cells"]
+    return [sum(cell["drafted_at"][j] for cell in cells) for j in range(8)]
+
+
 def test_requests_are_counted_by_the_kind_that_they_name(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
     suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs={"specctl_kind": "code"})

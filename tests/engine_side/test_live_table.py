@@ -1,6 +1,7 @@
 import pytest
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit
 from specctl.contract.table import TablePut, TableState, uniform_rows
 from specctl.engine.live_table import LiveTable
 from specctl.engine.ranks import Adoption
@@ -141,3 +142,50 @@ def test_a_refused_adoption_changes_nothing(table):
     with pytest.raises(TableError):
         table.adopt(Adoption(decider="d", version=7, change=put(9, version=6)))
     assert (table.lookup(1), table.version) == (4, 0)
+
+
+CODE, EVERY = ClassLimit(kind="code", max_num_speculative_tokens=2), ClassLimit(max_num_speculative_tokens=0)
+
+
+@pytest.fixture
+def by_class(clock):
+    return LiveTable(CAPABILITIES.model_copy(update={"class_limits_max": 2}), uniform_rows(4), clock)
+
+
+def limited(version: int, *limits: ClassLimit, lease_s: float | None = None) -> TablePut:
+    return put(4, version, lease_s=lease_s).model_copy(update={"class_limits": limits})
+
+
+def test_rules_for_classes_come_and_go_with_the_table(by_class):
+    assert by_class.put(limited(0, CODE, EVERY)).class_limits == (CODE, EVERY)
+    assert by_class.class_limits == (CODE, EVERY)
+    assert by_class.put(limited(1)).class_limits == ()
+
+
+def test_rules_for_classes_outlive_the_lease(by_class, clock):
+    by_class.put(limited(0, CODE, lease_s=5.0))
+    clock.now_s += 6.0
+    assert by_class.read().state is TableState.FALLBACK
+    assert by_class.class_limits == (CODE,)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ((CODE, EVERY, ClassLimit(kind="chat", max_num_speculative_tokens=1)), "at most 2, got 3"),
+        (
+            (CODE, ClassLimit(kind="code", max_num_speculative_tokens=0)),
+            r"class_limits\[1\]: the classes of an",
+        ),
+    ],
+)
+def test_rules_for_classes_are_refused_whole(by_class, limits, words):
+    by_class.put(limited(0, EVERY))
+    with pytest.raises(TableError, match=words):
+        by_class.put(limited(1, *limits))
+    assert (by_class.version, by_class.class_limits) == (1, (EVERY,))
+
+
+def test_an_engine_that_bounds_no_classes_refuses_rules_for_them(table):
+    with pytest.raises(TableError, match="does not bound classes"):
+        table.put(limited(0, CODE))

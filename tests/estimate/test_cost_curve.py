@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specctl.engine_profile import DraftCost, EngineProfile, ForwardPoint, load_profile
@@ -69,3 +71,14 @@ def test_a_profile_tells_how_far_it_is_off_and_for_which_batches() -> None:
     assert curve.miss_ratio == 0.05
     assert curve.decode_batch_most is None
     assert curve.jitter_ratio == H200.jitter_ratio
+
+
+@pytest.mark.parametrize("graphs", [(), (1, 4, 40)], ids=["no graphs", "graphs"])
+@pytest.mark.parametrize("batch", [1.0, 3.7, 64.0])
+def test_several_settings_at_once_cost_what_each_costs_alone(batch: float, graphs: tuple[int, ...]) -> None:
+    """To the bit: a replay must not depend on how many settings were asked for."""
+    curve = replace(CostCurve.of_profile(MADE), graph_requests=graphs)
+    verified = {k: batch * (1.0 + 0.83 * k) for k in (0, 1, 2, 5, 16, 1000)}
+    shared_s = curve.shared_s(batch, 812.0 * batch)
+    each = [curve.alone_s(batch, k, tokens, shared_s) for k, tokens in verified.items()]
+    assert curve.alone_each_s(batch, verified, shared_s) == each

@@ -131,3 +131,17 @@ def test_a_batch_that_is_padded_does_not_make_drafts_look_free() -> None:
     for tokens in (0, 2, 6):
         truth = 0.005 + 2e-5 * 32 * (1 + tokens)
         assert model.step_cost(32, 28, tokens, 28 * (1 + tokens)).step_s == pytest.approx(truth, rel=0.15)
+
+
+def test_a_fit_that_is_asked_for_late_is_the_fit_of_its_time() -> None:
+    """Nobody asks beside a fitted curve; who asks later gets what asking at every look would have given."""
+    looks = [
+        observation(steps(tokens=tokens, noise=0.05, count=count, seed=count))
+        for tokens, count in ((8, 40), (3, 1), (8, 30), (2, 2))
+    ]
+    asked = late = DiscountedStepCost()
+    for seen in looks:
+        asked, late = asked.updated(seen), late.updated(seen)
+        assert asked.pooled.slope_s
+        assert asked.slopes_s
+    assert (late.pooled, late.slopes_s, late.buckets) == (asked.pooled, asked.slopes_s, asked.buckets)

@@ -20,7 +20,15 @@ from pydantic import ValidationError
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.table import AppliedTable, SpeculationTable, TablePut, TableState, uniform_rows
+from specctl.contract.classes import ClassLimit
+from specctl.contract.table import (
+    AppliedTable,
+    SpeculationTable,
+    TablePut,
+    TableState,
+    limit_refusals,
+    uniform_rows,
+)
 from specctl.errors import TableError
 
 MAX_TOKENS = 8
@@ -84,6 +92,7 @@ class FakeEngine:
         token: str | None = None,
         legal: tuple[int, ...] = tuple(range(MAX_TOKENS + 1)),
         decode_batch_max: int = 8,
+        class_limits_max: int = 0,
         seed: int = 1,
     ) -> None:
         self.traffic: Traffic | None = traffic
@@ -91,6 +100,7 @@ class FakeEngine:
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
         self.rng = random.Random(seed)
         self.legal, self.decode_batch_max = legal, decode_batch_max
+        self.class_limits_max = class_limits_max
         self.buckets = DecodeBatchBuckets(decode_batch_max)
         self.start_tokens = start_tokens
         self.lock = threading.Lock()
@@ -113,6 +123,7 @@ class FakeEngine:
         self.debt_s = 0.0
         self.version, self.state = 0, TableState.START
         self.rows = uniform_rows(self.start_tokens)
+        self.class_limits: tuple[ClassLimit, ...] = ()
         self.lease_s: float | None = None
         self.lease_ends_s = math.inf
         self.fallback, self.owner, self.reason, self.applied_s = 0, None, "start", 0.0
@@ -212,6 +223,7 @@ class FakeEngine:
             rows_max=64,
             lease_max_s=3600.0,
             has_shadow_acceptance=self.has_shadow,
+            class_limits_max=self.class_limits_max,
         )
 
     def applied(self) -> AppliedTable:
@@ -230,6 +242,7 @@ class FakeEngine:
             reason=self.reason,
             age_s=self.time_s - self.applied_s,
             ranks_behind=self.ranks_behind,
+            class_limits=self.class_limits,
         )
 
     def telemetry(self) -> dict[str, Any]:
@@ -306,12 +319,15 @@ class FakeEngine:
             return 409, {"error": "version_conflict", "message": "", "version": self.version}
         try:
             SpeculationTable(put.rows, self.capabilities())
+            if refused := limit_refusals(put.class_limits, self.capabilities()):
+                raise TableError(refused)
         except TableError as error:
             refusals = [refusal.model_dump() for refusal in error.refusals]
             return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
         self.version += 1
         self.state, self.owner, self.reason = TableState.LIVE, put.owner, put.reason
         self.rows = uniform_rows(self.start_tokens) if self.lies else put.rows
+        self.class_limits = put.class_limits
         self.lease_s, self.fallback = put.lease_s, put.fallback_num_speculative_tokens
         self.lease_ends_s = math.inf if put.lease_s is None else self.time_s + put.lease_s
         self.applied_s = self.time_s

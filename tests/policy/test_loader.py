@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specctl.contract.classes import ClassLimit
 from specctl.errors import PolicyError
 from specctl.policy.loader import find_policy, load_policy, parse_policy, shipped_policies
 from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
@@ -73,6 +74,16 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
         ),
         ("kind: fixed\nnum_speculative_tokens: 99", "p.yaml:2: num_speculative_tokens 99 is outside"),
         ("kind: goodput\nnum_speculative_tokens_candidates: [2, 99]", "99 is outside guard_rails 0 to 16"),
+        ("kind: off\nclasses: [{kind: code}]", "classes.0.max_num_speculative_tokens: missing"),
+        (
+            "kind: off\nclasses:\n- {max_num_speculative_tokens: 1, context_to_tokens: 2000}",
+            "p.yaml:3: classes.0.context_to_tokens: 2000 is no bucket's upper end; the next one is 4096",
+        ),
+        (
+            "kind: off\nclasses:\n- {kind: a, max_num_speculative_tokens: 1}\n"
+            "- {kind: a, max_num_speculative_tokens: 2}",
+            "p.yaml:2: classes: two rules are for the same classes",
+        ),
         ("kind: slo", "needs max_tpot_ms or max_ttft_ms"),
         ("kind: cost", "server_price_per_hour: missing (allowed: number at least 0, at most 1e+06)"),
         ("kind: cost\nserver_price_per_hour: 0", "everything would be free"),
@@ -178,3 +189,16 @@ def test_a_policy_that_becomes_invalid_on_disk_is_refused(
     path.write_text("kind: 'off'\n")
     assert source.refresh()
     assert (source.policy.kind, source.refusal) == ("off", None)
+
+
+def test_rules_for_classes() -> None:
+    text = """
+kind: goodput
+classes:
+- {kind: chat, context_to_tokens: 1024, max_num_speculative_tokens: 0}
+- {namespace: adapter=sql*, max_num_speculative_tokens: 3}
+"""
+    assert parse_policy(text, "p.yaml").classes == (
+        ClassLimit(kind="chat", context_to_tokens=1024, max_num_speculative_tokens=0),
+        ClassLimit(namespace="adapter=sql*", max_num_speculative_tokens=3),
+    )

@@ -12,6 +12,7 @@ from fakes.engine import Cost, FakeEngine, Traffic
 from fakes.load import EngineClock
 
 from specctl.actuate.http import HttpActuator
+from specctl.contract.classes import ClassLimit
 from specctl.contract.table import TablePut, TableRow, TableState, uniform_rows
 from specctl.errors import ContractError, LeaseHeld, SpecctlError, TargetError, VersionConflict
 from specctl.estimate.cost_fit import fit_costs
@@ -64,6 +65,9 @@ def put(engine: FakeEngine, *, owner: str, lease_s: float | None, tokens: int = 
     assert status == 200
 
 
+PLAIN = ClassLimit(kind="plain", max_num_speculative_tokens=0)
+
+
 def assert_as_found(engine: FakeEngine) -> None:
     assert engine.rows == ROWS
     assert engine.lease_s is None
@@ -72,8 +76,15 @@ def assert_as_found(engine: FakeEngine) -> None:
 
 @pytest.fixture
 def engine() -> Any:
-    with FakeEngine(traffic=Traffic(decode_batch=3), cost=Cost(noise_ratio=0.02)) as engine:
-        change = TablePut(base_version=0, rows=ROWS, fallback_num_speculative_tokens=3, owner="somebody")
+    traffic, cost = Traffic(decode_batch=3), Cost(noise_ratio=0.02)
+    with FakeEngine(traffic=traffic, cost=cost, class_limits_max=16) as engine:
+        change = TablePut(
+            base_version=0,
+            rows=ROWS,
+            fallback_num_speculative_tokens=3,
+            owner="somebody",
+            class_limits=(PLAIN,),
+        )
         engine.put(change.model_dump_json().encode())
         engine.puts.clear()
         engine.advance(5.0)
@@ -114,6 +125,7 @@ def test_only_a_held_number_has_a_lease_and_the_present_loads_number_follows_it(
     assert all(change.fallback_num_speculative_tokens == 4 for change in holds)
     assert all(change.lease_s is None for change in rests)
     assert {change.owner for change in engine.puts} == {"profile@test"}
+    assert {change.class_limits for change in engine.puts} == {(PLAIN,)}
     assert len(rests) == len(holds)
 
 

@@ -57,13 +57,14 @@ class Engine:
         self.request.spec_token_ids = [7] * output.num_spec_tokens_to_schedule
         return output
 
-    def set_table(self, num_speculative_tokens):
+    def set_table(self, num_speculative_tokens, *class_limits):
         row = {"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}
         change = {
             "base_version": self.steering.table.version,
             "rows": [row],
             "fallback_num_speculative_tokens": 0,
             "owner": "test",
+            "class_limits": class_limits,
         }
         assert json.loads(self.steering.handle("put_table", json.dumps(change)))["status"] == 200
 
@@ -110,6 +111,19 @@ def test_a_step_counts_under_the_drafts_that_it_verified(monkeypatch, is_async):
         full = (cell.steps,) * cell.num_speculative_tokens
         assert cell.drafted_at[: cell.num_speculative_tokens] == full
         assert not any(cell.drafted_at[cell.num_speculative_tokens :])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_class_drafts_no_more_than_its_limit(monkeypatch, is_async):
+    engine = Engine(monkeypatch, is_async)
+    engine.run(0)
+    engine.set_table(TOKENS, {"kind": "", "max_num_speculative_tokens": 1})
+    engine.run(4)
+    assert len(engine.scheduled().scheduled_spec_decode_tokens["r"]) == 1
+    assert not any(cell.drafted_at[1] for cell in engine.steering.telemetry().cells if cell.steps > 2)
+    engine.set_table(TOKENS, {"kind": "other", "max_num_speculative_tokens": 0})
+    engine.run(4)
+    assert len(engine.scheduled().scheduled_spec_decode_tokens["r"]) == TOKENS
 
 
 def test_drafts_that_the_engine_did_not_verify_are_not_counted(monkeypatch):

@@ -49,7 +49,9 @@ def rejection(temperature=(0, 0, 0, 0), **values):
     sampler = SimpleNamespace(
         sampling_states=states(temperature=temperature, **values),
         logits_processors=[LogitBiasState(), PenaltiesState(), BadWordsState()],
-        thinking_budget_state=SimpleNamespace(use_thinking_budget=np.zeros(REQUESTS, dtype=bool)),
+        thinking_budget_state=SimpleNamespace(
+            enabled=True, use_thinking_budget=np.zeros(REQUESTS, dtype=bool)
+        ),
         needs_logits_processing=np.array(temperature) > 0,
         logprobs_mode="raw_logprobs",
         return_sampling_mask=False,
@@ -107,6 +109,14 @@ def test_a_request_whose_logits_are_changed_gives_its_batch_to_the_engine(reason
     made = use(rejection([temperature] * REQUESTS), 2, reason)
     assert why(made) == reason
     assert why(made, (0, 1, 3)) is None, "another batch"
+
+
+def test_a_model_that_does_not_think_has_no_budgets():
+    """As vLLM builds it without a reasoning config: with no array of who uses one."""
+    from vllm.v1.worker.gpu.sample.thinking_budget import ThinkingBudgetState
+
+    state = ThinkingBudgetState(SimpleNamespace(max_num_reqs=REQUESTS, device="cpu"), None)
+    assert why(with_sampler(rejection((0.8,) * 4), thinking_budget_state=state)) is None
 
 
 @pytest.mark.parametrize(
@@ -236,6 +246,22 @@ def test_the_engine_takes_what_ours_refuse(monkeypatch):
         "batches_verified_by_engine_unexpected_layout": 1.0,
         "batches_verified_by_engine_penalties": 1.0,
     }
+
+
+def test_a_failure_of_ours_leaves_this_and_every_later_batch_to_the_engine(monkeypatch):
+    answer, _ = called(monkeypatch, rejection(), [0], fails=RuntimeError("no such instruction"))
+    assert answer[0] == "engine"
+    assert (verification.scope.greedy, verification.scope.sampled) == (False, False)
+    broken = with_sampler(rejection(), thinking_budget_state=None)
+    verification.scope.greedy = True
+    answer, _ = called(monkeypatch, use_any(broken, 0), [0])
+    assert answer[0] == "engine"
+    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+
+
+def use_any(made, slot):
+    made.sampler.needs_logits_processing[slot] = True
+    return made
 
 
 def test_rows_that_are_not_finite_are_told_some_batches_later():

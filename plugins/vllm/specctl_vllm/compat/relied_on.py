@@ -187,6 +187,7 @@ _WORKER_V2: tuple[Seam, ...] = (
     Seam(f"{_GPU}.sample.logit_bias", "LogitBiasState.use_logit_bias"),
     Seam(f"{_GPU}.sample.penalties", "PenaltiesState.use_penalty"),
     Seam(f"{_GPU}.sample.bad_words", "BadWordsState.num_bad_words"),
+    Seam(f"{_GPU}.sample.thinking_budget", "ThinkingBudgetState.enabled"),
     Seam(f"{_GPU}.sample.thinking_budget", "ThinkingBudgetState.use_thinking_budget"),
     Seam(_REJECTION, "RejectionSampler.__init__", ("self", "sampler", "spec_config", "device")),
     Seam(

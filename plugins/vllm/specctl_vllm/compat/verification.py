@@ -82,7 +82,8 @@ def why_engine(
 
 def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
     """What changes the logits of a request, beside the options that our kernels read."""
-    if sampler.thinking_budget_state.use_thinking_budget[requests].any():
+    thinking = sampler.thinking_budget_state
+    if thinking.enabled and thinking.use_thinking_budget[requests].any():
         return "thinking_budget"
     for processor in sampler.logits_processors:
         kind = type(processor).__name__
@@ -112,16 +113,23 @@ def _ours_where_covered(original: Any) -> Any:
         max_num_logprobs: int,
         verify_draft_sampled: Any = None,
     ) -> Any:
-        _compile_once(self, logits, draft_logits)
-        reason = why_engine(self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs)
-        if reason is None:
-            drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
-            try:
+        try:
+            _compile_once(self, logits, draft_logits)
+            reason = why_engine(
+                self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs
+            )
+            if reason is None:
+                drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
                 sampled, num_sampled = _verified(self, logits, input_batch, draft_logits, drafts, pos)
-            except ValueError as error:
-                # Shapes and dtypes are looked at before anything is launched.
-                reason = "unexpected_layout"
-                verified_batches.warn_once(reason, error)
+        except ValueError as error:
+            # Shapes and dtypes are looked at before anything is launched.
+            reason = "unexpected_layout"
+            verified_batches.warn_once(reason, error)
+        except Exception as error:
+            # Logits are only read: the engine can verify the same batch.
+            reason = "failed"
+            scope.greedy = scope.sampled = False
+            logger.exception("specctl: vLLM's sampler verifies from here on, ours failed: %s", error)
         verified_batches.count(reason)
         if reason is not None:
             return original(

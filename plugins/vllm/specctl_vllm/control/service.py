@@ -64,14 +64,15 @@ def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
         return 409, {"error": "version_conflict", "message": str(error), "version": error.expected}
     except TableError as error:
         return _table_refused(error)
-    if before.rows != applied.rows or before.owner != applied.owner:
+    if any(getattr(before, name) != getattr(applied, name) for name in ("rows", "owner", "class_limits")):
         logger.info(
-            "specctl: table %d -> %d by %s: %s -> %s (%s)",
+            "specctl: table %d -> %d by %s: %s -> %s, %d rules for classes (%s)",
             before.version,
             applied.version,
             applied.owner,
             _short(before.rows),
             _short(applied.rows),
+            len(applied.class_limits),
             change.reason or "no reason given",
         )
     return 200, applied.model_dump(mode="json")

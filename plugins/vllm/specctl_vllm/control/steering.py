@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, attrgetter, lt
 from typing import Any
@@ -20,6 +20,7 @@ from specctl import __version__
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import CLASS_LIMITS_MAX
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
@@ -29,6 +30,7 @@ from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_seconds import device_seconds_of
 from specctl_vllm.compat.verified_batches import verified_batches_of
 from specctl_vllm.compat.verified_counts import rejected_of
+from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.service import handle
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
@@ -115,6 +117,7 @@ class Steering:
             DecodeBatchBuckets(self.capabilities.decode_batch_max), config.num_speculative_tokens
         )
         self._classes = RequestClasses(config.num_speculative_tokens)
+        self._limits = RequestLimits()
         self._proposed = config.num_speculative_tokens
         """num_speculative_tokens that the drafts now waiting were made with."""
         self._verified = config.num_speculative_tokens
@@ -142,6 +145,8 @@ class Steering:
         self._guarded_steps += self._is_guarded()
         # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
         self._verified = self._proposed if self._is_async else self._trimmed()
+        if self.table.class_limits:
+            self._limits.cut(self.table.class_limits, self._scheduler.running)
         self._step = _OpenStep(self._verified, now_s)
 
     def _trimmed(self) -> int:
@@ -174,6 +179,8 @@ class Steering:
             next_decoding, next_context_tokens = self._tell_apart(step, scheduled, drafts)
         self._decoding = len(step.requests)
         self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens)
+        if self.table.class_limits and self._proposed:
+            self._proposed = self._wanted(map(self._requests.__getitem__, scheduled))
         scheduler_output.num_spec_tokens_to_schedule = self._proposed
         self._open[id(scheduler_output)] = step
 
@@ -307,6 +314,14 @@ class Steering:
             return 0
         return self.table.lookup(decoding, context_tokens / max(decoding, 1))
 
+    def _wanted(self, requests: Iterable[Any]) -> int:
+        """Drafts that somebody can use: the legal number next to the largest limit, where all have one."""
+        most = self._limits.most(self.table.class_limits, requests)
+        if most is None or most >= self._proposed:
+            return self._proposed
+        legal = self.capabilities.num_speculative_tokens_legal
+        return next((number for number in legal if most <= number < self._proposed), self._proposed)
+
     def _is_guarded(self) -> bool:
         """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
         return self._sampling_problem is not None and any(
@@ -349,6 +364,7 @@ class Steering:
             rows_max=_ROWS_MAX,
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
+            class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
             warnings=tuple(warnings),
             **machine_of(self._scheduler),
         )

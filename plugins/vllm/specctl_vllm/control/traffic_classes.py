@@ -12,7 +12,7 @@ from specctl.contract.classes import KIND_KEY, ClassKey, context_bucket, valid_k
 from specctl.engine.class_counters import ClassCounters
 from specctl_vllm.control.namespaces import namespace_of
 
-__all__ = ["RequestClasses", "class_key", "kind_of"]
+__all__ = ["RequestClasses", "class_key", "key_of", "kind_of"]
 
 _NUMBER = attrgetter("specctl_class")
 _NAMESPACE_CHARACTERS_MAX = 160
@@ -34,6 +34,15 @@ def class_key(request: Any) -> ClassKey:
     return ClassKey(namespace, kind_of(request.sampling_params), context_bucket(tokens))
 
 
+def key_of(request: Any) -> ClassKey:
+    """As it was last looked at."""
+    key: ClassKey | None = getattr(request, "specctl_key", None)
+    if key is None:
+        # A way into the batch that told no new request.
+        key = request.specctl_key = class_key(request)
+    return key
+
+
 class RequestClasses:
     """Keeps a class's number on the request itself, so that it ends with the request."""
 
@@ -44,7 +53,7 @@ class RequestClasses:
     def arrived(self, request: Any, now_s: float) -> None:
         key = class_key(request)
         request.specctl_class = self.counters.number_of(key, now_s)
-        request.specctl_context_to_tokens = key.context_to_tokens
+        request.specctl_key = key
 
     def count(
         self,
@@ -60,7 +69,7 @@ class RequestClasses:
         self.counters.add(num_speculative_tokens, self._numbers(requests, now_s), drafted, accepted, now_s)
         self._turn = 0 if self._turn >= len(requests) else self._turn
         for request in requests[self._turn : self._turn + _LOOKED_AT]:
-            if request.num_computed_tokens > request.specctl_context_to_tokens:
+            if request.num_computed_tokens > request.specctl_key.context_to_tokens:
                 self.arrived(request, now_s)
         self._turn += _LOOKED_AT
 

@@ -1,0 +1,75 @@
+"""The table's rules for classes, request by request."""
+
+from types import SimpleNamespace
+
+import pytest
+from specctl_vllm.control.class_limits import RequestLimits
+from specctl_vllm.control.steering import Steering
+
+from specctl.contract.classes import ClassLimit
+
+PLACEHOLDERS = [-1] * 4
+RULES = (
+    ClassLimit(kind="plain", max_num_speculative_tokens=0),
+    ClassLimit(kind="code", max_num_speculative_tokens=3),
+    ClassLimit(context_to_tokens=4096, max_num_speculative_tokens=1),
+)
+
+
+def request(kind, computed=10):
+    return SimpleNamespace(
+        num_prompt_tokens=10,
+        num_computed_tokens=computed,
+        sampling_params=SimpleNamespace(extra_args={"specctl_kind": kind}),
+        lora_request=None,
+        cache_salt=None,
+        spec_token_ids=PLACEHOLDERS,
+    )
+
+
+def test_each_request_keeps_what_its_class_may_have():
+    requests = [request("plain"), request("code"), request("chat"), request("chat", computed=2000)]
+    RequestLimits().cut(RULES, requests)
+    assert [len(one.spec_token_ids) for one in requests] == [0, 3, 4, 1]
+    assert PLACEHOLDERS == [-1] * 4
+
+
+def test_drafts_under_the_limit_are_left_alone():
+    short = request("code")
+    short.spec_token_ids = drafts = [7, 8]
+    RequestLimits().cut(RULES, [short])
+    assert short.spec_token_ids is drafts
+
+
+def test_other_rules_are_looked_up_anew():
+    limits, one = RequestLimits(), request("code")
+    assert limits.most(RULES, [one]) == 3
+    assert limits.most((ClassLimit(max_num_speculative_tokens=2),), [one]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kinds", "most"),
+    [(["plain"], 0), (["plain", "code"], 3), (["plain", "chat"], None), ([], 0)],
+)
+def test_the_most_that_anybody_can_use(kinds, most):
+    assert RequestLimits().most(RULES, [request(kind) for kind in kinds]) == most
+
+
+@pytest.mark.parametrize(
+    ("kinds", "proposed", "wanted"),
+    [
+        (["plain"], 4, 0),
+        (["code"], 4, 4),
+        (["code"], 2, 2),
+        (["plain", "chat"], 4, 4),
+    ],
+)
+def test_nobody_is_asked_for_drafts_that_are_cut_anyway(kinds, proposed, wanted):
+    """Legal are 0, 2 and 4: three drafts are cut from four."""
+    steering = SimpleNamespace(
+        _limits=RequestLimits(),
+        _proposed=proposed,
+        table=SimpleNamespace(class_limits=RULES),
+        capabilities=SimpleNamespace(num_speculative_tokens_legal=(0, 2, 4)),
+    )
+    assert Steering._wanted(steering, [request(kind) for kind in kinds]) == wanted
