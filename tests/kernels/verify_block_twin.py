@@ -181,15 +181,14 @@ def test_no_step_sees_a_number_that_an_earlier_one_looked_at() -> None:
     assert not torch.isin(sampled, numbers[:, 0]).any()
 
 
-@in_silence
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+def with_rows_that_are_not_finite() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(seven requests of three rows, the same with NaN, +inf or nothing in rows of all but the first)."""
     given = batch(7, 97, torch.float32, "mixed", seed=3)
     given |= {"temperature": torch.ones(7), "starts": torch.arange(0, 22, 3, dtype=torch.int32)}
     given |= {"logits": torch.randn(21, 97), "drafts": torch.full((21,), 5), "positions": torch.arange(21)}
     given |= {"draft_logits": torch.randn(7, 2, 97), "draft_slots": torch.arange(7, dtype=torch.int32)}
     given |= {"width": 3, "uniforms": torch.rand(21, 2, dtype=torch.float64), "top_k": None}
     given |= {"top_p": torch.full((7,), 0.999), "min_p": None}
-    clean = run(given)
     logits, draft_logits = given["logits"].clone(), given["draft_logits"].clone()
     logits[3, 50], logits[6, 0], logits[9] = float("nan"), float("inf"), float("-inf")
     draft_logits[4, 0, 7] = float("nan")
@@ -197,12 +196,57 @@ def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
     logits[15, 5] = -50.0
     draft_logits[5, 0, 5] = 50.0  # the row behind a draft that is not kept does not count
     logits[18, 5] = 50.0
-    given |= {"logits": logits, "draft_logits": draft_logits}
-    tokens, counts = equals_reference(given)
+    return given, given | {"logits": logits, "draft_logits": draft_logits}
+
+
+@in_silence
+def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+    given, broken = with_rows_that_are_not_finite()
+    clean = run(given)
+    tokens, counts = equals_reference(broken)
     assert counts.tolist()[1:] == [NOT_FINITE] * 4 + [1, NOT_FINITE]
     assert set(tokens[1:5].flatten().tolist()) == {NO_TOKEN}
     assert tokens[0].tolist() == clean[0][0].tolist()
     assert counts[0] == clean[1][0] > 0
+
+
+@in_silence
+@pytest.mark.parametrize("has_cuts", [False, True])
+def test_rows_that_are_not_finite_are_counted_where_asked(has_cuts: bool) -> None:
+    """Behind the kept drafts comes the row's largest number, or where the draft alone has no distribution a
+    sample of the target's; a request that is verified token by token is counted too."""
+    _, given = with_rows_that_are_not_finite()
+    if not has_cuts:
+        given |= {"top_p": None}
+    given["logits"][3, 60] = 40.0
+    given["draft_slots"][2] = -1
+    found = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
+    want = verify_block_reference(**given, not_finite=found[0])
+    got = run(given | {"not_finite": found[1]})
+    assert got[0].tolist() == want[0].tolist()
+    assert got[1].tolist() == want[1].tolist()
+    assert got[0][1:4, 0].tolist() == [60, 0, 0]
+    assert got[1].tolist()[1:] == [1, 1, 1, 1, 1, 2]
+    assert found[1].tolist() == found[0].tolist() == [5]
+    law = distribution(given["logits"][12], 1.0, 0, 0.999 if has_cuts else 1.0)
+    drawn = float(given["uniforms"][12, 1])
+    assert int(got[0][4, 0]) == int((law.cumsum(0) > drawn).int().argmax())
+
+
+def test_options_by_slot_are_those_of_the_requests() -> None:
+    given = batch(5, 97, torch.float32, "mixed", seed=9)
+    given["draft_slots"][0] = 2
+    want = run(given)
+    slots = torch.tensor([6, 0, 3, 1, 5])
+    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+        by_slot = torch.full((8,), -1).to(given[name].dtype)
+        by_slot[slots] = given[name]
+        given[name] = by_slot
+    for kind in (torch.int64, torch.int32):
+        got = run(given | {"slots": slots.to(kind)})
+        assert got[0].tolist() == want[0].tolist()
+        assert got[1].tolist() == want[1].tolist()
+    equals_reference(given | {"slots": slots})
 
 
 SLOTS = torch.zeros(2, dtype=torch.int32)
@@ -212,6 +256,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"width": 0}, "width: expected 1 at least, got 0"),
     ({"top_k": torch.ones(2)}, r"top_k: expected int32\[2\], contiguous, got float32\[2\]"),
     ({"uniforms": torch.zeros(4, 2)}, r"uniforms: expected float64\[4, 2\], contiguous, got float32"),
+    ({"not_finite": torch.zeros(1)}, r"not_finite: expected int64\[1\], contiguous, got float32\[1\]"),
     ({"draft_logits": None}, "expected both or neither, got draft_slots alone"),
     ({"draft_slots": None}, "expected both or neither, got draft_logits alone"),
     ({"draft_logits": torch.zeros(2, 1, 9)}, r"\[slots, 2 or more, 9 or fewer\]"),

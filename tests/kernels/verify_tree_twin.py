@@ -186,6 +186,18 @@ def test_a_seed_gives_the_same_alone_and_in_any_batch(rule: str) -> None:
             assert one[0].tolist() == all_of[req].tolist()
 
 
+def test_options_by_slot_are_those_of_the_requests() -> None:
+    given = tree_batch(5, 97, torch.float32, "mixed", seed=9)
+    want = run(given)
+    slots = torch.tensor([6, 0, 3, 1, 5])
+    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+        by_slot = torch.full((8,), -1).to(given[name].dtype)
+        by_slot[slots] = given[name]
+        given[name] = by_slot
+    got = equals_reference(given | {"slots": slots})
+    assert [one.tolist() for one in got] == [one.tolist() for one in want]
+
+
 def test_traversal_counts_by_the_roots_position_alone() -> None:
     """A later step comes to the other rows' positions again, and would repeat what has rejected a leaf."""
     given = tree_batch(6, 3, torch.float32, "none", full=True, draft_dtype=torch.float32, draft_columns=3)
