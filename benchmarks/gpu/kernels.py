@@ -12,7 +12,12 @@ from pathlib import Path
 
 import torch
 
-BENCHMARKS = {"verify-greedy": "benchmarks.gpu.verify", "verify-sampled": "benchmarks.gpu.verify_sampled"}
+BENCHMARKS = {
+    "verify-greedy": "benchmarks.gpu.verify",
+    "verify-sampled": "benchmarks.gpu.verify_sampled",
+    "verify-block": "benchmarks.gpu.verify_block",
+    "verify-tree": "benchmarks.gpu.verify_tree",
+}
 
 
 def main() -> int:

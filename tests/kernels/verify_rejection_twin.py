@@ -23,14 +23,13 @@ from specctl_kernels.verify_rejection.reference import (
     verify_rejection_reference,
 )
 from support.quick_interpreter import quick_interpreter
+from support.verify_tests import LEAST_CHANCE, chi_square_chance, in_silence, poison_new_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
 VOCABULARIES = [1, 2, 7, 2047, 2048, 2049, 4097, 9001] + ([32_000, 151_936, 262_144] if IS_GPU else [])
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BITS = 1.4426950408889634
-LEAST_CHANCE = 1e-4
-"""Of a sample as unlikely as the one seen, under the right law. The seeds are fixed."""
 OPTIONS = {
     "none": (None, None, None),
     "top_k": ([1, 2, 5, 40, 0, 3000], None, None),
@@ -112,16 +111,7 @@ def interpreted_in_time() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the wrapper allocates is NaN or nonsense until it is written."""
-    empty = torch.Tensor.new_empty
-
-    def new_poisoned(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
-        made = empty(tensor, *size, **options)
-        return made.fill_(float("nan") if made.is_floating_point() else -77)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_poisoned)
+poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -237,10 +227,6 @@ def two_rows_of_six(seed: int) -> dict[str, Any]:
     return given | {"uniforms": uniforms_for(given)}
 
 
-# The interpreter's numpy tells of what a device computes in silence: inf - inf.
-in_silence = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-
-
 @in_silence
 def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
     given = two_rows_of_six(3)
@@ -337,19 +323,6 @@ def test_candidates_are_gathered_for_the_row_that_is_searched(monkeypatch: pytes
         assert values[2, 0, at].tolist() == logits[0, columns].tolist(), (
             "a search of the row would write here"
         )
-
-
-def chi_square_chance(seen: torch.Tensor, law: torch.Tensor) -> float:
-    """Of so large a sum of squares under the law; cells of less than 5 expected are one."""
-    expected = law * seen.sum()
-    assert int(seen[law == 0].sum()) == 0
-    is_rare = expected < 5
-    seen = torch.cat([seen[~is_rare].double(), seen[is_rare].sum().double()[None]])
-    expected = torch.cat([expected[~is_rare], expected[is_rare].sum()[None]])
-    is_cell = expected > 0  # none where no draw came so far: 0 squares of 1
-    statistic = ((seen - expected)[is_cell] ** 2 / expected[is_cell]).sum()
-    degrees = max(int(is_cell.sum()) - 1, 1)
-    return float(torch.special.gammaincc(torch.tensor(degrees / 2).double(), statistic / 2))
 
 
 ROWS_P = torch.tensor(

@@ -1,5 +1,6 @@
 """Which batches specctl's verify kernels take from vLLM's sampler, and with what they are called."""
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,10 +151,6 @@ def test_further_reasons():
     sampled = (0.8,) * 4
     assert why(with_sampler(rejection(), return_sampling_mask=True)) == "sampling_mask"
     assert why(with_sampler(rejection(sampled), use_fp64_gumbel=True)) == "fp64_gumbel"
-    block = rejection(sampled)
-    block.use_block_verification = True
-    assert why(block) is None, "one-hot drafts: as many are kept token by token"
-    assert why(block, drafted=torch.zeros(4, 2, COLUMNS)) == "block_verification"
     assert why(rejection(sampled), drafted=torch.zeros(4, 2, COLUMNS)) is None
     assert why(rejection(sampled), drafted=torch.zeros(4, 2, 90)) == "draft_vocabulary"
 
@@ -187,7 +184,7 @@ def called(monkeypatch, made, slots, drafted=None, fails=None):
 
         return record
 
-    for name in ("verify_greedy", "verify_rejection"):
+    for name in ("verify_greedy", "verify_rejection", "verify_block"):
         monkeypatch.setattr(verification, name, kernel(name))
     verify = verification._ours_where_covered(lambda self, *given: ("engine", *given))
     rows = 3 * len(slots)
@@ -218,6 +215,49 @@ def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
     assert named["slots"].tolist() == named["draft_slots"].tolist() == [3, 1]
     assert named["draft_logits"] is drafted
     assert named["not_finite"].tolist() == [0]
+
+
+def in_block_mode(made):
+    made.use_block_verification = True
+    return made
+
+
+@pytest.mark.parametrize("drafted", [None, torch.zeros(4, 2, COLUMNS)], ids=["given", "sampled"])
+def test_in_block_mode_a_sampled_batch_is_verified_as_a_block_with_the_same_arguments(monkeypatch, drafted):
+    temperature, cut = (0, 0.8, 1.0, 0), {"top_p": [1, 0.9, 1, 1]}
+    _, [(name, given, named)] = called(
+        monkeypatch, in_block_mode(rejection(temperature, **cut)), [3, 1], drafted
+    )
+    assert name == "verify_block"
+    _, [(name, given_by_token, named_by_token)] = called(
+        monkeypatch, rejection(temperature, **cut), [3, 1], drafted
+    )
+    assert name == "verify_rejection"
+    assert [str(one) for one in given] == [str(one) for one in given_by_token]
+    assert named.keys() == named_by_token.keys()
+    assert named["draft_logits"] is drafted
+    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+
+
+def test_in_block_mode_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
+    _, [(name, _, _)] = called(monkeypatch, in_block_mode(rejection()), [3, 1], torch.zeros(4, 2, COLUMNS))
+    assert name == "verify_greedy"
+
+
+def test_in_block_mode_sampled_batches_are_the_engines_unless_asked_for():
+    verification.scope.sampled = False
+    made = in_block_mode(rejection((0, 0.8, 0, 0)))
+    assert why(made, drafted=torch.zeros(4, 2, COLUMNS)) == "sampled"
+
+
+@pytest.mark.parametrize("verifier", ["verify_rejection", "verify_block"])
+def test_both_kernels_take_what_they_are_given(verifier):
+    """By name and by place."""
+    names = [
+        *("logits", "drafts", "starts", "temperature", "top_k", "top_p", "min_p", "seeds", "positions"),
+        *("width", "draft_logits", "draft_slots", "uniforms", "slots", "not_finite"),
+    ]
+    assert list(inspect.signature(getattr(verification, verifier)).parameters) == names
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["check_drafts", "check_target"]
+__all__ = ["check_drafts", "check_target", "expect"]
 
 _INTEGERS = (torch.int32, torch.int64)
 _LOGITS = (torch.bfloat16, torch.float16, torch.float32)
@@ -14,9 +14,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _expect(
+def expect(
     name: str, given: torch.Tensor | None, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
 ) -> None:
+    """ValueError with expected and got; None passes."""
     if given is None:
         return
     if tuple(given.shape) != shape or given.dtype not in dtypes or not given.is_contiguous():
@@ -52,17 +53,17 @@ def check_target(
     if width < 1:
         raise ValueError(f"width: expected 1 at least, got {width}")
     rows, requests = logits.shape[0], starts.shape[0] - 1
-    _expect("starts", starts, (requests + 1,), (torch.int32,))
-    _expect("drafts", drafts, (rows,), _INTEGERS)
-    _expect("positions", positions, (rows,), (torch.int64,))
-    _expect("slots", slots, (requests,), _INTEGERS)
-    _expect("not_finite", not_finite, (1,), (torch.int64,))
+    expect("starts", starts, (requests + 1,), (torch.int32,))
+    expect("drafts", drafts, (rows,), _INTEGERS)
+    expect("positions", positions, (rows,), (torch.int64,))
+    expect("slots", slots, (requests,), _INTEGERS)
+    expect("not_finite", not_finite, (1,), (torch.int64,))
     given = (requests if slots is None else temperature.shape[0],)
-    _expect("temperature", temperature, given, (torch.float32,))
-    _expect("top_k", top_k, given, (torch.int32,))
-    _expect("top_p", top_p, given, (torch.float32,))
-    _expect("min_p", min_p, given, (torch.float32,))
-    _expect("seeds", seeds, given, (torch.int64,))
+    expect("temperature", temperature, given, (torch.float32,))
+    expect("top_k", top_k, given, (torch.int32,))
+    expect("top_p", top_p, given, (torch.float32,))
+    expect("min_p", min_p, given, (torch.float32,))
+    expect("seeds", seeds, given, (torch.int64,))
 
 
 def check_drafts(
@@ -74,13 +75,13 @@ def check_drafts(
     uniforms: torch.Tensor | None,
 ) -> None:
     """ValueError with expected and got."""
-    _expect("uniforms", uniforms, (logits.shape[0], 2), (torch.float64,))
+    expect("uniforms", uniforms, (logits.shape[0], 2), (torch.float64,))
     if (draft_logits is None) != (draft_slots is None):
         alone = "draft_slots" if draft_logits is None else "draft_logits"
         raise ValueError(f"draft_logits and draft_slots: expected both or neither, got {alone} alone")
     if draft_logits is None:
         return
-    _expect("draft_slots", draft_slots, (starts.shape[0] - 1,), _INTEGERS)
+    expect("draft_slots", draft_slots, (starts.shape[0] - 1,), _INTEGERS)
     shape = list(draft_logits.shape)
     is_right = len(shape) == 3 and shape[1] >= width - 1 and 0 < shape[2] <= logits.shape[1]
     if not is_right or (shape[2] > 1 and draft_logits.stride(2) != 1) or draft_logits.dtype not in _LOGITS:

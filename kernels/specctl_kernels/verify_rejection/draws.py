@@ -16,10 +16,10 @@ def _to_unit(high, low):
 
 
 @triton.jit
-def uniforms_at(seed, position):
+def uniforms_at(seed, position, place=0):
     """(accept, sample) float64 of int64 positions: Philox4x32-10 (Salmon et al. 2011), its key the seed's two
-    halves, its counter (position's low half, its high half, 0, 0)."""
+    halves, its counter (position's low half, its high half, place, 0)."""
     low = (position & 0xFFFFFFFF).to(tl.uint32)
     high = ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    a, b, c, d = tl.philox(seed, low, high, low * 0, low * 0)
+    a, b, c, d = tl.philox(seed, low, high, low * 0 + place, low * 0)
     return _to_unit(a, b), _to_unit(c, d)

@@ -7,7 +7,9 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
 
-__all__ = ["has_cuts", "judged", "of_row", "options_of", "rows_of", "surely_kept"]
+__all__ = [
+    "has_cuts", "judged", "of_row", "options_of", "rows_of", "surely_kept", "totals_of", "uniforms_of",
+]  # fmt: skip
 
 
 @triton.jit
@@ -17,7 +19,7 @@ def of_row(values, row, chosen):
 
 
 @triton.jit
-def _totals(best_ptr, mass_ptr, at, is_in, scale):
+def totals_of(best_ptr, mass_ptr, at, is_in, scale):
     """(largest entry or 0 for none, softmax mass against it, 1 where the row has no distribution) of rows."""
     best = tl.load(best_ptr + at, mask=is_in, other=float("-inf"))
     mass = tl.load(mass_ptr + at, mask=is_in, other=0.0)
@@ -40,7 +42,7 @@ def surely_kept(weight, total, top_k, top_p, min_p, columns):
 
 
 @triton.jit
-def _uniforms(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, is_row):
+def uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, is_row):
     """(accept, sample) float64 of rows, the injected ones if there are any."""
     if uniforms_ptr is not None:
         accept = tl.load(uniforms_ptr + row_at * 2, mask=is_row, other=0.0)
@@ -96,13 +98,13 @@ def judged(
     piece = tl.arange(0, PADDED)
     at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
-    top, total, is_bad = _totals(best_ptr, mass_ptr, at, is_in, scale)
+    top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
     row_at = (start + row).to(tl.int64)
     value = tl.load(
         logits_ptr + row_at * logits_stride + draft, mask=is_draft & (is_bad == 0), other=float("-inf")
     ).to(tl.float32)
     weight = tl.exp2((value - top) * scale)
-    accept, sample = _uniforms(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, row < rows)
+    accept, sample = uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, row < rows)
     # Of the draft: its own probability is draft_weight / draft_total, 1 where no distribution is given.
     is_bad_draft = is_bad * 0
     draft_top = top * 0.0
@@ -112,7 +114,7 @@ def judged(
         slot = tl.load(draft_slots_ptr + req).to(tl.int64)
         if slot >= 0:
             is_given = is_in & (row + 1 < rows)[:, None]
-            draft_top, draft_total, is_bad_draft = _totals(
+            draft_top, draft_total, is_bad_draft = totals_of(
                 draft_best_ptr, draft_mass_ptr, at, is_given, scale
             )
             is_bad_draft = tl.where(is_draft, is_bad_draft, 0)

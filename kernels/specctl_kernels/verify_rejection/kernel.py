@@ -17,11 +17,11 @@ from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of
 from specctl_kernels.verify_rejection.threshold import kept_set
 
-__all__ = ["verify_kernel"]
+__all__ = ["first_best", "verify_kernel"]
 
 
 @triton.jit
-def _first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
+def first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
     """int32: the first column of a row's largest number, 0 where it has none."""
     best = tl.full((), float("-inf"), tl.float32)
     column = pieces * 0
@@ -190,7 +190,7 @@ def verify_kernel(
             if is_bad_stop != 0:
                 tl.atomic_add(not_finite_ptr, 1)
                 if is_sampled == 0:
-                    token = _first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
+                    token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
                 is_bad_stop = is_bad_stop * 0
     else:
         piece = tl.arange(0, PADDED)

@@ -12,21 +12,24 @@ from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "ROUNDING", "verify_rejection"]
+__all__ = [
+    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_TOKEN", "PIECE", "ROUNDING", "gathered", "layout_of",
+    "partials_of", "verify_rejection",
+]  # fmt: skip
 
 NO_TOKEN = -1
 NOT_FINITE = -1
 ROUNDING = 2.0**-20
 """A mass of p - q up to this is rounding: its row is sampled from p. An exact p - q of so little mass comes
 up as rarely, so the law is kept to this."""
-_PIECE = 4096
+PIECE = 4096
 """Columns of a piece. By vocabulary alone: sums in another order for another batch could move a token."""
-_LIST = 2048
+LIST = 2048
 """Entries of a row that may be kept while its threshold is looked for, at least; two rows of a request."""
 _SEGMENT = 128
 """Of them, those of a piece, at least."""
 _GATHERED = 128
-_MOST_PASSES = 256
+MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
 
 
@@ -94,13 +97,13 @@ def verify_rejection(
     if requests == 0:
         return tokens, counts
     if slots is not None:
-        options = _gathered(options, slots)
+        options = gathered(options, slots)
     temperature, top_k, top_p, min_p, seeds = options
-    piece = min(_PIECE, max(16, triton.next_power_of_2(columns)))
+    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
     pieces = triton.cdiv(columns, piece)
-    partials = _partials(logits, pieces, draft_logits is not None)
+    partials = partials_of(logits, pieces, draft_logits is not None)
     layout = {"ROWS": max(2, triton.next_power_of_2(width)), "PADDED": max(2, triton.next_power_of_2(pieces))}
-    drafted = (draft_logits, *_layout(draft_logits), draft_slots)
+    drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
         PIECE=piece, num_warps=4,
@@ -110,7 +113,7 @@ def verify_rejection(
         drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
     )  # fmt: skip
     is_limited = not (top_k is None and top_p is None and min_p is None)
-    segment = max(_SEGMENT, _LIST // layout["PADDED"])
+    segment = max(_SEGMENT, LIST // layout["PADDED"])
     lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
     if is_limited:
         searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4)
@@ -122,13 +125,13 @@ def verify_rejection(
     verify_kernel[(requests,)](
         *rows, *lists, tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
         NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, **layout, PIECE=piece, SEGMENT=segment,
-        LIST=layout["PADDED"] * segment, MOST_PASSES=_MOST_PASSES,
+        LIST=layout["PADDED"] * segment, MOST_PASSES=MOST_PASSES,
         num_warps=4 if draft_logits is None and not is_limited else 16,
     )  # fmt: skip
     return tokens, counts
 
 
-def _gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
+def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
     """Of the requests, in their order."""
     requests = slots.shape[0]
     made = [None if one is None else slots.new_empty(requests, dtype=one.dtype) for one in options]
@@ -149,14 +152,14 @@ def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> tuple
     )
 
 
-def _partials(logits: torch.Tensor, pieces: int, has_drafts: bool) -> tuple[torch.Tensor | None, ...]:
+def partials_of(logits: torch.Tensor, pieces: int, has_drafts: bool) -> tuple[torch.Tensor | None, ...]:
     """By row and piece: largest logit, mass, column of the largest; of the draft logits the first two."""
     kinds = [torch.float32, torch.float32, torch.int32] + [torch.float32] * 2 * has_drafts
     made = [logits.new_empty((logits.shape[0], pieces), dtype=kind) for kind in kinds]
     return (*made, *[None] * (5 - len(made)))
 
 
-def _layout(draft_logits: torch.Tensor | None) -> tuple[int, int, int]:
+def layout_of(draft_logits: torch.Tensor | None) -> tuple[int, int, int]:
     """(stride of a slot, stride of a draft, columns)."""
     if draft_logits is None:
         return 0, 0, 0

@@ -10,7 +10,10 @@ import torch
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
 
-__all__ = ["distribution", "law_of_two", "uniforms_reference", "verify_rejection_reference"]
+__all__ = [
+    "distribution", "is_finite", "law_of_two", "sample_by", "uniforms_reference",
+    "verify_rejection_reference",
+]  # fmt: skip
 
 _MASK = 2**32 - 1
 
@@ -38,12 +41,14 @@ def distribution(
     return weights / weights.sum()
 
 
-def _sample(weights: torch.Tensor, uniform: float) -> int:
+def sample_by(weights: torch.Tensor, uniform: float) -> int:
+    """The first index up to which more than ``uniform`` of the weights lies."""
     is_past = (weights.cumsum(0) > uniform * weights.sum()) & (weights > 0)
     return int(is_past.int().argmax()) if bool(is_past.any()) else int((weights > 0).nonzero()[-1])
 
 
-def _is_finite(logits: torch.Tensor) -> bool:
+def is_finite(logits: torch.Tensor) -> bool:
+    """Whether a row has a distribution."""
     return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
 
 
@@ -59,7 +64,7 @@ def _chain(
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
-        if not _is_finite(values):
+        if not is_finite(values):
             if not_finite is None:
                 return None
             not_finite += 1
@@ -67,12 +72,12 @@ def _chain(
         p = distribution(values, *options)
         accept, sample = uniforms[row].tolist()
         if not 0 <= draft < len(p):
-            return [*emitted, _sample(p, sample)]
-        if draft_logits is not None and not _is_finite(draft_logits[row]):
+            return [*emitted, sample_by(p, sample)]
+        if draft_logits is not None and not is_finite(draft_logits[row]):
             if not_finite is None:
                 return None
             not_finite += 1
-            return [*emitted, _sample(p, sample)]
+            return [*emitted, sample_by(p, sample)]
         q = torch.zeros_like(p)
         q[draft] = 1.0
         least = 0.0
@@ -84,7 +89,7 @@ def _chain(
             emitted.append(draft)
             continue
         residual = (p - q).clamp(min=0)
-        return [*emitted, _sample(residual if residual.sum() > least else p, sample)]
+        return [*emitted, sample_by(residual if residual.sum() > least else p, sample)]
     raise AssertionError("the last row holds no draft")
 
 
@@ -140,12 +145,17 @@ def verify_rejection_reference(
     return tokens, counts
 
 
-def uniforms_reference(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """float64[N, 2] of int64[N] seeds and positions: Philox4x32-10, Salmon et al. 2011, section 3."""
+def uniforms_reference(
+    seeds: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None
+) -> torch.Tensor:
+    """float64[N, 2] of int64[N] seeds, positions and places (the counter's third number): Philox4x32-10,
+    Salmon et al. 2011, section 3."""
+    places = torch.zeros_like(positions) if places is None else places
     out = torch.empty((len(seeds), 2), dtype=torch.float64)
-    for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
+    counters = zip(seeds.tolist(), positions.tolist(), places.tolist(), strict=True)
+    for row, (seed, position, place) in enumerate(counters):
         key = [seed & _MASK, seed >> 32 & _MASK]
-        block = [position & _MASK, position >> 32 & _MASK, 0, 0]
+        block = [position & _MASK, position >> 32 & _MASK, place, 0]
         for _ in range(10):
             left, right = 0xD2511F53 * block[0], 0xCD9E8D57 * block[2]
             block = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["sample_list", "sample_row"]
+__all__ = ["first_over", "sample_list", "sample_of_masses", "sample_row", "weights_of"]
 
 
 @triton.jit
-def _weights(
+def weights_of(
     row_ptr, columns, column, top, scale, threshold, without,
     draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS: tl.constexpr,
 ):  # fmt: skip
@@ -34,7 +34,7 @@ def _masses_read(
     masses = tl.zeros((PADDED,), tl.float32)
     for piece in tl.range(0, pieces, num_stages=3):
         is_kept = tl.load(best_ptr + piece) >= threshold
-        weight = _weights(
+        weight = weights_of(
             row_ptr, tl.where(is_kept, columns, 0), piece * PIECE + tl.arange(0, PIECE), top, scale,
             threshold, without, draft_row_ptr, tl.where(is_kept, draft_columns, 0), draft_top, draft_factor,
             HAS_DRAFTS,
@@ -56,7 +56,7 @@ def _masses_known(
     masses = mass * tl.exp2((best - top) * scale)
     if without >= 0:
         piece = without // PIECE
-        weight = _weights(
+        weight = weights_of(
             row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, float("-inf"), without,
             row_ptr, 0, 0.0, 0.0, False,
         )  # fmt: skip
@@ -65,11 +65,30 @@ def _masses_known(
 
 
 @triton.jit
-def _first_over(masses, index, goal, NONE: tl.constexpr):
+def first_over(masses, index, goal, NONE: tl.constexpr):
     """The first index up to which more than the goal lies, else the last that has any mass."""
     reached = tl.cumsum(masses, axis=0)
     first = tl.min(tl.where((reached > goal) & (masses > 0), index, NONE), axis=0)
     return tl.minimum(first, tl.max(tl.where(masses > 0, index, 0), axis=0))
+
+
+@triton.jit
+def sample_of_masses(
+    row_ptr, columns, masses, top, scale, threshold, uniform, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor,
+    HAS_DRAFTS: tl.constexpr, PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """As ``sample_row``, from the masses of the pieces (float64[PADDED], not all 0): one piece is read."""
+    index = tl.arange(0, PADDED)
+    total = tl.sum(masses, axis=0)
+    piece = first_over(masses, index, uniform * total, PADDED)
+    rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
+    offset = tl.arange(0, PIECE)
+    weight = weights_of(
+        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
+    )  # fmt: skip
+    return (piece * PIECE + first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
 
 
 @triton.jit
@@ -82,7 +101,6 @@ def sample_row(
 
     draft_columns 0: no distribution to subtract. If no more mass than ``least`` is left, nothing is.
     """
-    index = tl.arange(0, PADDED)
     masses = tl.zeros((PADDED,), tl.float64)
     total = tl.sum(masses, axis=0)
     tries = 0
@@ -104,14 +122,10 @@ def sample_row(
         elif tries < 2:
             without = without * 0 - 1
             draft_columns = draft_columns * 0
-    piece = _first_over(masses, index, uniform * total, PADDED)
-    rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
-    offset = tl.arange(0, PIECE)
-    weight = _weights(
-        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
-        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
+    return sample_of_masses(
+        row_ptr, columns, masses, top, scale, threshold, uniform, without,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS, PIECE, PADDED,
     )  # fmt: skip
-    return (piece * PIECE + _first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
 
 
 @triton.jit
@@ -135,5 +149,5 @@ def sample_list(
         weight = tl.maximum(weight - drafted, 0.0)
     weight = tl.where(column == without, 0.0, weight)
     weight = tl.where(tl.sum(weight.to(tl.float64), axis=0) > least, weight, target).to(tl.float64)
-    chosen = _first_over(weight, place, uniform * tl.sum(weight, axis=0), LIST)
+    chosen = first_over(weight, place, uniform * tl.sum(weight, axis=0), LIST)
     return tl.sum(tl.where(place == chosen, column, 0), axis=0).to(tl.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["kept_set"]
+__all__ = ["kept_by_reading", "kept_set"]
 
 _SCAN = tl.constexpr(2048)
 """Columns read at a time; eight sums of each are in registers."""
@@ -157,3 +157,17 @@ def kept_set(
         )
         is_complete = is_complete | (is_full & (floor < float("inf")) & (is_cut == 0))
     return low, kept, is_complete.to(tl.int32)
+
+
+@triton.jit
+def kept_by_reading(
+    row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p,
+    LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+):  # fmt: skip
+    """(threshold, mass of the values at it or above) of a row of which nothing is listed."""
+    nothing = top * 0.0
+    threshold, kept, _ = kept_set(
+        row_ptr, columns, list_ptr, nothing.to(tl.int32) - 1, nothing + float("-inf"), top, scale, total,
+        top_k, top_p, min_p, LIST, MOST_PASSES,
+    )  # fmt: skip
+    return threshold, kept

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 
@@ -72,12 +73,8 @@ def why_engine(
         return "sampled"
     if sampler.use_fp64_gumbel:
         return "fp64_gumbel"
-    if draft_logits is None:
-        # Of drafts without a distribution block verification keeps as many as token by token does.
-        return None
-    if rejection.use_block_verification:
-        return "block_verification"
-    return None if draft_logits.shape[2] == columns else "draft_vocabulary"
+    has_laws = draft_logits is not None
+    return "draft_vocabulary" if has_laws and draft_logits.shape[2] != columns else None
 
 
 def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
@@ -160,12 +157,17 @@ def _verified(
     # All cuts or none: each set of them that is given is a kernel of its own to compile.
     cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
     slots = input_batch.idx_mapping
-    return verify_rejection(
+    return _sampled_verifier(rejection)(
         logits, drafts, input_batch.cu_num_logits, states.temperature.gpu,
         *(cuts if _cuts(states, requests) else (None, None, None)), states.seeds.gpu, pos, width=width,
         draft_logits=draft_logits, draft_slots=None if draft_logits is None else slots, slots=slots,
         not_finite=verified_batches.not_finite_on(logits.device),
     )  # fmt: skip
+
+
+def _sampled_verifier(rejection: Any) -> Any:
+    """By ``rejection_sample_method``. Of drafts without a distribution both keep as many."""
+    return verify_block if rejection.use_block_verification else verify_rejection
 
 
 def _cuts(states: Any, requests: np.ndarray) -> bool:
@@ -191,7 +193,7 @@ def _compile_once(rejection: Any, logits: Any, draft_logits: Any) -> None:
     cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
     for given in (cuts, (None, None, None)):
         try:
-            verify_rejection(
+            _sampled_verifier(rejection)(
                 zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts, states.temperature.gpu,
                 *given, states.seeds.gpu, zeros(rows, dtype=torch.int64),
                 width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,

@@ -1,0 +1,143 @@
+"""The public call of block verification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from specctl_kernels.verify_block.kernel import block_kernel
+from specctl_kernels.verify_block.masses import masses_kernel
+from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
+from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection.checks import check_drafts, check_target
+from specctl_kernels.verify_rejection.launch import (
+    LIST,
+    MOST_PASSES,
+    PIECE,
+    ROUNDING,
+    gathered,
+    layout_of,
+    partials_of,
+)
+from specctl_kernels.verify_rejection.stats import stats_kernel
+
+__all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
+
+_NOT_READ = -1.0
+_BAD_DRAFT = -2.0
+
+
+def verify_block(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    starts: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    width: int,
+    draft_logits: torch.Tensor | None = None,
+    draft_slots: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+    not_finite: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``verify_rejection``, with the same arguments, but more drafts are kept where they were sampled.
+
+    Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): with r_0 = 1 and
+    r_i = min(r_{i-1} p(x_i) / q(x_i), 1), the longest block x_1 ... x_i is kept whose uniform is under
+    h_i = Z / (Z + 1 - r_i), where Z sums max(r_i p - q, 0) over the token behind it; h_K = r_K. Behind i < K
+    kept drafts a token is sampled from max(r_i p - q, 0) / Z, behind K of them from p. What is emitted has
+    the target's law, and on average no fewer drafts are kept than by any rule that goes token by token.
+
+    A draft outside the vocabulary ends the block, as the last draft does; so does a row without a
+    distribution. Requests that are greedy, or that have no draft logits, are verified token by token: for
+    drafts that were not sampled both rules have the same law.
+
+    ``uniforms`` float64[N, 2] in [0, 1): the first of row i - 1 is compared with h_i; the second of the row
+    where the request stops gives the token. Without them the second is ``verify_rejection``'s, and the first
+    depends on the seed, the position of the request's first row and i: so no step sees one that an earlier
+    step has looked at, of which it would be known that it was large.
+
+    Returns what ``verify_rejection`` does; ``NOT_FINITE`` where a block was kept up to a row without a
+    distribution of the target or of its draft, or what ``not_finite`` says: counted, and the row's first
+    largest number, or a sample of p.
+    Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 8 KiB for each row, for two
+    of a request at least.
+    ValueError: another shape or dtype.
+    """
+    if draft_logits is None or draft_slots is None:
+        return verify_rejection(
+            logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
+            draft_logits=draft_logits, draft_slots=draft_slots, uniforms=uniforms, slots=slots,
+            not_finite=not_finite,
+        )  # fmt: skip
+    options = (temperature, top_k, top_p, min_p, seeds)
+    check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
+    check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
+    requests, columns = starts.shape[0] - 1, logits.shape[1]
+    tokens = logits.new_empty((requests, width), dtype=torch.int64)
+    counts = logits.new_empty(requests, dtype=torch.int32)
+    if requests == 0:
+        return tokens, counts
+    if slots is not None:
+        options = gathered(options, slots)
+    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
+    target = (logits, logits.stride(0), columns)
+    drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
+    given = (drafts, starts, *options, positions, uniforms)
+    lists, weighed = _weighed(target, drafted, given, width, piece)
+    block_kernel[(requests,)](
+        *target, *drafted, *weighed, *given, *lists, tokens, tokens.stride(0), counts, not_finite, width,
+        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
+        LIST=LIST, MOST_PASSES=MOST_PASSES, **_padded(width, triton.cdiv(columns, piece)), num_warps=16,
+    )  # fmt: skip
+    return tokens, counts
+
+
+def _weighed(
+    target: tuple[Any, ...], drafted: tuple[Any, ...], given: tuple[Any, ...], width: int, piece: int
+) -> tuple[tuple[torch.Tensor | None, ...], tuple[Any, ...]]:
+    """((rows that are listed: none; lists to search with) or None of both, what the block kernel takes
+    between ``drafted`` and ``given``)."""
+    logits, _, columns = target
+    drafts, starts, temperature, *cuts = given[:6]
+    rows, requests, slots = logits.shape[0], starts.shape[0] - 1, drafted[-1]
+    pieces = triton.cdiv(columns, piece)
+    best, mass, at, *of_drafts = partials_of(logits, pieces, True)
+    threshold, kept, top, draft_top, factor = (logits.new_empty(rows, dtype=torch.float32) for _ in range(5))
+    ratio = logits.new_empty(rows, dtype=torch.float64)
+    left = logits.new_empty((rows, pieces), dtype=torch.float32)
+    lists, padded = (None, None), _padded(width, pieces)
+    stats_kernel[(requests * width * pieces, 2)](
+        *target, *drafted, starts, temperature, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
+        num_warps=4,
+    )  # fmt: skip
+    if any(cut is not None for cut in cuts):
+        searched = logits.new_empty((requests, 2), dtype=torch.int32)
+        lists = (searched, logits.new_empty((max(rows, 2 * requests), LIST), dtype=torch.float32))
+        cuts_kernel[(requests * width,)](
+            *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], searched,
+            threshold, kept, width, LIST=LIST, MOST_PASSES=MOST_PASSES, **padded, num_warps=16,
+        )  # fmt: skip
+    ratios_kernel[(requests,)](
+        *target, *drafted, best, mass, *of_drafts, pieces, *given, threshold, kept, top, draft_top, ratio,
+        factor, width, NOT_READ=_NOT_READ, BAD_DRAFT=_BAD_DRAFT, **padded, num_warps=4,
+    )  # fmt: skip
+    masses_kernel[(requests * width, pieces)](
+        *target, *drafted, best, mass, pieces, starts, temperature, threshold, top, draft_top, factor, left,
+        width, PIECE=piece, num_warps=4,
+    )  # fmt: skip
+    return lists, (best, mass, at, pieces, threshold, kept, top, draft_top, ratio, factor, left)
+
+
+def _padded(width: int, pieces: int) -> dict[str, int]:
+    return {
+        "ROWS": max(2, triton.next_power_of_2(width)),
+        "PADDED": max(2, triton.next_power_of_2(pieces)),
+    }

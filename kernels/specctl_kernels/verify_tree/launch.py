@@ -1,0 +1,180 @@
+"""The public calls of the verification of trees."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
+from specctl_kernels.verify_rejection.launch import (
+    LIST,
+    MOST_PASSES,
+    NO_TOKEN,
+    NOT_FINITE,
+    PIECE,
+    ROUNDING,
+    gathered,
+    layout_of,
+    partials_of,
+)
+from specctl_kernels.verify_rejection.stats import stats_kernel
+from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
+
+__all__ = ["NOT_FINITE", "NO_TOKEN", "RULES", "verify_greedy_tree", "verify_tree"]
+
+RULES = ("multi_candidate", "traversal")
+_MOST_ROWS = 256
+"""Rows of a request: the walk compares each two of them in registers."""
+
+
+def verify_tree(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    parents: torch.Tensor,
+    starts: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    width: int,
+    rule: str = "multi_candidate",
+    draft_logits: torch.Tensor | None = None,
+    draft_slots: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What each of R requests emits of a tree of drafts, distributed as if the target had sampled it.
+
+    A request's row 0 is the root: it was fed the last token already accepted. Each other row is a node and
+    was fed its draft. Children are tried in the order of their rows, where p is the target's law behind the
+    row and q the law that the children were sampled from, without replacement:
+
+    multi_candidate  SpecInfer, arXiv 2305.09781, algorithm 2: from the root, a child x is accepted with
+                     probability min(1, p(x) / q(x)); if it is not, p becomes max(p - q, 0), normalised, q
+                     loses x, and the next child is tried; behind the last, a token is sampled from p.
+    traversal        arXiv 2505.12398, algorithm 2: from the leaves, a node is accepted with a chance of its
+                     whole path; never fewer accepted tokens in the mean. Each rejection and, with cuts, each
+                     row looked at costs one program a read of a row.
+
+    Where drafts were not sampled (suffix tree, n-gram, most likely tokens), q is all on the child: one is
+    accepted with its probability under what is left of p. No lossless rule accepts more, and both give the
+    same law, so ``traversal`` then walks as ``multi_candidate``. Options and ties are those of
+    ``verify_rejection``; a chain under ``multi_candidate`` emits what ``verify_rejection`` does.
+
+    logits       [N, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
+    drafts       integer[N]: the token that each row was fed; of a request's first row not read
+    parents      int32[N]: of each row, the row of its parent, counted within the request; of the first not
+                 read. A node is never accepted, nor anything below it, whose parent is not an earlier row,
+                 whose token is outside the vocabulary, or whose token an earlier child of its parent has
+                 (drafts sampled with replacement are so made drafts without)
+    starts       int32[R + 1], the first row of each request, ending with N; a request has ``width`` rows at
+                 most
+    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy_tree``
+    top_k        int32[R] or None, top_p, min_p float32[R] or None, as in ``verify_rejection``
+    seeds        int64[R], positions int64[N]: of each row, its place in the sequence; siblings have the same.
+                 A request's random numbers depend on its seed and the positions of its rows alone, under
+                 ``traversal`` on the root's position and the number of the row.
+    draft_logits [slots, K, V'], K >= width - 1, V' <= V, as in ``verify_rejection``: [s, i] is what the
+                 children of row i of the request with slot s were sampled from; not used of rows without
+    draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
+    uniforms     float64[N, 2] in [0, 1) instead of the random numbers. The first: under
+                 ``multi_candidate``, of the row whose children are tried; what it has left after one is
+                 rejected is stretched to [0, 1) for the next. Under ``traversal``, of the node itself. The
+                 second samples in the row where the request stops.
+    slots        integer[R]: the options are then by slot, as in ``verify_rejection``
+    Returns tokens int64[R, width], counts int32[R], paths int32[R, width]. Entry i of a path is the row of
+    the request whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays.
+    Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
+    ``NOT_FINITE`` where a sampled request came to a row with a NaN, a +inf or nothing finite.
+    SGLang: ``parents_of_links`` makes its links parents; ``paths`` plus a request's first row is what it
+    calls accept_index, and the count less 1 its number of accepted drafts.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
+    ValueError: another shape or dtype, another rule, a width over 256.
+    """
+    options = (temperature, top_k, top_p, min_p, seeds)
+    check_target(logits, drafts, starts, *options, positions, max(width, 1), slots, None)
+    _check(logits, parents, width)
+    check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
+    if rule not in RULES:
+        raise ValueError(f"rule: expected {' or '.join(RULES)}, got {rule}")
+    requests, columns = starts.shape[0] - 1, logits.shape[1]
+    tokens, counts, paths = _results(logits, requests, width)
+    if requests == 0:
+        return tokens, counts, paths
+    if slots is not None:
+        options = gathered(options, slots)
+    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
+    pieces = triton.cdiv(columns, piece)
+    partials = partials_of(logits, pieces, draft_logits is not None)
+    temperature, *cuts, seeds = options
+    is_limited = any(cut is not None for cut in cuts)
+    lists = logits.new_empty((requests, LIST), dtype=torch.float32) if is_limited else None
+    drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
+    stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
+        logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
+        PIECE=piece, num_warps=4,
+    )  # fmt: skip
+    tree_kernel[(requests,)](
+        logits, logits.stride(0), columns, *drafted, *partials, pieces,
+        drafts, parents, starts, temperature, *cuts, seeds, positions, uniforms, lists,
+        tokens, paths, counts, width,
+        IS_TRAVERSAL=rule == "traversal", NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
+        ROWS=_padded(width), PADDED=_padded(pieces), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
+        num_warps=4 if draft_logits is None and not is_limited else 16,
+    )  # fmt: skip
+    return tokens, counts, paths
+
+
+def verify_greedy_tree(
+    logits: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor, starts: torch.Tensor, *, width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What each of R requests emits of a tree of drafts, greedily, from one read of the logits.
+
+    From the root, the first child that is its parent's first largest logit is accepted; where none is, that
+    largest is emitted: greedy decoding, token for token (SpecInfer, arXiv 2305.09781, algorithm 2).
+
+    logits   [N, V], rows contiguous, any float type; a NaN is never the largest
+    drafts   integer[N], parents int32[N], starts int32[R + 1], width, and what is returned: as in
+             ``verify_tree``; no request is ``NOT_FINITE``
+    ValueError: another shape or dtype, a width over 256.
+    """
+    partials = row_partials(logits)
+    _check(logits, parents, width)
+    if starts.ndim != 1 or starts.shape[0] == 0:
+        raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
+    expect("starts", starts, tuple(starts.shape), (torch.int32,))
+    expect("drafts", drafts, (logits.shape[0],), (torch.int32, torch.int64))
+    requests = starts.shape[0] - 1
+    tokens, counts, paths = _results(logits, requests, width)
+    if requests:
+        greedy_tree_kernel[(requests,)](
+            partials.best, partials.at, partials.pieces, logits.shape[1], drafts, parents, starts,
+            tokens, paths, counts, width, NO_TOKEN=NO_TOKEN, ROWS=_padded(width), PADDED=partials.padded,
+            num_warps=1,
+        )  # fmt: skip
+    return tokens, counts, paths
+
+
+def _padded(size: int) -> int:
+    return max(2, int(triton.next_power_of_2(size)))
+
+
+def _check(logits: torch.Tensor, parents: torch.Tensor, width: int) -> None:
+    if not 1 <= width <= _MOST_ROWS:
+        raise ValueError(f"width: expected 1 to {_MOST_ROWS}, got {width}")
+    expect("parents", parents, tuple(logits.shape[:1]), (torch.int32,))
+
+
+def _results(
+    logits: torch.Tensor, requests: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(tokens, counts, paths)."""
+    return (
+        logits.new_empty((requests, width), dtype=torch.int64),
+        logits.new_empty(requests, dtype=torch.int32),
+        logits.new_empty((requests, width), dtype=torch.int32),
+    )

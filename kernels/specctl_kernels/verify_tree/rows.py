@@ -1,0 +1,83 @@
+"""Rows of one request as a tree: its nodes, a row's totals and random numbers, and what is written."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specctl_kernels.verify_rejection.draws import uniforms_at
+from specctl_kernels.verify_rejection.judge import of_row
+
+__all__ = ["row_totals", "tree_of", "uniforms_of", "write_path"]
+
+
+@triton.jit
+def tree_of(drafts_ptr, parents_ptr, start, rows, columns, row, IS_ONCE: tl.constexpr):
+    """(token, parent) int32[ROWS]; the parent of what is no node is -1: the root, a token outside the
+    vocabulary, a parent that does not stand before it. IS_ONCE: nor is a token that an earlier child has."""
+    is_in = (row > 0) & (row < rows)
+    token = tl.load(drafts_ptr + start + row, mask=is_in, other=-1).to(tl.int32)
+    parent = tl.load(parents_ptr + start + row, mask=is_in, other=-1)
+    is_node = (token >= 0) & (token < columns) & (parent >= 0) & (parent < row)
+    parent = tl.where(is_node, parent, -1)
+    if IS_ONCE:
+        is_same = (parent[:, None] == parent[None, :]) & (token[:, None] == token[None, :])
+        is_again = tl.max((is_same & (row[None, :] < row[:, None])).to(tl.int32), axis=1)
+        parent = tl.where(is_again != 0, -1, parent)
+    return token, parent
+
+
+@triton.jit
+def row_totals(best_ptr, mass_ptr, at, pieces, scale, PADDED: tl.constexpr):
+    """(largest entry or 0 for none, softmax mass against it, 1 for no distribution) of row ``at``."""
+    piece = tl.arange(0, PADDED)
+    place = at.to(tl.int64) * pieces + piece
+    best = tl.load(best_ptr + place, mask=piece < pieces, other=float("-inf"))
+    mass = tl.load(mass_ptr + place, mask=piece < pieces, other=0.0)
+    top = tl.max(best, axis=0)
+    is_bad = tl.max((mass != mass).to(tl.int32), axis=0) | (top == float("-inf")).to(tl.int32)
+    top = tl.where(is_bad != 0, 0.0, top)
+    return top, tl.sum(mass * tl.exp2((best - top) * scale), axis=0), is_bad
+
+
+@triton.jit
+def uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, start, row, BY_NODE: tl.constexpr):
+    """(accept, sample) float64 of a row, the injected ones if there are any.
+
+    BY_NODE: of rows at the same position, or at one that a later step comes to again, each has its own:
+    counted by the root's position, which no other step has, and the row.
+    """
+    if uniforms_ptr is not None:
+        place = uniforms_ptr + (start + row).to(tl.int64) * 2
+        accept = tl.load(place)
+        sample = tl.load(place + 1)
+    elif BY_NODE:
+        accept, sample = uniforms_at(tl.load(seeds_ptr + req), tl.load(positions_ptr + start), row)
+    else:
+        accept, sample = uniforms_at(tl.load(seeds_ptr + req), tl.load(positions_ptr + start + row))
+    return accept, sample
+
+
+@triton.jit
+def write_path(
+    tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, count_of_none,
+    NO_TOKEN: tl.constexpr,
+):  # fmt: skip
+    """All that one request returns. stop under 0: nothing was emitted, which ``count_of_none`` tells."""
+    is_on = row == stop
+    at = stop
+    while at > 0:
+        at = of_row(parent, row, at)
+        is_on = is_on | (row == at)
+    # Parents stand before their children, so the order of the rows is that of the path.
+    rank = tl.cumsum(is_on.to(tl.int32), axis=0) - 1
+    count = tl.sum(is_on.to(tl.int32), axis=0)
+    tokens_ptr += req.to(tl.int64) * width
+    paths_ptr += req.to(tl.int64) * width
+    tl.store(paths_ptr + rank, row, mask=is_on)
+    tl.store(tokens_ptr + rank - 1, token.to(tl.int64), mask=is_on & (rank > 0))
+    tl.store(tokens_ptr + rank, (row * 0 + last_token).to(tl.int64), mask=row == stop)
+    is_behind = (row >= count) & (row < width)
+    tl.store(paths_ptr + row, row * 0 + NO_TOKEN, mask=is_behind)
+    tl.store(tokens_ptr + row, (row * 0 + NO_TOKEN).to(tl.int64), mask=is_behind)
+    tl.store(counts_ptr + req, tl.where(stop < 0, count_of_none, count))
