@@ -78,9 +78,12 @@ def _source(module: str, root: Path | None) -> Path | None:
 
 def _member(node: ast.AST, name: str) -> ast.AST | None:
     """What ``name`` is in a module or class; for an attribute of instances, a statement that sets it."""
-    for child in _statements(getattr(node, "body", ())):
-        if name in _names(child):
-            return child
+    found = [child for child in _statements(getattr(node, "body", ())) if name in _names(child)]
+    if found:
+        # Imported for annotations only, and defined below: the definition counts.
+        return next(
+            (child for child in found if not isinstance(child, ast.Import | ast.ImportFrom)), found[0]
+        )
     if isinstance(node, ast.ClassDef):
         return next((child for child in ast.walk(node) if _sets_on_self(child, name)), None)
     return None

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-__all__ = ["install"]
+__all__ = ["attend_to_trees", "install"]
 
 logger = logging.getLogger("sglang.specctl")
 _OPERATORS = (
@@ -42,6 +42,54 @@ def install() -> None:
     logger.warning(
         "specctl: sgl_kernel is not installed; stand-ins in plain torch take its place (slow, for tests)"
     )
+
+
+def attend_to_trees() -> None:
+    """In a scheduler's process on a machine without a GPU.
+
+    Reason: SGLang's torch_native attention knows prompts and single tokens, and no draft.
+    """
+    if torch.cuda.is_available():
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(
+        "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
+        _forward_extend,
+        HookType.AROUND,
+    )
+
+
+def _forward_extend(
+    original: Any, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *more: Any, **named: Any
+) -> Any:
+    if not batch.forward_mode.is_target_verify():
+        return original(backend, q, k, v, layer, batch, *more, **named)
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+    places = KVWriteLoc(batch.out_cache_loc, backend.swa_out_cache_loc)
+    backend.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
+    keys = backend.token_to_kv_pool.get_key_buffer(layer.layer_id)
+    values = backend.token_to_kv_pool.get_value_buffer(layer.layer_id)
+    requests = batch.batch_size
+    queries = q.view(requests, -1, layer.tp_q_head_num, layer.qk_head_dim)
+    width = queries.shape[1]
+    trees = batch.spec_info.custom_mask.view(requests, width, width)
+    rows = backend.req_to_token_pool.req_to_token[batch.req_pool_indices]
+    output = []
+    for i, length in enumerate(batch.seq_lens.tolist()):
+        seen = rows[i, : length + width].long()
+        mask = torch.cat([torch.ones((width, length), dtype=torch.bool), trees[i]], dim=1)
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            queries[i].transpose(0, 1)[None],
+            keys[seen].transpose(0, 1)[None].to(q.dtype),
+            values[seen].transpose(0, 1)[None].to(q.dtype),
+            attn_mask=mask,
+            scale=layer.scaling,
+            enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+        )
+        output.append(attended[0].transpose(0, 1).reshape(width, -1))
+    return torch.cat(output)
 
 
 class _StandIn(ModuleType):
