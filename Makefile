@@ -6,12 +6,16 @@ BIN := .venv/bin
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
-.PHONY: setup test test-quick lint demo bench bench-suffix clean
+.PHONY: setup setup-sglang test test-quick lint demo demo-sglang bench bench-suffix clean
 
 setup:
 	@$(PYTHON) tools/setup.py
 
-test: setup lint
+# SGLang and vLLM ask for different releases of transformers, so that each has an environment of its own.
+setup-sglang:
+	@$(PYTHON) tools/setup_sglang.py
+
+test: setup setup-sglang lint
 	$(PART) tests $(BIN)/python -m pytest --durations=10
 
 test-quick: setup lint
@@ -25,6 +29,9 @@ lint: setup
 demo: setup
 	@$(BIN)/python -m demo
 
+demo-sglang: setup setup-sglang
+	@$(BIN)/python -m demo --engine sglang
+
 bench: setup
 	@$(BIN)/python -m benchmarks.run_cpu
 
@@ -32,4 +39,4 @@ bench-suffix: setup
 	@$(BIN)/python -m benchmarks.suffix_compare
 
 clean:
-	rm -rf .venv .cache build *.egg-info
+	rm -rf .venv .venv-sglang .cache build *.egg-info
