@@ -1,7 +1,7 @@
 """Set up SGLang with the plugin in ``.venv-sglang``, for the tests and the demo that start its server.
 
-An environment of its own: SGLang and vLLM pin different releases of transformers. Stages and stamps are those of
-``setup.py``.
+An environment of its own: SGLang and vLLM pin different releases of transformers. Stages and stamps are those
+of ``setup.py``.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def register() -> None:
 
     algorithms.register()
     if multiprocessing.parent_process() is not None:
-        _register_in_engine()
+        _register_in_engine(options)
         return
     from specctl_sglang.compat import http_routes
 
@@ -50,8 +50,10 @@ def register() -> None:
         raise SystemExit(f"specctl: {error}") from None
 
 
-def _register_in_engine() -> None:
-    from specctl_sglang.compat import cpu_stand_ins, scheduler
+def _register_in_engine(options: Options | None) -> None:
+    from specctl_sglang.compat import algorithms, cpu_stand_ins, scheduler
 
     scheduler.install()
+    if options is not None:
+        algorithms.steer_stock()
     cpu_stand_ins.attend_to_trees()

@@ -76,10 +76,14 @@ def _forward_extend(
     width = queries.shape[1]
     trees = batch.spec_info.custom_mask.view(requests, width, width)
     rows = backend.req_to_token_pool.req_to_token[batch.req_pool_indices]
+    positions, window = batch.positions.view(requests, width), layer.sliding_window_size
     output = []
     for i, length in enumerate(batch.seq_lens.tolist()):
         seen = rows[i, : length + width].long()
-        mask = torch.cat([torch.ones((width, length), dtype=torch.bool), trees[i]], dim=1)
+        context = torch.ones((width, length), dtype=torch.bool)
+        if window is not None and window > -1:
+            context = torch.arange(length) >= positions[i][:, None] - window
+        mask = torch.cat([context, trees[i]], dim=1)
         attended = torch.nn.functional.scaled_dot_product_attention(
             queries[i].transpose(0, 1)[None],
             keys[seen].transpose(0, 1)[None].to(q.dtype),

@@ -21,6 +21,7 @@ _CONTEXT = "sglang.srt.runtime_context"
 _NATIVE = "sglang.srt.layers.attention.torch_native_backend"
 _IO = "sglang.srt.managers.io_struct"
 _INFO = "sglang.srt.speculative.ngram_info"
+_SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
 _PARALLEL = "sglang.srt.distributed.parallel_state"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager"
 _CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
@@ -33,10 +34,18 @@ _START: tuple[Seam, ...] = (
     Seam("sglang.srt.plugins.hook_registry", "HookType.AFTER"),
     Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.register", ("cls", "name")),
     Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.NONE"),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.NGRAM"),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.create_worker", ("self", "server_args")),
+    Seam(
+        "sglang.srt.speculative.spec_info",
+        "SpeculativeAlgorithm.create_future_map",
+        ("self", "device", "req_to_token_pool"),
+    ),
     Seam(_REGISTRY, "CustomSpecAlgo.is_ngram", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.has_draft_kv", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.handle_server_args", ("self", "server_args")),
-    Seam("sglang.srt.arg_groups.speculative_hook", "_handle_ngram", ("server_args",)),
+    Seam(_SPEC_ARGUMENTS, "_handle_ngram", ("server_args",)),
+    Seam(_SPEC_ARGUMENTS, "_disable_overlap_schedule_for_cpu", ("server_args",)),
     Seam("sglang.launch_server", "run_server", ("server_args",)),
     Seam("sglang.srt.server_args", "prepare_server_args", ("argv",)),
     Seam("sglang.srt.utils.common", "kill_process_tree"),
@@ -78,7 +87,9 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_NGRAM, "NGRAMWorker._prepare_for_speculative_decoding", ("self", "batch")),
     Seam(_NGRAM, "NGRAMWorker._init_preallocated_tensors", ("self",)),
     Seam(_NGRAM, "NGRAMWorker._update_ngram_corpus", ("self", "batch")),
-    Seam(_NGRAM, "NGRAMWorker._prev_decode_rids"),
+    Seam(_NGRAM, "NGRAMWorker._prepare_draft_tokens", ("self", "batch")),
+    Seam(_NGRAM, "NGRAMWorker.prev_token_ids"),
+    Seam(_NGRAM, "NGRAMWorker.prev_accept_lens"),
     Seam(_NGRAM, "NGRAMWorker.alloc_memory_pool", ("self",)),
     Seam(_NGRAM, "NGRAMWorker.draft_token_num"),
     Seam(_NGRAM, "NGRAMWorker.grammar_tree_host"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +61,8 @@ class OpenStep:
     context_tokens: int = 0
     prefill_tokens: int = 0
     draft_s: float = 0.0
+    places: Sequence[int] = ()
+    """Of the requests that had not left when the tokens came back."""
     output_tokens_before: int = 0
     is_guarded: bool = False
 
@@ -137,8 +139,12 @@ class Steering:
     @_never_fatal
     def before_result(self, result: Any) -> None:
         step = self._open.get(id(result))
-        if step is not None:
-            step.output_tokens_before = sum(map(_output_tokens, step.requests))
+        if step is None:
+            return
+        # The overlap scheduler launches a step more for a request before it knows that it has ended.
+        step.places = [i for i, request in enumerate(step.requests) if not _has_left(request)]
+        step.requests = [step.requests[i] for i in step.places]
+        step.output_tokens_before = sum(map(_output_tokens, step.requests))
 
     @_never_fatal
     def after_result(self, result: Any) -> None:
@@ -155,12 +161,13 @@ class Steering:
         self._guarded_steps += step.is_guarded
         self._last_number, self._decoding = step.num_speculative_tokens, len(step.requests)
         # An engine that fills up short drafts may accept what was not ours; it is not counted as ours.
-        accepted = list(map(min, accepted, step.drafted))
+        drafted = [step.drafted[i] for i in step.places]
+        accepted = [min(accepted[i], step.drafted[i]) for i in step.places]
         emitted = sum(map(_output_tokens, step.requests)) - step.output_tokens_before
         self._counters.add(
             StepRecord(
                 num_speculative_tokens=step.num_speculative_tokens,
-                drafted=step.drafted,
+                drafted=drafted,
                 accepted=accepted,
                 emitted_tokens=emitted,
                 context_tokens=step.context_tokens,
@@ -170,7 +177,7 @@ class Steering:
             )
         )
         if now_s >= self._classes.counters.due_s:
-            self._classes.count(step.num_speculative_tokens, step.requests, step.drafted, accepted, now_s)
+            self._classes.count(step.num_speculative_tokens, step.requests, drafted, accepted, now_s)
 
     def telemetry(self) -> Telemetry:
         running = self._view.running()
@@ -193,6 +200,10 @@ class Steering:
             steering_s=self.steering_s,
             proposer={} if proposer is None else proposer.stats(),
         )
+
+
+def _has_left(request: Any) -> bool:
+    return bool(request.finished() or request.is_retracted)
 
 
 def _output_tokens(request: Any) -> int:
