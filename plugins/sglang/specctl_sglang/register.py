@@ -11,7 +11,7 @@ import multiprocessing
 import os
 
 from specctl_sglang.compat.canary import missing_seams
-from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
+from specctl_sglang.options import Options, options_from_env
 
 __all__ = ["register"]
 
@@ -28,11 +28,9 @@ def register() -> None:
     missing = [] if os.environ.get(_CHECKED_ENV) else missing_seams()
     if missing:
         # SGLang only logs what a plugin raises; an algorithm that is not registered is refused by its name.
-        logger.error(
-            "specctl does not fit this SGLang and registers nothing: %s. %s",
-            "; ".join(missing),
-            "The server runs without it." if options is None else f"{OPTIONS_ENV} is not looked at.",
-        )
+        reason = f"specctl does not fit this SGLang and registers nothing: {'; '.join(missing)}"
+        logger.error("%s. The server runs without it.", reason)
+        _tell(reason)
         return
     # Read by the processes that this one starts.
     os.environ[_CHECKED_ENV] = "1"
@@ -48,6 +46,18 @@ def register() -> None:
         http_routes.install(options or Options())
     except ValueError as error:
         raise SystemExit(f"specctl: {error}") from None
+
+
+def _tell(reason: str) -> None:
+    """By the routes, where this SGLang lets us have them: a daemon sees no log."""
+    if multiprocessing.parent_process() is not None:
+        return
+    try:
+        from specctl_sglang.compat import http_routes
+
+        http_routes.attach_closed(reason)
+    except Exception:
+        logger.exception("specctl: there are no routes under /specctl/v1/ to tell it by")
 
 
 def _register_in_engine(options: Options | None) -> None:

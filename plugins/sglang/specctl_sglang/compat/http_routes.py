@@ -15,9 +15,15 @@ from specctl.engine import routes
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.options import Options
 
-__all__ = ["install"]
+__all__ = ["attach_closed", "install"]
 
 logger = logging.getLogger("sglang.specctl")
+
+
+def attach_closed(why_not: str) -> None:
+    """Routes that answer nothing but why."""
+    routes.attach(http_server.app, None)
+    http_server.app.state.specctl_why_not = why_not
 
 
 def install(options: Options) -> None:

@@ -112,6 +112,7 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_CONTEXT, "get_context"),
     Seam(_CONTEXT, "get_parallel"),
     Seam(_CONTEXT, "get_spec"),
+    Seam(_PARALLEL, "GroupCoordinator.all_gather_object", ("self", "obj")),
     Seam(_PARALLEL, "GroupCoordinator.broadcast_object", ("self", "obj", "src")),
 )
 

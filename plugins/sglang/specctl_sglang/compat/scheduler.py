@@ -113,7 +113,8 @@ def _not_steered() -> str:
         "this server was not started with an algorithm of specctl, nor with SPECCTL_SGLANG_OPTIONS for "
         "one of SGLang's own; see the server's log"
     )
-    return json.dumps({"status": 503, "body": {"error": "not_steered", "message": message}})
+    body = {"error": "not_steered", "message": message, "algorithms": [SUFFIX]}
+    return json.dumps({"status": 503, "body": body})
 
 
 class _View:
@@ -168,6 +169,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         rows_max=_ROWS_MAX,
         lease_max_s=options.lease_max_s,
         has_shadow_acceptance=scheduler.spec_algorithm.name == SUFFIX,
+        algorithms=(SUFFIX,),
         warnings=support.warnings(scheduler.device),
         **machine_of(scheduler),
     )
