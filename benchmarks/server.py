@@ -81,7 +81,7 @@ def sglang_server(
     parts = [str(SGLANG_PYTHON), "-m", "specctl_sglang.cpu_serve", "--model-path", str(model)]
     parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
     parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
-    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.1"]
+    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.5"]
     parts += ["--speculative-algorithm", algorithm, *arguments]
     with _started(parts, port, log, environment or {}) as server:
         yield server

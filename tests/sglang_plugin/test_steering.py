@@ -35,8 +35,7 @@ class Engine:
             output_ids=[2],
             lora_id=None,
             extra_key=None,
-            finished=lambda: False,
-            is_retracted=False,
+            finished_len=None,
             sampling_params=SimpleNamespace(custom_params={"specctl_kind": "code"}),
         )
 
@@ -87,7 +86,8 @@ def test_a_step_is_counted_by_what_it_drafted_and_what_was_accepted(engine):
 
 
 def test_a_request_that_ends_inside_its_draft_emits_less(engine):
-    engine.finish(engine.launch([4, 4]), [4, 4], emitted=[5, 2])
+    engine.requests[1].finished_len = 3
+    engine.finish(engine.launch([4, 4]), [4, 4])
     assert engine.cells()[4].emitted_tokens == 7
 
 
@@ -125,14 +125,13 @@ def test_requests_are_counted_by_the_kind_that_they_name(engine):
     assert classes["code"].accepted_at == (2, 1, 0, 0)
 
 
-def test_a_step_launched_for_a_request_that_had_ended_is_not_its_own(engine):
+def test_a_step_launched_for_a_request_that_had_ended_costs_and_emits_nothing(engine):
     first = engine.launch([4, 4])
     second = engine.launch([4, 4])
     engine.finish(first, [4, 4])
-    engine.requests[0].finished = lambda: True
-    engine.finish(second, [0, 3], emitted=[0, 4])
+    engine.finish(second, [2, 3], emitted=[0, 4])
     cell = engine.cells()[4]
-    assert (cell.request_steps, cell.emitted_tokens) == (3, 14)
+    assert (cell.request_steps, cell.emitted_tokens) == (4, 14)
 
 
 def test_filled_up_drafts_are_not_counted_as_ours(engine):

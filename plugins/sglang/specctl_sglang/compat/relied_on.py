@@ -62,6 +62,19 @@ _ROUTES: tuple[Seam, ...] = (
     Seam(_IO, "GetInternalStateReqOutput.internal_state"),
 )
 
+_REQUEST: tuple[Seam, ...] = tuple(
+    Seam("sglang.srt.managers.schedule_batch", f"Req.{name}")
+    for name in (
+        "rid",
+        "origin_input_ids",
+        "output_ids",
+        "finished_len",
+        "lora_id",
+        "extra_key",
+        "sampling_params",
+    )
+)
+
 _IN_SCHEDULER: tuple[Seam, ...] = (
     Seam(_SCHEDULER, "Scheduler.__init__", ("self", "server_args")),
     Seam(_SCHEDULER, "Scheduler.run_batch", ("self", "batch")),
@@ -121,4 +134,4 @@ _CPU: tuple[Seam, ...] = (
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
 )
 
-RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_IN_SCHEDULER, *_WORKER, *_CPU)
+RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_CPU)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,8 +61,6 @@ class OpenStep:
     context_tokens: int = 0
     prefill_tokens: int = 0
     draft_s: float = 0.0
-    places: Sequence[int] = ()
-    """Of the requests that had not left when the tokens came back."""
     output_tokens_before: int = 0
     is_guarded: bool = False
 
@@ -98,7 +96,6 @@ class Steering:
         self._classes = RequestClasses(self._full, _class_key, _context_tokens)
         self._started_s = time.monotonic()
         self._ended_s = 0.0
-        self._open: dict[int, OpenStep] = {}
         self._last_number = self._full
         self._decoding = 0
         self._guarded_steps = 0
@@ -134,22 +131,18 @@ class Steering:
     def after_run(self, result: Any) -> None:
         """The batch is under way; its result comes back later, maybe after the next launch."""
         if self.current is not None:
-            self._open[id(result)] = self.current
+            result.specctl_step = self.current
 
     @_never_fatal
     def before_result(self, result: Any) -> None:
-        step = self._open.get(id(result))
-        if step is None:
-            return
-        # The overlap scheduler launches a step more for a request before it knows that it has ended.
-        step.places = [i for i, request in enumerate(step.requests) if not _has_left(request)]
-        step.requests = [step.requests[i] for i in step.places]
-        step.output_tokens_before = sum(map(_output_tokens, step.requests))
+        step = getattr(result, "specctl_step", None)
+        if step is not None:
+            step.output_tokens_before = sum(map(_output_tokens, step.requests))
 
     @_never_fatal
     def after_result(self, result: Any) -> None:
         """The step's tokens are with their requests."""
-        step = self._open.pop(id(result), None)
+        step = getattr(result, "specctl_step", None)
         if step is None:
             return
         now_s = time.monotonic()
@@ -161,13 +154,14 @@ class Steering:
         self._guarded_steps += step.is_guarded
         self._last_number, self._decoding = step.num_speculative_tokens, len(step.requests)
         # An engine that fills up short drafts may accept what was not ours; it is not counted as ours.
-        drafted = [step.drafted[i] for i in step.places]
-        accepted = [min(accepted[i], step.drafted[i]) for i in step.places]
+        accepted = list(map(min, accepted, step.drafted))
+        # The overlap scheduler launches a step more for a request before it knows that it has ended: that one
+        # was computed and verified, and emits nothing.
         emitted = sum(map(_output_tokens, step.requests)) - step.output_tokens_before
         self._counters.add(
             StepRecord(
                 num_speculative_tokens=step.num_speculative_tokens,
-                drafted=drafted,
+                drafted=step.drafted,
                 accepted=accepted,
                 emitted_tokens=emitted,
                 context_tokens=step.context_tokens,
@@ -177,7 +171,7 @@ class Steering:
             )
         )
         if now_s >= self._classes.counters.due_s:
-            self._classes.count(step.num_speculative_tokens, step.requests, drafted, accepted, now_s)
+            self._classes.count(step.num_speculative_tokens, step.requests, step.drafted, accepted, now_s)
 
     def telemetry(self) -> Telemetry:
         running = self._view.running()
@@ -202,12 +196,10 @@ class Steering:
         )
 
 
-def _has_left(request: Any) -> bool:
-    return bool(request.finished() or request.is_retracted)
-
-
 def _output_tokens(request: Any) -> int:
-    return len(request.output_ids)
+    """Without what was accepted after the end of the answer."""
+    ended = request.finished_len
+    return len(request.output_ids) if ended is None else min(ended, len(request.output_ids))
 
 
 def _context_tokens(request: Any) -> int:
