@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from specctl_sglang.compat.steered_worker import SteeredWorker
@@ -29,7 +30,7 @@ class SteeredNgramWorker(SteeredWorker):
         requests = len(batch.reqs)
         return cut(
             tokens.reshape(requests, full),
-            mask.reshape(requests, full, full),
+            mask.reshape(requests, full, full).astype(np.bool_),
             width_of(step.num_speculative_tokens),
         )
 

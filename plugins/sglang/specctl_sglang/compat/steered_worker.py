@@ -6,6 +6,7 @@ are. Drafts, masks and the plain step are here; where drafts come from is the su
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from typing import Any
@@ -30,6 +31,8 @@ from specctl_sglang.terms import checked_candidates, default_candidates, drafts_
 
 __all__ = ["SteeredWorker"]
 
+logger = logging.getLogger("sglang.specctl")
+
 
 class SteeredWorker(NGRAMWorker):
     """``specctl``: set by compat.scheduler once the scheduler is there; None while it starts."""
@@ -43,6 +46,7 @@ class SteeredWorker(NGRAMWorker):
         self._full_width: int = get_spec().speculative_num_draft_tokens
         self._tp_group = get_parallel().tp_group
         self._states: RuntimeStates | None = None
+        self._has_failed = False
 
     @property
     def prepared(self) -> tuple[int, ...]:
@@ -56,7 +60,7 @@ class SteeredWorker(NGRAMWorker):
         smallest prepared number that holds them; None: there is nothing to verify."""
 
     def _rest(self, batch: Any) -> None:
-        """A decode batch for which nothing may be drafted."""
+        """A decode batch for which nothing may be drafted; what a proposer learns from it."""
 
     def shadow_counts(self) -> ShadowAcceptance | None:
         return None
@@ -129,10 +133,15 @@ class SteeredWorker(NGRAMWorker):
         step.is_guarded = self.device == "cpu" and not batch.sampling_info.is_all_greedy
         if step.is_guarded:
             step.num_speculative_tokens = 0
-        if step.num_speculative_tokens > 0:
-            layout = self._find(batch, step)
-        else:
-            self._rest(batch)
+        if not self._has_failed:
+            try:
+                if step.num_speculative_tokens > 0:
+                    layout = self._find(batch, step)
+                else:
+                    self._rest(batch)
+            except Exception:
+                logger.exception("specctl: drafting failed; from now on nothing is drafted")
+                self._has_failed = True
         step.drafted = [0] * len(batch.reqs) if layout is None else layout.drafted.tolist()
         step.draft_s = time.perf_counter() - started_s
         return layout
