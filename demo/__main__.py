@@ -10,8 +10,10 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import httpx
 from tqdm import tqdm
 
+from benchmarks.load import run_load
 from benchmarks.server import Server, sglang_server, vllm_server
 from demo.arms import Arm, run_arm
 from demo.phases import PHASES
@@ -78,6 +80,9 @@ def say(text: str) -> None:
 
 async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
     (LOGS / "audit.jsonl").unlink(missing_ok=True)
+    # The first request of a server takes longer, and should be no arm's.
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        await run_load(client, server.model, PHASES[0].prompts()[:1], concurrency=1, max_tokens=8)
     arms = []
     with tqdm(total=len(ARMS) * len(PHASES), unit="phase", bar_format="{desc:40} {bar} {n}/{total}") as bar:
         first = True
