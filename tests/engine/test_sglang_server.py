@@ -5,6 +5,7 @@ on a CPU.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -263,3 +264,41 @@ def test_stock_ngram_writes_the_same_under_every_table(ngram):
 )
 def test_who_may_not_change_the_table(ngram, headers, status):
     assert ngram.put(ngram.change(2), headers=headers).status_code == status
+
+
+MISFIT = """
+import asyncio, httpx
+import specctl_sglang.cpu_serve
+from specctl_sglang import register
+register.missing_seams = lambda: ["sglang.x.y(): y not found"]
+register.register()
+from sglang.srt.entrypoints.http_server import app
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+try:
+    SpeculativeAlgorithm.from_string("SPECCTL_SUFFIX")
+except ValueError as error:
+    print(error)
+async def ask():
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        answer = await client.get("/specctl/v1/capabilities")
+        print(answer.status_code, answer.json()["message"])
+asyncio.run(ask())
+"""
+
+
+def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
+    done = subprocess.run([str(SGLANG_PYTHON), "-c", MISFIT], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
+    assert "503 specctl does not fit this SGLang and registers nothing: sglang.x.y()" in done.stdout
+
+
+def test_a_wrong_option_ends_the_start_and_is_named():
+    code = "import specctl_sglang.cpu_serve as serve; serve.main()"
+    environment = {**os.environ, "SPECCTL_SGLANG_OPTIONS": '{"candidate": [1]}'}
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", code], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode != 0
+    assert "did you mean 'candidates'" in done.stderr

@@ -1,5 +1,8 @@
 """What SPECCTL_SGLANG_OPTIONS may say, and SGLang's numbers in the contract's terms."""
 
+import re
+from pathlib import Path
+
 import pytest
 from specctl_sglang.methods import method_support
 from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
@@ -83,3 +86,9 @@ def test_what_an_algorithm_can_be_told():
     stock = method_support("EAGLE3", 4, None)
     assert stock.legal == (3,)
     assert "EAGLE3 runs as stock" in (stock.why_not_controllable or "")
+
+
+def test_the_page_tells_every_option():
+    page = (Path(__file__).parents[2] / "docs" / "sglang.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) - {"SPECCTL_SUFFIX"}
+    assert told == set(Options.model_fields)
