@@ -22,6 +22,8 @@ SGLANG_PYTHON = Path(
     os.environ.get("SPECCTL_SGLANG_PYTHON", Path(__file__).parents[1] / ".venv-sglang" / "bin" / "python")
 )
 """Of the environment that ``make setup-sglang`` makes."""
+KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""The set-up compiles nothing, and each of SGLang's processes imports thousands of modules."""
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -83,7 +85,7 @@ def sglang_server(
     parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
     parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.5"]
     parts += ["--speculative-algorithm", algorithm, *arguments]
-    with _started(parts, port, log, environment or {}) as server:
+    with _started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
         yield server
 
 

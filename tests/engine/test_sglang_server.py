@@ -19,7 +19,7 @@ from support.engine_control import wait_for
 from support.sglang_control import controlled_sglang_server
 
 from benchmarks.autotune import autotune
-from benchmarks.server import SGLANG_PYTHON
+from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = [
     pytest.mark.engine,
@@ -288,7 +288,10 @@ asyncio.run(ask())
 
 
 def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
-    done = subprocess.run([str(SGLANG_PYTHON), "-c", MISFIT], capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, **KEEP_BYTECODE}
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", MISFIT], capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
     assert "503 specctl does not fit this SGLang and registers nothing: sglang.x.y()" in done.stdout
@@ -296,7 +299,7 @@ def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
 
 def test_a_wrong_option_ends_the_start_and_is_named():
     code = "import specctl_sglang.cpu_serve as serve; serve.main()"
-    environment = {**os.environ, "SPECCTL_SGLANG_OPTIONS": '{"candidate": [1]}'}
+    environment = {**os.environ, **KEEP_BYTECODE, "SPECCTL_SGLANG_OPTIONS": '{"candidate": [1]}'}
     done = subprocess.run(
         [str(SGLANG_PYTHON), "-c", code], capture_output=True, text=True, timeout=300, env=environment
     )
