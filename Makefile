@@ -6,12 +6,16 @@ BIN := .venv/bin
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
-.PHONY: setup test test-quick lint demo bench bench-suffix bench-kernels clean
+.PHONY: setup setup-sglang test test-quick lint demo demo-sglang bench bench-suffix bench-kernels clean
 
 setup:
 	@$(PYTHON) tools/setup.py
 
-test: setup lint
+# SGLang and vLLM ask for different releases of transformers, so that each has an environment of its own.
+setup-sglang:
+	@$(PYTHON) tools/setup_sglang.py
+
+test: setup setup-sglang lint
 	$(PART) tests $(BIN)/python -m pytest --durations=10
 
 test-quick: setup lint
@@ -25,6 +29,9 @@ lint: setup
 demo: setup
 	@$(BIN)/python -m demo
 
+demo-sglang: setup setup-sglang
+	@$(BIN)/python -m demo --engine sglang
+
 bench: setup
 	@$(BIN)/python -m benchmarks.run_cpu
 
@@ -36,4 +43,4 @@ bench-kernels: setup
 	@$(BIN)/python -m benchmarks.gpu.kernels --folder $(or $(FOLDER),.cache/bench-kernels)
 
 clean:
-	rm -rf .venv .cache build *.egg-info
+	rm -rf .venv .venv-sglang .cache build *.egg-info

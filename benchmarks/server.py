@@ -1,4 +1,4 @@
-"""Start a real ``vllm serve`` on this machine's CPU and stop it with everything it started."""
+"""Start a real vLLM or SGLang server on this machine's CPU and stop it with everything it started."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ from typing import Any
 import httpx
 
 START_TIMEOUT_S = 600.0
+SGLANG_PYTHON = Path(
+    os.environ.get("SPECCTL_SGLANG_PYTHON", Path(__file__).parents[1] / ".venv-sglang" / "bin" / "python")
+)
+"""Of the environment that ``make setup-sglang`` makes."""
+KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""The set-up compiles nothing, and each of SGLang's processes imports thousands of modules."""
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -58,13 +64,39 @@ def vllm_server(
 ) -> Iterator[Server]:
     """A server that answers /health. Raises RuntimeError with the end of its log where it does not start."""
     port = free_port()
-    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    parts = command(model, port, speculative_config, arguments)
+    with _started(parts, port, log, {**own, **(environment or {})}) as server:
+        yield server
+
+
+@contextmanager
+def sglang_server(
+    model: Path,
+    log: Path,
+    algorithm: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """The same with SGLang, speculating by ``algorithm``."""
+    port = free_port()
+    parts = [str(SGLANG_PYTHON), "-m", "specctl_sglang.cpu_serve", "--model-path", str(model)]
+    parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
+    parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
+    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.5"]
+    parts += ["--speculative-algorithm", algorithm, *arguments]
+    with _started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
+        yield server
+
+
+@contextmanager
+def _started(parts: Sequence[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Server]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command(model, port, speculative_config, arguments),
+            parts,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**env, **(environment or {})},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", "model", log, process)

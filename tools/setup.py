@@ -45,6 +45,12 @@ def main() -> int:
     return 0
 
 
+def use(venv: Path) -> None:
+    """Stages work in this virtual environment from now on."""
+    global VENV, PYTHON, STAMPS
+    VENV, PYTHON, STAMPS = venv, venv / "bin" / "python", venv / "specctl-stamps"
+
+
 def packages() -> list[str]:
     """Folders of the import packages: an editable install knows only those that it saw."""
     places = [ROOT, ROOT / "plugins" / "vllm", ROOT / "plugins" / "sglang", ROOT / "kernels"]

@@ -47,6 +47,9 @@ class Capabilities(BaseModel):
         default=0, description="rules for traffic classes that a table may hold; 0: none are understood"
     )
     warnings: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = Field(
+        default=(), description="names that the plugin has registered with an engine that knows algorithms"
+    )
     gpu: str | None = Field(default=None, description="product name of the device; None: not told")
     dtype: str | None = Field(default=None, description="of the model's activations, for example bfloat16")
     parallelism: str | None = Field(default=None, description="for example tp1, tp2-pp2")

@@ -145,12 +145,16 @@ class SpeculationTable:
         self._context_starts = sorted({row.context_from_tokens for row in rows})
         self.is_context_free = len(self._context_starts) == 1
         self._cells = [
-            [_row_at(rows, batch, context).num_speculative_tokens for context in self._context_starts]
+            [_row_at(rows, batch, context) for context in self._context_starts]
             for batch in self._batch_starts
         ]
 
     def lookup(self, decode_batch: int, mean_context_tokens: float = 0.0) -> int:
         """num_speculative_tokens for a step with ``decode_batch`` >= 1 decoding requests."""
+        return self.lookup_row(decode_batch, mean_context_tokens).num_speculative_tokens
+
+    def lookup_row(self, decode_batch: int, mean_context_tokens: float = 0.0) -> TableRow:
+        """The row, for engines that draft trees."""
         by_context = self._cells[bisect_right(self._batch_starts, max(decode_batch, 1)) - 1]
         if self.is_context_free:
             return by_context[0]

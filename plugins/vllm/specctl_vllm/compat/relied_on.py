@@ -5,25 +5,9 @@ A test compares it with the plugin's own sources, so that an import or a patch w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from specctl.engine.seams import Seam
 
 __all__ = ["RELIED_ON", "Seam"]
-
-
-@dataclass(frozen=True)
-class Seam:
-    """A module's or class's member, with the leading parameters that are passed by position or name.
-
-    Without parameters it may be anything: a class, a field, an attribute that a method sets, a name that the
-    module imports (a patch there must still be looked up there).
-    """
-
-    module: str
-    qualname: str
-    parameters: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.qualname}({', '.join(self.parameters)})"
 
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from argparse import Namespace
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from fastapi import FastAPI
 from starlette.datastructures import State
 
-from specctl.contract import ROUTE_PREFIX
-from specctl.contract.capabilities import Capabilities, Scope
-from specctl.contract.table import SpeculationTable, TablePut
-from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
-from specctl.errors import TableError
-from specctl_vllm.control import rank_calls
+from specctl.engine import routes
+from specctl_vllm.compat.data_parallel import call_rank, ranks_of
 from specctl_vllm.options import ControlOptions, options_from_env
 
 __all__ = ["SpecctlEndpointPlugin"]
-
-logger = logging.getLogger("vllm.specctl")
-_BODY_MAX_BYTES = 64 * 1024
 
 
 class SpecctlEndpointPlugin:
@@ -35,126 +25,23 @@ class SpecctlEndpointPlugin:
     def attach_router(self, app: FastAPI) -> None:
         options = options_from_env()
         control = options.control if options is not None else ControlOptions()
-        tokens = load_tokens(control.token_file) if control.token_file is not None else None
-        app.state.specctl_access = AccessPolicy(tokens)
-        app.state.specctl_engine = None
-        app.state.specctl_capabilities = None
-        app.include_router(_router())
+        routes.attach(app, control.token_file)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        state.specctl_engine = engine_client if options_from_env() is not None else None
-        if state.specctl_engine is not None:
-            who = "token holders" if state.specctl_access.tokens is not None else "this host only"
-            logger.info("specctl: routes under %s/ are open to %s", ROUTE_PREFIX, who)
+        if options_from_env() is not None:
+            routes.open_to(state, _EngineCores(engine_client))
 
 
-def _router() -> APIRouter:
-    router = APIRouter(prefix=ROUTE_PREFIX, tags=["specctl"])
-    router.add_api_route("/capabilities", _get_capabilities, methods=["GET"])
-    router.add_api_route("/table", _get_table, methods=["GET"])
-    router.add_api_route("/table", _put_table, methods=["PUT"])
-    router.add_api_route("/telemetry", _get_telemetry, methods=["GET"])
-    return router
+class _EngineCores:
+    """specctl.engine.rank_calls.Ranks."""
 
+    log = logging.getLogger("vllm.specctl")
 
-async def _get_capabilities(request: Request) -> JSONResponse:
-    return await _answer(request, "capabilities")
+    def __init__(self, engine_client: Any) -> None:
+        self._client = engine_client
 
+    def numbers(self) -> list[int]:
+        return ranks_of(self._client)
 
-async def _get_table(request: Request) -> JSONResponse:
-    return await _answer(request, "table")
-
-
-async def _get_telemetry(request: Request) -> JSONResponse:
-    return await _answer(request, "telemetry")
-
-
-async def _put_table(request: Request) -> JSONResponse:
-    denied = _denied(request, Scope.CONTROL)
-    if denied is not None:
-        return denied
-    body = await _read_body(request)
-    if body is None:
-        return _error(413, "too_large", f"the body is over {_BODY_MAX_BYTES} bytes")
-    try:
-        change = TablePut.model_validate_json(body)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:8]
-        )
-        return _error(400, "malformed", problems)
-    engine = request.app.state.specctl_engine
-    if engine is None:
-        return _not_ready()
-    return await _refusal(request, change) or _response(await rank_calls.put_table(engine, change))
-
-
-async def _refusal(request: Request, change: TablePut) -> JSONResponse | None:
-    """What can be told beside the engine's loop; a table that takes long to check is refused here."""
-    capabilities = await _capabilities(request)
-    if capabilities is None:
-        return None
-    if not capabilities.controllable:
-        return _error(422, "not_controllable", capabilities.why_not_controllable or "", refusals=[])
-    try:
-        await asyncio.to_thread(SpeculationTable, change.rows, capabilities)
-    except TableError as error:
-        refusals = [refusal.model_dump(mode="json") for refusal in error.refusals]
-        return _error(422, "table_refused", str(error), refusals=refusals)
-    return None
-
-
-async def _answer(request: Request, operation: str) -> JSONResponse:
-    denied = _denied(request, Scope.READ)
-    if denied is not None:
-        return denied
-    engine = request.app.state.specctl_engine
-    return _not_ready() if engine is None else _response(await rank_calls.ask(engine, operation))
-
-
-async def _capabilities(request: Request) -> Capabilities | None:
-    """The engine's capabilities do not change while it lives, so one call is enough."""
-    state = request.app.state
-    if state.specctl_capabilities is None:
-        answer = await rank_calls.ask(state.specctl_engine, "capabilities")
-        if answer.status != 200:
-            return None
-        state.specctl_capabilities = Capabilities.model_validate(answer.body)
-    known: Capabilities = state.specctl_capabilities
-    return known
-
-
-def _response(answer: rank_calls.Answer) -> JSONResponse:
-    return JSONResponse(answer.body, status_code=answer.status)
-
-
-def _not_ready() -> JSONResponse:
-    return _error(503, "not_ready", "this server was not started with specctl in its speculative config")
-
-
-def _denied(request: Request, scope: Scope) -> JSONResponse | None:
-    access: AccessPolicy = request.app.state.specctl_access
-    try:
-        access.check(
-            scope,
-            authorization=request.headers.get("authorization"),
-            client_host=request.client.host if request.client is not None else None,
-            has_origin="origin" in request.headers,
-        )
-    except AccessDenied as error:
-        return _error(error.status, "denied", str(error))
-    return None
-
-
-async def _read_body(request: Request) -> bytes | None:
-    """None when the body is over the limit; never holds more than the limit."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _BODY_MAX_BYTES:
-            return None
-    return bytes(body)
-
-
-def _error(status: int, code: str, message: str, **more: Any) -> JSONResponse:
-    return JSONResponse({"error": code, "message": message, **more}, status_code=status)
+    async def call(self, rank: int, operation: str, payload: str) -> str:
+        return await call_rank(self._client, rank, operation, payload)

@@ -24,6 +24,7 @@ from specctl.contract.classes import CLASS_LIMITS_MAX
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
+from specctl.engine.service import handle
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
@@ -31,7 +32,6 @@ from specctl_vllm.compat.step_seconds import device_seconds_of
 from specctl_vllm.compat.verified_batches import verified_batches_of
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.class_limits import RequestLimits
-from specctl_vllm.control.service import handle
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env
@@ -99,6 +99,8 @@ def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow
 
 
 class Steering:
+    log = logger
+
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._requests = scheduler.requests

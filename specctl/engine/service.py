@@ -1,36 +1,47 @@
-"""Operations of the control path inside the engine core: JSON in, status and JSON out."""
+"""Operations of the control path inside the engine's process: JSON in, status and JSON out."""
 
 from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TablePut
+from specctl.contract.telemetry import Telemetry
+from specctl.engine.live_table import LiveTable
 from specctl.engine.ranks import Adoption
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
-if TYPE_CHECKING:
-    from specctl_vllm.control.steering import Steering
-
-__all__ = ["handle"]
-
-logger = logging.getLogger("vllm.specctl")
+__all__ = ["Steered", "handle"]
 
 
-def handle(steering: Steering, operation: str, payload: str) -> str:
+class Steered(Protocol):
+    """An engine with a table: what each plugin has in the process that runs the scheduler."""
+
+    is_active: bool
+    capabilities: Capabilities
+    table: LiveTable
+    log: logging.Logger
+    """Of a name that the engine shows in its own log."""
+
+    def telemetry(self) -> Telemetry:
+        """Counters so far, and the gauges now."""
+
+
+def handle(steering: Steered, operation: str, payload: str) -> str:
     """``{"status": HTTP status, "body": ...}``. Never raises: the engine's loop calls it."""
     try:
         status, body = _dispatch(steering, operation, payload)
     except Exception:
-        logger.exception("specctl: operation %s failed", operation)
+        steering.log.exception("specctl: operation %s failed", operation)
         status, body = 500, {"error": "internal", "message": "see the server's log"}
     return json.dumps({"status": status, "body": body})
 
 
-def _dispatch(steering: Steering, operation: str, payload: str) -> tuple[int, dict[str, Any]]:
+def _dispatch(steering: Steered, operation: str, payload: str) -> tuple[int, dict[str, Any]]:
     if not steering.is_active:
         message = "specctl does not steer this engine; see the server's log"
         return 503, {"error": "not_steered", "message": message}
@@ -47,7 +58,7 @@ def _dispatch(steering: Steering, operation: str, payload: str) -> tuple[int, di
     return 404, {"error": "unknown_operation", "message": operation}
 
 
-def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
+def _put_table(steering: Steered, payload: str) -> tuple[int, dict[str, Any]]:
     if not steering.capabilities.controllable:
         message = steering.capabilities.why_not_controllable
         return 422, {"error": "not_controllable", "message": message, "refusals": []}
@@ -65,7 +76,7 @@ def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
     except TableError as error:
         return _table_refused(error)
     if any(getattr(before, name) != getattr(applied, name) for name in ("rows", "owner", "class_limits")):
-        logger.info(
+        steering.log.info(
             "specctl: table %d -> %d by %s: %s -> %s, %d rules for classes (%s)",
             before.version,
             applied.version,
@@ -78,7 +89,7 @@ def _put_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
     return 200, applied.model_dump(mode="json")
 
 
-def _adopt_table(steering: Steering, payload: str) -> tuple[int, dict[str, Any]]:
+def _adopt_table(steering: Steered, payload: str) -> tuple[int, dict[str, Any]]:
     try:
         applied = steering.table.adopt(Adoption.model_validate_json(payload))
     except TableError as error:

@@ -1,4 +1,4 @@
-"""Operations of the control path on every engine core of a server: one for each data-parallel rank."""
+"""Operations of the control path on every engine of a server: one for each data-parallel rank."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TablePut
 from specctl.contract.telemetry import Telemetry
 from specctl.engine.ranks import Adoption, merged_capabilities, merged_table, merged_telemetry
-from specctl_vllm.compat.data_parallel import call_rank, ranks_of
 
-__all__ = ["Answer", "ask", "put_table"]
+__all__ = ["Answer", "Ranks", "ask", "put_table"]
 
-logger = logging.getLogger("vllm.specctl")
 _ENGINE_TIMEOUT_S = 10.0
+
+
+class Ranks(Protocol):
+    """The engine's own way from its API server to its schedulers."""
+
+    log: logging.Logger
+
+    def numbers(self) -> list[int]:
+        """In the engine's order; [0] without data parallelism."""
+
+    async def call(self, rank: int, operation: str, payload: str) -> str:
+        """What ``service.handle`` answers there."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,9 @@ class Answer:
     body: dict[str, Any]
 
 
-async def ask(engine: Any, operation: str) -> Answer:
+async def ask(engine: Ranks, operation: str) -> Answer:
     """capabilities, table or telemetry of the server; the first failure where a rank fails to answer."""
-    ranks = ranks_of(engine)
+    ranks = engine.numbers()
     answers = await asyncio.gather(*(_ask_rank(engine, rank, operation) for rank in ranks))
     failed = [answer for answer in answers if answer.status != 200]
     if failed and len(ranks) > 1:
@@ -41,13 +51,13 @@ async def ask(engine: Any, operation: str) -> Answer:
     return failed[0] if failed else _merged(operation, answers)
 
 
-async def put_table(engine: Any, change: TablePut) -> Answer:
+async def put_table(engine: Ranks, change: TablePut) -> Answer:
     """The first rank decides, as a lone engine does; the others adopt what it applied.
 
     Its refusal changes nothing anywhere. Where another rank fails to adopt, the answer names it, GET table
     does so until it has caught up, and it adopts the next table whatever it missed.
     """
-    first, *others = ranks_of(engine)
+    first, *others = engine.numbers()
     decided = await _ask_rank(engine, first, "put_table", change.model_dump_json())
     if decided.status != 200 or not others:
         return decided
@@ -56,19 +66,19 @@ async def put_table(engine: Any, change: TablePut) -> Answer:
     answers = await asyncio.gather(*(_ask_rank(engine, rank, "adopt_table", adoption) for rank in others))
     failed = [answer for answer in answers if answer.status != 200]
     if failed:
-        return _apart(first, version, failed)
+        return _apart(engine, first, version, failed)
     body = _merged("table", [decided, *answers]).body
     # A rank may have adopted a later table meanwhile, of another writer; that one reaches all as well.
     return Answer(first, 200, {**body, "ranks_behind": []})
 
 
-def _apart(first: int, version: int, failed: Sequence[Answer]) -> Answer:
+def _apart(engine: Ranks, first: int, version: int, failed: Sequence[Answer]) -> Answer:
     why = "; ".join(f"rank {answer.rank}: {answer.body['message']}" for answer in failed)
     message = (
         f"expected every data-parallel rank to adopt table {version} of rank {first}, got {why}; "
         f"a PUT against version {version} brings them together"
     )
-    logger.warning("specctl: %s", message)
+    engine.log.warning("specctl: %s", message)
     body = {"error": "ranks_apart", "message": message, "ranks": [answer.rank for answer in failed]}
     return Answer(first, 503, {**body, "version": version})
 
@@ -88,14 +98,14 @@ def _merged(operation: str, answers: Sequence[Answer]) -> Answer:
     return Answer(answers[0].rank, 200, merged.model_dump(mode="json"))
 
 
-async def _ask_rank(engine: Any, rank: int, operation: str, payload: str = "") -> Answer:
+async def _ask_rank(engine: Ranks, rank: int, operation: str, payload: str = "") -> Answer:
     try:
-        text = await asyncio.wait_for(call_rank(engine, rank, operation, payload), _ENGINE_TIMEOUT_S)
+        text = await asyncio.wait_for(engine.call(rank, operation, payload), _ENGINE_TIMEOUT_S)
     except TimeoutError:
         message = f"the engine did not answer within {_ENGINE_TIMEOUT_S:g} s"
         return Answer(rank, 504, {"error": "engine_busy", "message": message})
     except Exception as error:
-        logger.warning("specctl: the engine did not answer %s: %s", operation, error)
+        engine.log.warning("specctl: the engine did not answer %s: %s", operation, error)
         message = "the engine did not answer; see the server's log"
         return Answer(rank, 503, {"error": "engine_unreachable", "message": message})
     answer = json.loads(text)

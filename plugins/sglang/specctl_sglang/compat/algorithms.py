@@ -1,0 +1,52 @@
+"""Names for ``--speculative-algorithm``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from specctl_sglang.terms import SUFFIX
+
+__all__ = ["register", "steer_stock"]
+
+
+def register() -> None:
+    """Workers are imported when one is built: their modules load the model's."""
+    from specctl_sglang.compat.suffix_algorithm import SuffixAlgorithm
+
+    SpeculativeAlgorithm.register(SUFFIX, supports_overlap=True, spec_class=SuffixAlgorithm)(_suffix_worker)
+
+
+def _suffix_worker(_server_args: Any) -> type:
+    from specctl_sglang.compat.suffix_worker import SuffixWorker
+
+    return SuffixWorker
+
+
+def steer_stock() -> None:
+    """Stock algorithms get workers with a table, where the user asked for it.
+
+    Reason for the hooks: the registry takes new names only.
+    """
+    algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
+    HookRegistry.register(f"{algorithm}.create_worker", _steered_worker, HookType.AROUND)
+    HookRegistry.register(f"{algorithm}.create_future_map", _steered_future_map, HookType.AROUND)
+
+
+def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
+    if algorithm is not SpeculativeAlgorithm.NGRAM:
+        return original(algorithm, server_args)
+    from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
+
+    return SteeredNgramWorker
+
+
+def _steered_future_map(original: Any, algorithm: Any, *args: Any, **kwargs: Any) -> Any:
+    if algorithm is not SpeculativeAlgorithm.NGRAM:
+        return original(algorithm, *args, **kwargs)
+    from specctl_sglang.compat.host_lengths import HostLengthsMap
+
+    device, req_to_token_pool, *more = args
+    return HostLengthsMap(device, algorithm, req_to_token_pool, *more, **kwargs)

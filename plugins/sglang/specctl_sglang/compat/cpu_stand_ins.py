@@ -1,0 +1,254 @@
+"""Stand-ins for what SGLang's CPU path expects of ``sgl_kernel``, which has no build on the package index.
+
+Used on a machine without a GPU only, for tests and the demo: plain torch, written for clarity. With the real
+package in place nothing of this is installed, apart from the attention over a draft tree, which SGLang's
+torch_native backend does not have.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+
+__all__ = ["attend_to_trees", "install"]
+
+logger = logging.getLogger("sglang.specctl")
+_OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_library: torch.library.Library | None = None
+"""Definitions end with the object that made them."""
+
+
+def install() -> None:
+    """Once in each process, before SGLang is imported."""
+    global _library
+    if importlib.util.find_spec("sgl_kernel") is not None or _library is not None:
+        return
+    _library = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _OPERATORS:
+        # torchvision from the package index needs CUDA to load these, and its import asks for them.
+        if not hasattr(torch.ops.torchvision, schema.split("(")[0]):
+            _library.define(schema)
+    sys.meta_path.append(_StandInFinder())
+    logger.warning(
+        "specctl: sgl_kernel is not installed; stand-ins in plain torch take its place (slow, for tests)"
+    )
+
+
+def attend_to_trees() -> None:
+    """In a scheduler's process on a machine without a GPU.
+
+    Reason: SGLang's torch_native attention knows prompts and single tokens, and no draft.
+    """
+    if torch.cuda.is_available():
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(
+        "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
+        _forward_extend,
+        HookType.AROUND,
+    )
+
+
+def _forward_extend(
+    original: Any, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *more: Any, **named: Any
+) -> Any:
+    if not batch.forward_mode.is_target_verify():
+        return original(backend, q, k, v, layer, batch, *more, **named)
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+
+    places = KVWriteLoc(batch.out_cache_loc, backend.swa_out_cache_loc)
+    backend.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
+    keys = backend.token_to_kv_pool.get_key_buffer(layer.layer_id)
+    values = backend.token_to_kv_pool.get_value_buffer(layer.layer_id)
+    requests = batch.batch_size
+    queries = q.view(requests, -1, layer.tp_q_head_num, layer.qk_head_dim)
+    width = queries.shape[1]
+    trees = batch.spec_info.custom_mask.view(requests, width, width)
+    rows = backend.req_to_token_pool.req_to_token[batch.req_pool_indices]
+    positions, window = batch.positions.view(requests, width), layer.sliding_window_size
+    output = []
+    for i, length in enumerate(batch.seq_lens.tolist()):
+        seen = rows[i, : length + width].long()
+        context = torch.ones((width, length), dtype=torch.bool)
+        if window is not None and window > -1:
+            context = torch.arange(length) >= positions[i][:, None] - window
+        mask = torch.cat([context, trees[i]], dim=1)
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            queries[i].transpose(0, 1)[None],
+            keys[seen].transpose(0, 1)[None].to(q.dtype),
+            values[seen].transpose(0, 1)[None].to(q.dtype),
+            attn_mask=mask,
+            scale=layer.scaling,
+            enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
+        )
+        output.append(attended[0].transpose(0, 1).reshape(width, -1))
+    return torch.cat(output)
+
+
+class _StandIn(ModuleType):
+    """A module of ``sgl_kernel``: what is not there fails when it is called, by its name."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = _STAND_INS.get(name)
+        if found is not None:
+            return found
+
+        def absent(*_args: Any, **_kwargs: Any) -> Any:
+            raise NotImplementedError(f"{self.__name__}.{name} has no stand-in on a CPU")
+
+        return absent
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        # Of other parts SGLang imports what it can do without.
+        if fullname not in ("sgl_kernel", "sgl_kernel.speculative"):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: Any) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+
+def copy_all_layer_kv_cache_cpu(
+    data_ptrs: torch.Tensor, strides: torch.Tensor, target: torch.Tensor, source: torch.Tensor
+) -> None:
+    """Moves the rows ``source`` to ``target`` in every buffer; addresses uint64[n], bytes a row int64[n]."""
+    import ctypes
+
+    rows = list(zip(target.tolist(), source.tolist(), strict=True))
+    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
+        kept = [ctypes.string_at(address + old * stride, stride) for _, old in rows]
+        for (new, _), row in zip(rows, kept, strict=True):
+            ctypes.memmove(address + new * stride, row, stride)
+
+
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    start_offset: torch.Tensor,
+    end_offset: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    _pool_len: int,
+) -> None:
+    """Places of new tokens, request after request, into each request's row of ``req_to_token``."""
+    at = 0
+    for row, start, end in _rows(req_pool_indices, start_offset, end_offset):
+        req_to_token[row, start:end] = out_cache_loc[at : at + end - start].to(req_to_token.dtype)
+        at += end - start
+
+
+def assign_extend_cache_locs_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    start_offset: torch.Tensor,
+    end_offset: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    _pool_len: int,
+) -> None:
+    """The other way round: what stands in the rows, one request after the other."""
+    at = 0
+    for row, start, end in _rows(req_pool_indices, start_offset, end_offset):
+        out_cache_loc[at : at + end - start] = req_to_token[row, start:end].to(out_cache_loc.dtype)
+        at += end - start
+
+
+def fill_accept_out_cache_loc_cpu(
+    accept_index: torch.Tensor, out_cache_loc: torch.Tensor, accept_out_cache_loc: torch.Tensor
+) -> None:
+    """Places of the accepted tokens, packed; the rest stays as it is."""
+    kept = accept_index.flatten()
+    kept = kept[kept >= 0].long()
+    accept_out_cache_loc[: kept.numel()] = out_cache_loc[kept]
+
+
+def verify_tree_greedy_cpu(
+    *,
+    predicts: torch.Tensor,
+    accept_index: torch.Tensor,
+    accept_token_num: torch.Tensor,
+    candidates: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    target_predict: torch.Tensor,
+) -> None:
+    """Follows the target's own tokens down the tree, as the operator of the same name does on a GPU."""
+    for i in range(candidates.shape[0]):
+        tokens, wanted = candidates[i].tolist(), target_predict[i].tolist()
+        place, child, sibling = retrive_index[i].tolist(), retrive_next_token[i], retrive_next_sibling[i]
+        node, depth = 0, 0
+        accept_index[i, 0] = place[0]
+        while depth + 1 < accept_index.shape[1]:
+            following = int(child[node])
+            while following != -1 and tokens[following] != wanted[node]:
+                following = int(sibling[following])
+            if following == -1:
+                break
+            predicts[place[node]] = wanted[node]
+            depth += 1
+            accept_index[i, depth] = place[following]
+            node = following
+        predicts[place[node]] = wanted[node]
+        accept_token_num[i] = depth
+
+
+def reconstruct_indices_from_tree_mask(
+    tree_mask: torch.Tensor,
+    verified_seq_len: torch.Tensor,
+    positions: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    batch_size: int,
+    width: int,
+) -> None:
+    """Positions and links of stock NGRAM's trees from who is whose ancestor: bool [batch, width, width]."""
+    order = torch.arange(width)
+    ancestors = tree_mask[: batch_size * width * width].view(batch_size, width, width) & (
+        order[None, :] < order[:, None]
+    )
+    positions.view(batch_size, width).copy_(ancestors.sum(-1) + verified_seq_len[:, None])
+    retrive_index.copy_(torch.arange(batch_size * width).view(batch_size, width))
+    parents = torch.where(ancestors, order, -1).amax(-1)
+    has_child = ancestors.any(1)
+    first_child = torch.where(ancestors, order[:, None], width).amin(1)
+    retrive_next_token.copy_(torch.where(has_child, first_child, -1))
+    later = (parents[:, :, None] == parents[:, None, :]) & (order[:, None] > order[None, :])
+    sibling = torch.where(later, order[:, None], width).amin(1)
+    retrive_next_sibling.copy_(torch.where((parents >= 0) & (sibling < width), sibling, -1))
+
+
+def _rows(indices: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> Any:
+    return zip(indices.tolist(), starts.tolist(), ends.tolist(), strict=True)
+
+
+_STAND_INS: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        assign_extend_cache_locs_cpu,
+        assign_req_to_token_pool_cpu,
+        copy_all_layer_kv_cache_cpu,
+        fill_accept_out_cache_loc_cpu,
+        reconstruct_indices_from_tree_mask,
+        verify_tree_greedy_cpu,
+    )
+}

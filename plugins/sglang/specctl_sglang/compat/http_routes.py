@@ -1,0 +1,74 @@
+"""Routes under /specctl/v1/ on SGLang's own HTTP server, and the way from there to the schedulers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from sglang.srt.entrypoints import http_server
+from sglang.srt.managers.io_struct import GetInternalStateReq
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from specctl.engine import routes
+from specctl_sglang.compat.mark import MARK
+from specctl_sglang.options import Options
+
+__all__ = ["attach_closed", "install"]
+
+logger = logging.getLogger("sglang.specctl")
+
+
+def attach_closed(why_not: str) -> None:
+    """Routes that answer nothing but why."""
+    routes.attach(http_server.app, None)
+    http_server.app.state.specctl_why_not = why_not
+
+
+def install(options: Options) -> None:
+    """In the process of the HTTP server, before it starts. Raises ValueError for a bad token file."""
+    routes.attach(http_server.app, options.token_file)
+    http_server.app.state.specctl_why_not = "the server is still starting"
+    HookRegistry.register("sglang.srt.entrypoints.http_server.set_global_state", _opened, HookType.AFTER)
+
+
+def _opened(result: Any, *args: Any, **kwargs: Any) -> Any:
+    """Reason: SGLang tells its application of the tokenizer's process by this function, and by no other."""
+    routes.open_to(http_server.app.state, _Schedulers(http_server.get_global_state().tokenizer_manager))
+    return result
+
+
+class _Schedulers:
+    """specctl.engine.rank_calls.Ranks."""
+
+    log = logger
+
+    def __init__(self, tokenizer_manager: Any) -> None:
+        self._manager = tokenizer_manager
+        self._waiting: set[asyncio.Task[Any]] = set()
+
+    def numbers(self) -> list[int]:
+        return list(range(self._manager.server_args.dp_size or 1))
+
+    async def call(self, rank: int, operation: str, payload: str) -> str:
+        """Every data-parallel rank gets the request and answers it; the one that is meant with more.
+
+        Reason for the request for internal state: it is the one that carries a text (its rid) to the
+        scheduler and any answer back.
+        """
+        asked = json.dumps({"rank": rank, "operation": operation, "payload": payload})
+        manager = self._manager
+        manager.auto_create_handle_loop()
+        call = manager.get_internal_state_communicator(GetInternalStateReq(rid=MARK + asked))
+        task = asyncio.ensure_future(call)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        # A call that is given up leaves the next one its answer: it must run to its end.
+        answers = [answer.internal_state for answer in await asyncio.shield(task)]
+        for answer in answers:
+            if "specctl" in answer:
+                text: str = answer["specctl"]
+                return text
+        message = "the scheduler's process has not loaded specctl; its log says why"
+        return json.dumps({"status": 503, "body": {"error": "not_loaded", "message": message}})

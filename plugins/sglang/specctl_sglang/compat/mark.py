@@ -1,0 +1,6 @@
+"""How a request of ours is told among SGLang's own requests for internal state."""
+
+__all__ = ["MARK"]
+
+MARK = "specctl:"
+"""Its rid begins so; JSON follows."""

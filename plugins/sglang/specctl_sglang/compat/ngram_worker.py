@@ -1,0 +1,48 @@
+"""A table for SGLang's own NGRAM: its drafts, of which as many places are verified as the table says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+from specctl_sglang.compat.steered_worker import SteeredWorker
+from specctl_sglang.control.steering import OpenStep
+from specctl_sglang.proposers.layout import VerifyLayout, cut
+from specctl_sglang.terms import width_of
+
+__all__ = ["SteeredNgramWorker"]
+
+_RESTING_S = 0.05
+"""Its corpus reads the last 18 tokens of each request, so that it misses little at this pace."""
+
+
+class SteeredNgramWorker(SteeredWorker):
+    """The corpus fills every place, each after its parent: the first ones are a draft as well."""
+
+    _learnt_s = 0.0
+
+    def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
+        self.draft_token_num = full = self._full_width
+        tokens, mask = self._prepare_draft_tokens(batch)
+        requests = len(batch.reqs)
+        return cut(
+            tokens.reshape(requests, full),
+            mask.reshape(requests, full, full).astype(np.bool_),
+            width_of(step.num_speculative_tokens),
+        )
+
+    def _update_ngram_corpus(self, batch: Any) -> None:
+        # It reads accepted tokens by rows, which are of the full width whatever was verified.
+        width, self.draft_token_num = self.draft_token_num, self._full_width
+        NGRAMWorker._update_ngram_corpus(self, batch)
+        self.draft_token_num = width
+
+    def _rest(self, batch: Any) -> None:
+        now_s = time.monotonic()
+        if now_s - self._learnt_s >= _RESTING_S:
+            self._learnt_s = now_s
+            self.prev_token_ids, self.prev_accept_lens = [], [0] * len(batch.reqs)
+            NGRAMWorker._update_ngram_corpus(self, batch)

@@ -1,0 +1,137 @@
+"""Every name inside SGLang that this plugin imports, patches, overrides or calls; ``canary`` checks the list.
+
+A test compares it with the plugin's own sources, so that an import or a patch without its line here fails.
+"""
+
+from __future__ import annotations
+
+from specctl.engine.seams import Seam
+
+__all__ = ["RELIED_ON"]
+
+_SCHEDULER = "sglang.srt.managers.scheduler"
+_NGRAM = "sglang.srt.speculative.ngram_worker"
+_HTTP = "sglang.srt.entrypoints.http_server"
+_REGISTRY = "sglang.srt.speculative.spec_registry"
+_SPEC_UTILS = "sglang.srt.speculative.spec_utils"
+_OVERLAP = "sglang.srt.managers.overlap_utils"
+_RUNNER = "sglang.srt.model_executor.model_runner"
+_GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+_CONTEXT = "sglang.srt.runtime_context"
+_NATIVE = "sglang.srt.layers.attention.torch_native_backend"
+_IO = "sglang.srt.managers.io_struct"
+_INFO = "sglang.srt.speculative.ngram_info"
+_SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
+_PARALLEL = "sglang.srt.distributed.parallel_state"
+_TOKENIZER = "sglang.srt.managers.tokenizer_manager"
+_CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
+
+_START: tuple[Seam, ...] = (
+    Seam("sglang.version", "__version__"),
+    Seam("sglang.srt.plugins", "load_plugins"),
+    Seam("sglang.srt.plugins.hook_registry", "HookRegistry.register", ("cls", "target", "hook", "hook_type")),
+    Seam("sglang.srt.plugins.hook_registry", "HookType.AROUND"),
+    Seam("sglang.srt.plugins.hook_registry", "HookType.AFTER"),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.register", ("cls", "name")),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.NONE"),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.NGRAM"),
+    Seam("sglang.srt.speculative.spec_info", "SpeculativeAlgorithm.create_worker", ("self", "server_args")),
+    Seam(
+        "sglang.srt.speculative.spec_info",
+        "SpeculativeAlgorithm.create_future_map",
+        ("self", "device", "req_to_token_pool"),
+    ),
+    Seam(_REGISTRY, "CustomSpecAlgo.is_ngram", ("self",)),
+    Seam(_REGISTRY, "CustomSpecAlgo.has_draft_kv", ("self",)),
+    Seam(_REGISTRY, "CustomSpecAlgo.handle_server_args", ("self", "server_args")),
+    Seam(_SPEC_ARGUMENTS, "_handle_ngram", ("server_args",)),
+    Seam(_SPEC_ARGUMENTS, "_disable_overlap_schedule_for_cpu", ("server_args",)),
+    Seam("sglang.launch_server", "run_server", ("server_args",)),
+    Seam("sglang.srt.server_args", "prepare_server_args", ("argv",)),
+    Seam("sglang.srt.utils.common", "kill_process_tree"),
+)
+
+_ROUTES: tuple[Seam, ...] = (
+    Seam(_HTTP, "app"),
+    Seam(_HTTP, "set_global_state", ("global_state",)),
+    Seam(_HTTP, "get_global_state"),
+    Seam(_CONTROL, "TokenizerControlMixin.get_internal_state", ("self",)),
+    Seam(_TOKENIZER, "TokenizerManager.auto_create_handle_loop", ("self",)),
+    Seam(_IO, "BaseReq.rid"),
+    Seam(_IO, "GetInternalStateReq"),
+    Seam(_IO, "GetInternalStateReqOutput.internal_state"),
+)
+
+_REQUEST: tuple[Seam, ...] = tuple(
+    Seam("sglang.srt.managers.schedule_batch", f"Req.{name}")
+    for name in (
+        "rid",
+        "origin_input_ids",
+        "output_ids",
+        "finished_len",
+        "lora_id",
+        "extra_key",
+        "sampling_params",
+    )
+)
+
+_IN_SCHEDULER: tuple[Seam, ...] = (
+    Seam(_SCHEDULER, "Scheduler.__init__", ("self", "server_args")),
+    Seam(_SCHEDULER, "Scheduler.run_batch", ("self", "batch")),
+    Seam(_SCHEDULER, "Scheduler.process_batch_result", ("self", "batch", "result")),
+    Seam(_SCHEDULER, "Scheduler.get_internal_state", ("self", "recv_req")),
+    Seam(_SCHEDULER, "Scheduler.draft_worker"),
+    Seam(_SCHEDULER, "Scheduler.future_map"),
+    Seam(_SCHEDULER, "Scheduler.spec_algorithm"),
+    Seam(_SCHEDULER, "GenerationBatchResult"),
+    Seam("sglang.srt.managers.utils", "GenerationBatchResult.num_correct_drafts_per_req_cpu"),
+    Seam("sglang.srt.managers.utils", "GenerationBatchResult.accept_lens"),
+    Seam("sglang.srt.managers.utils", "GenerationBatchResult.next_draft_input"),
+    Seam("sglang.srt.managers.utils", "GenerationBatchResult.speculative_num_draft_tokens"),
+    Seam(_OVERLAP, "FutureMap.resolve_seq_lens_cpu", ("self", "batch")),
+    Seam(_OVERLAP, "FutureMap.publish_ready"),
+    Seam(_OVERLAP, "FutureMap.new_seq_lens_buf"),
+    Seam(_OVERLAP, "FutureMap.fwd_prepare_d2h_stream"),
+    Seam(_OVERLAP, "FutureMap.req_pool_size"),
+)
+
+_WORKER: tuple[Seam, ...] = (
+    Seam(_NGRAM, "NGRAMWorker.forward_batch_generation", ("self", "batch", "on_publish", "pp_proxy_tensors")),
+    Seam(_NGRAM, "NGRAMWorker._prepare_for_speculative_decoding", ("self", "batch")),
+    Seam(_NGRAM, "NGRAMWorker._init_preallocated_tensors", ("self",)),
+    Seam(_NGRAM, "NGRAMWorker._update_ngram_corpus", ("self", "batch")),
+    Seam(_NGRAM, "NGRAMWorker._prepare_draft_tokens", ("self", "batch")),
+    Seam(_NGRAM, "NGRAMWorker.prev_token_ids"),
+    Seam(_NGRAM, "NGRAMWorker.prev_accept_lens"),
+    Seam(_NGRAM, "NGRAMWorker.alloc_memory_pool", ("self",)),
+    Seam(_NGRAM, "NGRAMWorker.draft_token_num"),
+    Seam(_NGRAM, "NGRAMWorker.grammar_tree_host"),
+    Seam(_NGRAM, "NGRAMWorker.enable_overlap"),
+    Seam(_NGRAM, "NgramCorpus"),
+    Seam(_NGRAM, "assign_extend_cache_locs_func"),
+    Seam(_INFO, "NgramVerifyInput.__init__", ("self", "draft_token", "custom_mask", "positions")),
+    Seam(_INFO, "NgramVerifyInput.accept_tokens"),
+    Seam(_INFO, "NgramVerifyInput.accept_lens"),
+    Seam("sglang.srt.speculative.base_spec_worker", "BaseSpecWorker.note_request_finished", ("self",)),
+    Seam("sglang.srt.speculative.base_spec_worker", "BaseSpecWorker.init_cuda_graphs", ("self",)),
+    Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.TARGET_VERIFY"),
+    Seam(_SPEC_UTILS, "prepare_mamba_track_for_verify", ("batch",)),
+    Seam(_SPEC_UTILS, "record_stream_for_v2_verify", ("batch", "verify_input", "fwd_stream")),
+    Seam(_GRAPHS, "capture_decode_graph"),
+    Seam(_RUNNER, "ModelRunner._get_attention_backend", ("self", "init_new_workspace")),
+    Seam(_RUNNER, "ModelRunner.decode_cuda_graph_runner"),
+    Seam(_RUNNER, "ModelRunner.attn_backend"),
+    Seam(_RUNNER, "ModelRunner.spec_algorithm"),
+    Seam(_CONTEXT, "get_context"),
+    Seam(_CONTEXT, "get_parallel"),
+    Seam(_CONTEXT, "get_spec"),
+    Seam(_PARALLEL, "GroupCoordinator.all_gather_object", ("self", "obj")),
+    Seam(_PARALLEL, "GroupCoordinator.broadcast_object", ("self", "obj", "src")),
+)
+
+_CPU: tuple[Seam, ...] = (
+    Seam(_NATIVE, "TorchNativeAttnBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
+)
+
+RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_CPU)

@@ -1,0 +1,86 @@
+"""The worker of SPECCTL_SUFFIX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.srt.speculative import ngram_worker
+
+from specctl.contract.telemetry import ShadowAcceptance
+from specctl_sglang.compat.steered_worker import SteeredWorker
+from specctl_sglang.compat.tokenizer import corpus_fingerprint
+from specctl_sglang.control.steering import OpenStep
+from specctl_sglang.proposers.layout import VerifyLayout
+from specctl_sglang.proposers.suffix import SuffixDrafts
+from specctl_sglang.terms import drafts_of, width_of
+
+__all__ = ["SuffixWorker"]
+
+
+class SuffixWorker(SteeredWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with _no_corpus():
+            super().__init__(*args, **kwargs)
+
+    def alloc_memory_pool(self, **kwargs: Any) -> None:
+        super().alloc_memory_pool(**kwargs)
+        if self.tp_rank != 0:
+            return
+        suffix, config = self.options.suffix, self.model_runner.model_config
+        full = drafts_of(self._full_width)
+        self._drafts = SuffixDrafts(suffix, self.max_batch_size, config.context_len, full)
+        fingerprint = corpus_fingerprint(self.server_args, suffix)
+        self._drafts.keep(None if fingerprint is None else (suffix, fingerprint))
+
+    def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
+        wanted, branches = step.num_speculative_tokens, step.branches
+        drafts = self._drafts.draft(batch.reqs, self.last_accepted(batch), wanted, branches)
+        longest = int(drafts[2].max(initial=0))
+        if longest == 0:
+            return None
+        return self._drafts.layout(drafts, width_of(self.smallest_prepared(longest)))
+
+    def _rest(self, batch: Any) -> None:
+        self._drafts.rest(batch.reqs)
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
+        if self.tp_rank == 0:
+            self._drafts.finish(rid)
+
+    def shadow_counts(self) -> ShadowAcceptance | None:
+        return self._drafts.shadow_counts() if self.tp_rank == 0 else None
+
+    def stats(self) -> dict[str, float]:
+        return super().stats() | (self._drafts.stats() if self.tp_rank == 0 else {})
+
+
+class _NoCorpus:
+    """In the place of stock NGRAM's corpus, whose C++ part would be compiled at start for nothing."""
+
+    def __init__(self, **_options: Any) -> None:
+        """It takes what the corpus takes."""
+
+    def reset(self) -> None:
+        """Nothing to forget: SGLang flushes its KV cache, and our texts are no part of that."""
+
+    def erase_match_state(self, _request_ids: list[str]) -> None:
+        """None is kept."""
+
+    def list_external_corpora(self) -> dict[str, int]:
+        return {}
+
+    def load_external_corpus_named(self, corpus_id: str, _chunks: Any) -> int:
+        raise ValueError(f"SPECCTL_SUFFIX takes no external corpus ({corpus_id}); it has corpus_file")
+
+
+@contextmanager
+def _no_corpus() -> Iterator[None]:
+    """Reason: the worker's constructor makes the corpus itself, by its module's name for it."""
+    original = ngram_worker.NgramCorpus
+    ngram_worker.NgramCorpus = _NoCorpus
+    try:
+        yield
+    finally:
+        ngram_worker.NgramCorpus = original

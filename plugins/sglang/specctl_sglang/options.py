@@ -1,0 +1,49 @@
+"""Options of the plugin, in one environment variable: SGLang's command line takes no others."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from specctl.engine.options import ControlOptions, SuffixOptions
+
+__all__ = ["OPTIONS_ENV", "Options", "options_from_env"]
+
+OPTIONS_ENV = "SPECCTL_SGLANG_OPTIONS"
+"""A JSON object. Set, it also asks for the routes and the table of stock algorithms."""
+
+
+class Options(ControlOptions):
+    """What SPECCTL_SGLANG_OPTIONS may hold."""
+
+    candidates: tuple[Annotated[int, Field(ge=0, le=1023)], ...] | None = Field(
+        default=None,
+        description="numbers of drafted tokens that are prepared at start and that a table may name; without "
+        "it every number on a CPU, a dozen up to the full one on a GPU, where each takes graphs of its own",
+    )
+    suffix: SuffixOptions = SuffixOptions()
+
+
+def options_from_env() -> Options | None:
+    """None: not set. Raises ValueError that names key, value and what is allowed."""
+    text = os.environ.get(OPTIONS_ENV)
+    if text is None:
+        return None
+    try:
+        return Options.model_validate_json(text or "{}")
+    except ValidationError as error:
+        raise ValueError(f"{OPTIONS_ENV}: {_words(error.errors()[0])}") from None
+
+
+def _words(first: Any) -> str:
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] != "extra_forbidden":
+        return f"{key or 'the value'}: {first['msg']}, got {first['input']!r}"
+    model = SuffixOptions if first["loc"][0] == "suffix" else Options
+    allowed = sorted(model.model_fields)
+    nearest = difflib.get_close_matches(str(first["loc"][-1]), allowed, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"allowed: {', '.join(allowed)}"
+    return f"there is no option {key!r}; {hint}"

@@ -1,0 +1,70 @@
+"""SGLang's words and numbers, turned into the contract's and back. Nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from specctl.draft.options import SHARED
+
+__all__ = [
+    "SUFFIX",
+    "checked_candidates",
+    "default_candidates",
+    "drafts_of",
+    "method_of",
+    "namespace_of",
+    "width_of",
+]
+
+SUFFIX = "SPECCTL_SUFFIX"
+"""The name for ``--speculative-algorithm``."""
+_ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
+
+
+def width_of(num_speculative_tokens: int) -> int:
+    """speculative_num_draft_tokens, which counts the target's own last token too."""
+    return num_speculative_tokens + 1
+
+
+def drafts_of(speculative_num_draft_tokens: int) -> int:
+    """num_speculative_tokens."""
+    return speculative_num_draft_tokens - 1
+
+
+def method_of(speculative_algorithm: str) -> str:
+    """The contract's name of a method: specctl_suffix, ngram, eagle3."""
+    return speculative_algorithm.lower()
+
+
+def default_candidates(full: int, has_graphs: bool) -> tuple[int, ...]:
+    """Numbers of drafted tokens that are prepared where the user names none: each where nothing is captured
+    for it, else fewer the larger they are, because each takes time at start and memory."""
+    if not has_graphs:
+        return tuple(range(full + 1))
+    return (*(number for number in _ON_A_DEVICE if number < full), full)
+
+
+def checked_candidates(asked: Iterable[int], full: int) -> tuple[int, ...]:
+    """Sorted, with ``full``, which SGLang prepares in any case. Raises ValueError."""
+    numbers = set(asked)
+    over = sorted(number for number in numbers if number > full)
+    if over:
+        raise ValueError(
+            f"candidates: expected at most {full} (--speculative-num-draft-tokens {width_of(full)} less the "
+            f"target's own token), got {', '.join(map(str, over))}"
+        )
+    return tuple(sorted(numbers | {full}))
+
+
+def namespace_of(lora_id: str | None, extra_key: str | None) -> str:
+    """One namespace for each adapter and cache salt, SGLang's own means to keep tenants apart.
+
+    The salt itself is a secret of its tenant: only a digest of it is kept.
+    """
+    parts = []
+    if lora_id is not None:
+        parts.append(f"adapter={lora_id}")
+    if extra_key:
+        parts.append(f"salt={hashlib.blake2b(extra_key.encode(), digest_size=8).hexdigest()}")
+    return ",".join(parts) or SHARED

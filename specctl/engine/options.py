@@ -1,0 +1,82 @@
+"""Options that every plugin takes, by whatever way its engine hands them over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specctl.draft.options import SuffixIndexOptions
+
+__all__ = ["ControlOptions", "SuffixOptions"]
+
+_INDEX = SuffixIndexOptions()
+_FROZEN = ConfigDict(extra="forbid", frozen=True)
+
+
+class ControlOptions(BaseModel):
+    """Of the routes under /specctl/v1/."""
+
+    model_config = _FROZEN
+
+    token_file: Path | None = Field(
+        default=None, description="lines read:TOKEN or control:TOKEN; without it only loopback is let in"
+    )
+    lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
+
+
+class SuffixOptions(BaseModel):
+    """Own options of method specctl_suffix; the index explains them (specctl.draft.options)."""
+
+    model_config = _FROZEN
+
+    max_match_tokens: int = Field(
+        default=_INDEX.max_match_tokens, ge=1, le=256, description="longest context compared"
+    )
+    min_match_tokens: int = Field(
+        default=_INDEX.min_match_tokens, ge=1, le=64, description="shortest match that drafts"
+    )
+    max_spec_factor: float = Field(
+        default=_INDEX.max_spec_factor, ge=0, le=64, description="drafted tokens for each token of the match"
+    )
+    max_spec_offset: float = Field(
+        default=_INDEX.max_spec_offset, ge=-64, le=64, description="drafted tokens beside those"
+    )
+    min_token_prob: float = Field(
+        default=_INDEX.min_token_prob,
+        ge=0,
+        le=1,
+        description="a draft ends where the probability that all of it is accepted falls below",
+    )
+    index_bytes: int = Field(
+        default=_INDEX.index_bytes, ge=2**16, le=2**40, description="bound of the global index, in bytes"
+    )
+    use_global: bool = Field(
+        default=_INDEX.use_global, description="also draft from other requests' finished outputs"
+    )
+    max_namespaces: int = Field(
+        default=_INDEX.max_namespaces,
+        ge=1,
+        le=4096,
+        description="adapters and cache salts with outputs of their own; equal parts of index_bytes",
+    )
+    threads: int = Field(
+        default=_INDEX.threads, ge=1, le=64, description="threads that work on a large batch"
+    )
+    device_bytes: int = Field(
+        default=512 * 2**20,
+        ge=2**16,
+        le=2**37,
+        description="on a GPU: device memory for finished outputs, two halves of which one is read",
+    )
+    corpus_file: Path | None = Field(
+        default=None,
+        description="keeps the shared outputs over restarts; engine processes on a host may share it",
+    )
+    corpus_save_every_s: float = Field(
+        default=300.0, ge=10, le=86_400, description="seconds between two savings of corpus_file"
+    )
+
+    def index_options(self) -> SuffixIndexOptions:
+        own = {"corpus_file", "corpus_save_every_s", "device_bytes"}
+        return SuffixIndexOptions(**self.model_dump(exclude=own))

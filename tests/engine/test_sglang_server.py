@@ -1,0 +1,307 @@
+"""A real SGLang on the CPU: one server with SPECCTL_SUFFIX, one with stock NGRAM under a table.
+
+The first runs SGLang's overlap scheduler, as a server on a GPU does; the second runs without, as SGLang does
+on a CPU.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.engine_control import wait_for
+from support.sglang_control import controlled_sglang_server
+
+from benchmarks.autotune import autotune
+from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        not SGLANG_PYTHON.is_file(),
+        reason="SGLang's environment is not there; make setup-sglang makes it, or set SPECCTL_SGLANG_PYTHON",
+    ),
+]
+LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
+PROMPTS = [
+    LISTING + LISTING + "item_0",
+    "The capital of France is",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "1, 2, 3, 4, 5, 6, 7,",
+]
+CONTROL_TOKEN = "control-token-of-the-tests"
+READ_TOKEN = "read-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def suffix(shared_models: Path, logs: Path):
+    """Up to 8 drafted tokens, under the overlap scheduler."""
+    with controlled_sglang_server(
+        shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
+        ["--speculative-num-draft-tokens", "9"], {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
+    ) as control:  # fmt: skip
+        yield control
+
+
+@pytest.fixture(scope="module")
+def reference(suffix):
+    """Greedy output of the same server without speculation."""
+    assert suffix.put(suffix.change(0)).status_code == 200
+    return [suffix.complete(prompt) for prompt in PROMPTS]
+
+
+def rows(tokens, topk=1):
+    return [{"decode_batch_from": 1, "num_speculative_tokens": tokens, "tree_topk": topk}]
+
+
+def cells_by_number(control):
+    found = {}
+    for cell in control.get("telemetry")["cells"]:
+        found.setdefault(cell["num_speculative_tokens"], []).append(cell)
+    return found
+
+
+def test_capabilities(suffix):
+    told = suffix.get("capabilities")
+    assert (told["engine"], told["engine_version"], told["method"]) == ("sglang", "0.5.21", "specctl_suffix")
+    assert told["controllable"]
+    assert told["num_speculative_tokens_legal"] == list(range(9))
+    assert (told["decode_batch_max"], told["dtype"], told["parallelism"]) == (8, "float32", "tp1")
+    assert told["tree_topk_max"] > 1
+    assert "stand-ins" in suffix.server.log.read_text()
+
+
+@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
+def test_greedy_output_is_the_same_for_every_table_value(suffix, reference, topk):
+    for tokens in range(1, 9):
+        assert suffix.put(suffix.change(tokens, rows=rows(tokens, topk))).status_code == 200
+        told = [suffix.generate(prompt) for prompt in PROMPTS]
+        assert [one["output_ids"] for one in told] == reference, tokens
+        steps = [one["meta_info"]["spec_verify_ct"] for one in told]
+        assert min(steps) < 32
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 8])
+def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
+    tables = 0
+    with ThreadPoolExecutor(concurrency) as pool:
+        running = [pool.submit(suffix.complete, prompt) for prompt in PROMPTS * 3]
+        while not all(one.done() for one in running):
+            table = suffix.change(0, rows=rows((8, 0, 3, 1, 5, 0, 8, 2)[tables % 8], 1 + 2 * (tables % 2)))
+            assert suffix.put(table).status_code == 200
+            tables += 1
+            time.sleep(0.1)
+        assert [one.result() for one in running] == reference * 3
+    assert tables >= 5
+
+
+def test_steps_are_counted_by_what_came_of_them(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = suffix.get("telemetry")["cells"]
+    suffix.complete(LISTING * 3 + "item_0", 64, sampling={"custom_params": {"specctl_kind": "code"}})
+    telemetry = suffix.get("telemetry")
+
+    def total(cells, key):
+        return sum(sum(cell[key]) if isinstance(cell[key], list) else cell[key] for cell in cells)
+
+    grew = {
+        key: total(telemetry["cells"], key) - total(before, key)
+        for key in ("emitted_tokens", "request_steps", "accepted_at", "drafted_at")
+    }
+    assert grew["emitted_tokens"] == 63
+    assert grew["request_steps"] < 40
+    assert grew["drafted_at"] >= grew["accepted_at"] >= grew["emitted_tokens"] - grew["request_steps"]
+    assert telemetry["proposer"]["corpus_tokens"] > 0
+    assert {one["kind"] for one in telemetry["classes"]} >= {"", "code"}
+
+
+def test_off_takes_one_step_a_token_and_drafting_resumes_with_the_whole_history(suffix):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    shadow = suffix.get("telemetry")["shadow"]["drafts"]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(suffix.complete, PROMPTS[0], 400)
+        wait_for(lambda: suffix.get("telemetry")["decoding"] == 1)
+        wait_for(lambda: suffix.get("telemetry")["shadow"]["drafts"] > shadow)
+        off = cells_by_number(suffix)[0]
+        assert all(cell["emitted_tokens"] <= cell["request_steps"] for cell in off)
+        assert all(sum(cell["drafted_at"]) == 0 for cell in off)
+        before = sum(sum(cell["accepted_at"]) for cell in cells_by_number(suffix).get(8, []))
+        assert suffix.put(suffix.change(8)).status_code == 200
+        wait_for(
+            lambda: sum(sum(cell["accepted_at"]) for cell in cells_by_number(suffix).get(8, [])) > before
+        )
+        running.result()
+
+
+def test_a_put_takes_effect_within_one_step(suffix):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(suffix.complete, PROMPTS[0], 600)
+        wait_for(lambda: suffix.get("telemetry")["decoding"] == 1)
+        for tokens in (2, 0, 1):
+            assert suffix.put(suffix.change(tokens)).status_code == 200
+            others = [number for number in cells_by_number(suffix) if number != tokens]
+            before = {n: sum(cell["steps"] for cell in cells_by_number(suffix)[n]) for n in others}
+            wait_for(lambda tokens=tokens: suffix.get("telemetry")["num_speculative_tokens"] == tokens)
+            after = {n: sum(cell["steps"] for cell in cells_by_number(suffix)[n]) for n in others}
+            # A step that was launched before the table came is still counted after it.
+            assert sum(after.values()) - sum(before.values()) <= 2
+        running.result()
+
+
+def test_sampled_requests_are_guarded_on_a_cpu(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = suffix.get("telemetry")["guarded_steps"]
+    sampled = {"temperature": 0.8, "top_k": 20}
+    outputs = {tuple(suffix.complete(PROMPTS[1], 16, sampling=sampled)) for _ in range(3)}
+    assert len(outputs) > 1
+    assert suffix.get("telemetry")["guarded_steps"] >= before + 40
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "error"),
+    [
+        pytest.param(b"{", 400, "malformed", id="malformed JSON"),
+        pytest.param({"surplus": 1}, 400, "malformed", id="unknown key"),
+        pytest.param({"base_version": 10**6}, 409, "version_conflict", id="version conflict"),
+        pytest.param({"fallback_num_speculative_tokens": 99}, 422, "table_refused", id="illegal fallback"),
+        pytest.param({"rows": rows(9)}, 422, "table_refused", id="over"),
+        pytest.param({"rows": rows(4, 20)}, 422, "table_refused", id="too many branches"),
+        pytest.param(b"x" * 70_000, 413, "too_large", id="too large"),
+    ],
+)
+def test_bad_puts_are_refused_and_the_last_good_table_stays(suffix, change, status, error):
+    assert suffix.put(suffix.change(3)).status_code == 200
+    before = suffix.get("table")
+    answer = suffix.put(change if isinstance(change, bytes) else suffix.change(1, **change))
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    after = suffix.get("table")
+    assert (after["version"], after["rows"]) == (before["version"], before["rows"])
+    assert suffix.client.get("/health").status_code == 200
+
+
+def test_a_lease_that_ends_falls_back(suffix):
+    applied = suffix.put(suffix.change(8, lease_s=0.5, fallback_num_speculative_tokens=1)).json()
+    assert (applied["state"], applied["rows"][0]["num_speculative_tokens"]) == ("live", 8)
+    time.sleep(0.6)
+    table = suffix.get("table")
+    assert (table["state"], table["rows"][0]["num_speculative_tokens"]) == ("fallback", 1)
+
+
+def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    done = threading.Event()
+    with autotune(suffix.server.url, tmp_path), ThreadPoolExecutor(1) as pool:
+
+        def load():
+            while not done.is_set():
+                suffix.complete(LISTING * 3 + "item_0", 32)
+
+        pool.submit(load)
+        try:
+            wait_for(lambda: suffix.get("table")["rows"][0]["num_speculative_tokens"] > 0, 90)
+        finally:
+            done.set()
+    assert "specctl_suffix on sglang 0.5.21" in (tmp_path / "autotune.log").read_text()
+    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert any(record.get("from") != record.get("to") for record in records)
+
+
+def test_status_is_readable(suffix):
+    command = [str(Path(sys.executable).parent / "specctl"), "status", suffix.server.url]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert output.returncode == 0, output.stderr
+    assert "specctl_suffix" in output.stdout
+
+
+@pytest.fixture(scope="module")
+def ngram(shared_models: Path, logs: Path):
+    """Stock NGRAM with a table of few numbers and a token file."""
+    if shutil.which("g++") is None or shutil.which("ninja") is None:
+        pytest.skip("SGLang compiles NGRAM's corpus at start, with g++ and ninja")
+    tokens = logs / "sglang-tokens"
+    tokens.write_text(f"read:{READ_TOKEN}\ncontrol:{CONTROL_TOKEN}\n")
+    options = {"candidates": [0, 2, 5], "token_file": str(tokens)}
+    with controlled_sglang_server(
+        shared_models / "reference-target", logs / "sglang-ngram.log", "NGRAM",
+        ["--speculative-num-draft-tokens", "6"], {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)},
+        {"Authorization": f"Bearer {CONTROL_TOKEN}"},
+    ) as control:  # fmt: skip
+        yield control
+
+
+def test_stock_ngram_gets_a_table_of_what_was_prepared(ngram):
+    told = ngram.get("capabilities")
+    assert (told["method"], told["num_speculative_tokens_legal"]) == ("ngram", [0, 2, 5])
+    refused = ngram.put(ngram.change(3))
+    assert refused.status_code == 422
+    assert "3 is not one of 0, 2, 5" in refused.json()["message"]
+
+
+def test_stock_ngram_writes_the_same_under_every_table(ngram):
+    assert ngram.put(ngram.change(0)).status_code == 200
+    reference = [ngram.complete(prompt) for prompt in PROMPTS]
+    for tokens in (5, 2, 0, 5):
+        assert ngram.put(ngram.change(tokens)).status_code == 200
+        assert [ngram.complete(prompt) for prompt in PROMPTS] == reference
+    accepted = sum(sum(cell["accepted_at"]) for cell in ngram.get("telemetry")["cells"])
+    assert accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({"Authorization": ""}, 401, id="none"),
+        pytest.param({"Authorization": "Bearer wrong"}, 401, id="unknown"),
+        pytest.param({"Authorization": f"Bearer {READ_TOKEN}"}, 403, id="read only"),
+    ],
+)
+def test_who_may_not_change_the_table(ngram, headers, status):
+    assert ngram.put(ngram.change(2), headers=headers).status_code == status
+
+
+MISFIT = """
+import asyncio, httpx
+import specctl_sglang.cpu_serve
+from specctl_sglang import register
+register.missing_seams = lambda: ["sglang.x.y(): y not found"]
+register.register()
+from sglang.srt.entrypoints.http_server import app
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+try:
+    SpeculativeAlgorithm.from_string("SPECCTL_SUFFIX")
+except ValueError as error:
+    print(error)
+async def ask():
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        answer = await client.get("/specctl/v1/capabilities")
+        print(answer.status_code, answer.json()["message"])
+asyncio.run(ask())
+"""
+
+
+def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
+    environment = {**os.environ, **KEEP_BYTECODE}
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", MISFIT], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
+    assert "503 specctl does not fit this SGLang and registers nothing: sglang.x.y()" in done.stdout
+
+
+def test_a_wrong_option_ends_the_start_and_is_named():
+    code = "import specctl_sglang.cpu_serve as serve; serve.main()"
+    environment = {**os.environ, **KEEP_BYTECODE, "SPECCTL_SGLANG_OPTIONS": '{"candidate": [1]}'}
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", code], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode != 0
+    assert "did you mean 'candidates'" in done.stderr

@@ -1,0 +1,155 @@
+"""What a scheduler's batches become: lookups before, counters after, in any order of launch and result."""
+
+from types import SimpleNamespace
+
+import pytest
+from specctl_sglang.control import steering
+from specctl_sglang.control.steering import Steering
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import TablePut, TableRow
+
+CAPABILITIES = Capabilities(
+    contract_version=1, engine="sglang", engine_version="0", plugin_version="0", boot_id="b", model="m",
+    method="specctl_suffix", controllable=True, num_speculative_tokens_legal=(0, 1, 2, 4), tree_topk_max=4,
+    decode_batch_max=8, context_max_tokens=4096, decode_batch_buckets=(1, 2, 8), rows_max=8, lease_max_s=60.0,
+    has_shadow_acceptance=False,
+)  # fmt: skip
+
+
+class Engine:
+    """A scheduler without SGLang, on a clock of its own."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 10.0
+        monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
+        view = SimpleNamespace(running=lambda: 2, waiting=lambda: 1, kv_cache_used_ratio=lambda: 0.25)
+        self.steering = Steering(CAPABILITIES, view, None)
+        self.requests = [self.request(i) for i in range(2)]
+
+    @staticmethod
+    def request(number):
+        return SimpleNamespace(
+            rid=str(number),
+            origin_input_ids=[1] * 10,
+            output_ids=[2],
+            lora_id=None,
+            extra_key=None,
+            finished_len=None,
+            sampling_params=SimpleNamespace(custom_params={"specctl_kind": "code"}),
+        )
+
+    def launch(self, drafted, requests=None, is_decode=True):
+        requests = self.requests if requests is None else requests
+        mode = SimpleNamespace(is_decode=lambda: is_decode)
+        batch = SimpleNamespace(forward_mode=mode, reqs=requests, extend_num_tokens=7)
+        self.steering.before_run(batch)
+        if is_decode:
+            self.steering.current.drafted = list(drafted)
+        result = SimpleNamespace(num_correct_drafts_per_req_cpu=None, of=list(requests))
+        self.steering.after_run(result)
+        return result
+
+    def finish(self, result, accepted, after_s=1.0, emitted=None):
+        self.now_s += after_s
+        self.steering.before_result(result)
+        result.num_correct_drafts_per_req_cpu = accepted
+        for request, number in zip(result.of, emitted or [n + 1 for n in accepted], strict=True):
+            request.output_ids = request.output_ids + [3] * number
+        self.steering.after_result(result)
+
+    def put(self, tokens, topk=1):
+        row = TableRow(decode_batch_from=1, num_speculative_tokens=tokens, tree_topk=topk)
+        version = self.steering.table.version
+        self.steering.table.put(
+            TablePut(base_version=version, rows=(row,), fallback_num_speculative_tokens=0, owner="t")
+        )
+
+    def cells(self):
+        return {cell.num_speculative_tokens: cell for cell in self.steering.telemetry().cells}
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    return Engine(monkeypatch)
+
+
+def test_a_step_is_counted_by_what_it_drafted_and_what_was_accepted(engine):
+    engine.finish(engine.launch([4, 2]), [3, 0])
+    (cell,) = engine.cells().values()
+    assert (cell.decode_batch_from, cell.num_speculative_tokens, cell.steps) == (2, 4, 1)
+    assert (cell.request_steps, cell.emitted_tokens, cell.verified_tokens) == (2, 5, 8)
+    assert cell.drafted_at == (2, 2, 1, 1)
+    assert cell.accepted_at == (1, 1, 1, 0)
+    assert cell.context_tokens == 22
+    assert cell.step_s == 1.0
+
+
+def test_a_request_that_ends_inside_its_draft_emits_less(engine):
+    engine.requests[1].finished_len = 3
+    engine.finish(engine.launch([4, 4]), [4, 4])
+    assert engine.cells()[4].emitted_tokens == 7
+
+
+def test_under_the_overlap_scheduler_results_come_a_launch_later(engine):
+    first = engine.launch([4, 4])
+    engine.put(2)
+    second = engine.launch([2, 2])
+    engine.finish(first, [4, 4])
+    engine.put(0)
+    third = engine.launch([0, 0])
+    engine.finish(second, [1, 1], after_s=0.5)
+    engine.finish(third, [0, 0], after_s=0.25)
+    cells = engine.cells()
+    assert {number: cell.step_s for number, cell in cells.items()} == {4: 1.0, 2: 0.5, 0: 0.25}
+    assert [cells[number].emitted_tokens for number in (4, 2, 0)] == [10, 4, 2]
+    telemetry = engine.steering.telemetry()
+    assert (telemetry.num_speculative_tokens, telemetry.decoding, telemetry.waiting) == (0, 2, 1)
+
+
+def test_a_step_of_prompts_takes_time_and_counts_nowhere(engine):
+    new = [engine.request(7)]
+    prompts = engine.launch([], new, is_decode=False)
+    engine.now_s += 3.0
+    engine.steering.before_result(prompts)
+    engine.steering.after_result(prompts)
+    engine.finish(engine.launch([4, 4]), [0, 0], after_s=0.5)
+    assert engine.cells()[4].step_s == 0.5
+    assert hasattr(new[0], "specctl_class")
+
+
+def test_requests_are_counted_by_the_kind_that_they_name(engine):
+    engine.finish(engine.launch([4, 4]), [1, 2])
+    classes = {one.kind: one for one in engine.steering.telemetry().classes}
+    assert classes["code"].request_steps == 2
+    assert classes["code"].accepted_at == (2, 1, 0, 0)
+
+
+def test_a_step_launched_for_a_request_that_had_ended_costs_and_emits_nothing(engine):
+    first = engine.launch([4, 4])
+    second = engine.launch([4, 4])
+    engine.finish(first, [4, 4])
+    engine.finish(second, [2, 3], emitted=[0, 4])
+    cell = engine.cells()[4]
+    assert (cell.request_steps, cell.emitted_tokens) == (4, 14)
+
+
+def test_filled_up_drafts_are_not_counted_as_ours(engine):
+    engine.finish(engine.launch([1, 0]), [2, 1])
+    assert engine.cells()[4].accepted_at == (1, 0, 0, 0)
+
+
+def test_the_table_tells_the_branches_too(engine):
+    engine.put(4, topk=3)
+    engine.launch([4, 4])
+    assert (engine.steering.current.num_speculative_tokens, engine.steering.current.branches) == (4, 3)
+
+
+def test_an_error_of_ours_ends_the_steering_and_not_the_engine(engine):
+    engine.steering.before_run(SimpleNamespace())
+    assert not engine.steering.is_active
+    result = SimpleNamespace(num_correct_drafts_per_req_cpu=[1])
+    engine.steering.after_run(result)
+    engine.steering.before_result(result)
+    engine.steering.after_result(result)
+    assert '"not_steered"' in engine.steering.handle("table", "")

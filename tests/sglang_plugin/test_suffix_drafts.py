@@ -1,0 +1,102 @@
+"""The host's proposer on requests as SGLang holds them."""
+
+from array import array
+from types import SimpleNamespace
+
+import pytest
+from specctl_sglang.proposers import suffix
+from specctl_sglang.proposers.suffix import SuffixDrafts
+
+from specctl.engine.options import SuffixOptions
+
+REPEATED = [5, 6, 7, 8, 9] * 6
+
+
+def request(rid, prompt, output=(), salt=None):
+    return SimpleNamespace(
+        rid=rid,
+        origin_input_ids=array("q", prompt),
+        output_ids=array("q", output),
+        lora_id=None,
+        extra_key=salt,
+    )
+
+
+@pytest.fixture
+def drafts(monkeypatch):
+    monkeypatch.setattr(suffix, "_RESTING_S", 0.0)
+    return SuffixDrafts(SuffixOptions(index_bytes=2**20), 2, 256, 4)
+
+
+def chain(drafts, one, wanted=4, not_yet=None):
+    tokens, parents, sizes = drafts.draft([one], not_yet, wanted, 1)
+    assert parents is None
+    return tokens[0, : sizes[0]].tolist()
+
+
+def test_a_chain_continues_the_requests_own_text(drafts):
+    assert chain(drafts, request("a", REPEATED)) == [5, 6, 7, 8]
+    assert chain(drafts, request("a", REPEATED, [5]), wanted=2) == [6, 7]
+
+
+def test_tokens_that_are_not_in_the_output_yet_count(drafts):
+    """The overlap scheduler: a step is drafted before the one before it is processed."""
+    one = request("a", REPEATED)
+    assert chain(drafts, one, not_yet=[[5, 6]]) == [7, 8, 9, 5]
+    one.output_ids.extend([5, 6])
+    assert chain(drafts, one, not_yet=[[7]]) == [8, 9, 5, 6]
+    one.output_ids.append(7)
+    assert chain(drafts, one) == [8, 9, 5, 6]
+
+
+def test_outputs_of_finished_requests_are_drafted_from(drafts):
+    one = request("a", [1, 2, 3], range(50, 80))
+    chain(drafts, one)
+    drafts.finish("a")
+    # Indexed in slices beside the steps.
+    for turn in range(4):
+        chain(drafts, request(f"b{turn}", [9, 9]))
+        drafts.finish(f"b{turn}")
+    assert chain(drafts, request("c", [4, 60, 61, 62]))[:1] == [63]
+    assert chain(drafts, request("d", [4, 60, 61, 62], salt="tenant")) == []
+
+
+def test_requests_that_left_untold_give_their_place_away(drafts):
+    for number in range(20):
+        assert chain(drafts, request(f"r{number}", REPEATED)) == [5, 6, 7, 8]
+
+
+def test_more_requests_than_places_go_without(drafts):
+    batch = [request(f"r{number}", REPEATED) for number in range(6)]
+    tokens, _, sizes = drafts.draft(batch, None, 3, 1)
+    assert sizes.tolist() == [3] * 4 + [0] * 2
+    assert tokens.shape[0] == 6
+    nodes, parents, sizes = drafts.draft(batch, None, 3, 2)
+    assert parents is not None
+    assert nodes.shape == parents.shape
+    assert sizes.tolist()[4:] == [0, 0]
+
+
+def test_a_tree_branches_where_the_text_did(drafts):
+    text = [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]
+    nodes, parents, sizes = drafts.draft([request("a", text)], None, 4, 2)
+    firsts = [nodes[0, i] for i in range(sizes[0]) if parents[0, i] == -1]
+    assert sorted(firsts) == [3, 5]
+    _, parents, sizes = drafts.draft([request("a", text)], None, 4, 1)
+    assert parents is None
+
+
+def test_near_the_end_of_the_context_drafts_are_shorter(drafts):
+    text = (REPEATED * 10)[:253]
+    assert len(chain(drafts, request("a", text))) == 2
+
+
+def test_the_shadow_follows_while_nothing_is_drafted(drafts):
+    one = request("a", REPEATED)
+    for token in (5, 6, 7, 8, 9, 5, 6, 7, 8, 9):
+        drafts.rest([one])
+        one.output_ids.append(token)
+    drafts.rest([one])
+    counts = drafts.shadow_counts()
+    assert counts.drafts >= 2
+    assert counts.accepted_at == counts.drafted_at
