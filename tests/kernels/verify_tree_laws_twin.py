@@ -19,7 +19,7 @@ from specctl_kernels.verify_tree import (
 )
 from specctl_kernels.verify_tree.reference import verify_tree_reference, walk_down, walk_up
 from support.quick_interpreter import quick_interpreter
-from support.tree_batches import shaped
+from support.tree_batches import shaped, tree_batch
 from support.tree_laws import SHAPES, emission_law, every_tree, random_models
 from support.verify_tests import LEAST_CHANCE, chi_square_chance
 
@@ -161,6 +161,17 @@ def test_each_position_has_the_targets_law(case: str, rule: str) -> None:
         assert int(counts.min()) == 3
     if case == "disjoint":
         assert int(counts.max()) == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("is_sampled", [False, True], ids=["given", "sampled"])
+def test_sixty_four_nodes_of_each_shape(is_sampled: bool, rule: str) -> None:
+    drafted = {"draft_dtype": torch.float32, "draft_columns": 80} if is_sampled else {}
+    given = tree_batch(4, 80, torch.float32, "top_p", width=64, full=True, seed=3, **drafted)
+    given["temperature"] = torch.tensor([0.8, 0.5, 1.0, 0.7])
+    given |= {"uniforms": torch.rand(len(given["positions"]), 2, dtype=torch.float64), "rule": rule}
+    want = verify_tree_reference(**given)
+    assert [one.tolist() for one in run(given)] == [one.tolist() for one in want]
 
 
 def test_links_give_the_parents() -> None:
