@@ -100,6 +100,42 @@ def test_candidates_are_gathered_for_the_row_that_is_searched(monkeypatch: pytes
         )
 
 
+CUT_BY = [(20, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1), (20, 0.9, 0.0), (0, 0.9, 0.1), (20, 0.9, 0.1)]
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), CUT_BY)
+@pytest.mark.parametrize(("entries", "is_short"), [(300, True), (700, False)])
+def test_few_entries_that_matter_are_held_against_each_other(
+    monkeypatch: pytest.MonkeyPatch, entries: int, is_short: bool, top_k: int, top_p: float, min_p: float
+) -> None:
+    """Where more of them than a short list holds are equal, it is left and the list is searched."""
+    torch.manual_seed(6)
+    logits = torch.full((1, 9001), float("-inf"))
+    columns = torch.randperm(9001)[:entries].sort().values
+    logits[0, columns] = torch.randn(entries).mul(8).round().div(4) if is_short else 1.5
+    made: list[tuple[torch.Tensor, ...]] = []
+    shorts = launch._shorts
+
+    def noted(*given: Any) -> tuple[torch.Tensor, ...]:
+        made.append(shorts(*given))
+        return made[-1]
+
+    monkeypatch.setattr(launch, "_shorts", noted)
+    given = two_rows_each(logits, [9000], temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
+    equals_reference(given)
+    [(_founds, values, ids, kept)] = made
+    law = distribution(logits[0], 0.7, top_k, top_p, min_p)
+    if not is_short:
+        assert float(kept[0, 0, 1]) == -1
+        return
+    threshold = float(logits[0][law > 0].min())
+    assert float(kept[0, 0, 0]) == threshold
+    weights = ((logits[0].double() - logits.max()) / 0.7).exp()
+    assert float(kept[0, 0, 1]) == pytest.approx(float(weights[law > 0].sum()), rel=1e-5)
+    is_kept = values[0, 0] >= threshold
+    assert ids[0, 0][is_kept].tolist() == law.nonzero().flatten().tolist()
+
+
 ROWS_P = torch.tensor(
     [[2.0, 1.0, 0.0, -1.0, 0.5, -0.5, 1.5], [0.0, 3.0, 1.0, 1.0, -2.0, 0.25, 1.0], [1.0, 1, 1, 1, 1, 1, 1]]
 )

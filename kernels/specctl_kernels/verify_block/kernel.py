@@ -109,10 +109,10 @@ def block_kernel(
             logits_ptr, logits_stride, columns, None, 0, 0, 0, None, best_ptr, mass_ptr, at_ptr, None, None,
             pieces, drafts_ptr, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
             seeds_ptr, positions_ptr, uniforms_ptr,
-            # Nothing is searched, so its columns and its cuts are not read.
-            searched_ptr, lists_ptr, searched_ptr, lists_ptr,
+            # No row was searched before, so what a search would have left is not read.
+            searched_ptr, lists_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
             tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,
-            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 1, LIST, MOST_PASSES,
+            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 1, LIST, 16, MOST_PASSES,
         )  # fmt: skip
     else:
         row = tl.arange(0, ROWS)

@@ -6,11 +6,10 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.judge import has_cuts, judged, options_of, rows_of, surely_kept
+from specctl_kernels.verify_rejection.search import LEVELS, bound_of, level_of
 from specctl_kernels.verify_rejection.stats import scale_of
 
 __all__ = ["candidates_kernel", "searched_kernel"]
-
-_LEVELS = tl.constexpr(5)
 
 
 @triton.jit
@@ -64,17 +63,19 @@ def searched_kernel(
 
 @triton.jit
 def candidates_kernel(
-    logits_ptr, logits_stride, columns, starts_ptr, temperature_ptr,
-    best_ptr,  # float32[N, pieces]
+    logits_ptr, logits_stride, columns, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
+    best_ptr, mass_ptr,  # float32[N, pieces]
     pieces,
     searched_ptr,  # int32[R, 2]
     values_ptr,  # float32[R, 2, LIST]
     ids_ptr,  # int32[R, 2, LIST]
     cuts_ptr,  # float32[R, 2, pieces]
+    founds_ptr,  # int32[R, 2, LEVELS, pieces]
     PIECE: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
 ):  # fmt: skip
     """Program (searched row and piece): the piece's entries from its cut on, in their order, -inf behind. The
-    cut is the lowest of some levels from which they fit its segment; +inf where they do not from any."""
+    cut is the lowest of some levels from which they fit its segment; +inf where they do not from any. Of each
+    level, how many there are."""
     which = tl.program_id(0) // pieces
     piece = tl.program_id(0) % pieces
     row = tl.load(searched_ptr + which)
@@ -90,21 +91,21 @@ def candidates_kernel(
         value = tl.load(
             logits_ptr + at * logits_stride + column, mask=column < columns, other=float("-inf")
         ).to(tl.float32)
+        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
+        bound = bound_of(top, scale, columns, top_k, top_p, min_p)
         cut = top * 0.0 + float("inf")
-        for level in tl.static_range(_LEVELS):
-            # 3, 6, 10 and 15 bits under the largest, and all that is finite.
-            pivot = top - (3.0 + level * (2.5 + 0.5 * level)) / scale
-            if level == _LEVELS - 1:
-                pivot = tl.minimum(top, -3.4028234663852886e38)
-            pivot = tl.maximum(pivot, -3.4028234663852886e38)
+        listed = piece * 0
+        for level in tl.static_range(LEVELS):
+            pivot = level_of(level, top, scale, bound)
             found = tl.sum((value >= pivot).to(tl.int32), axis=0)
             cut = tl.where(found <= SEGMENT, pivot, cut)
+            listed = tl.where(found <= SEGMENT, found, listed)
+            tl.store(founds_ptr + (which.to(tl.int64) * LEVELS + level) * pieces + piece, found)
         is_in = value >= cut
         place = tl.cumsum(is_in.to(tl.int32), axis=0) - 1
-        found = tl.sum(is_in.to(tl.int32), axis=0)
         begin = which.to(tl.int64) * LIST + piece * SEGMENT
         behind = tl.arange(0, SEGMENT)
         tl.store(values_ptr + begin + place, value, mask=is_in)
         tl.store(ids_ptr + begin + place, column.to(tl.int32), mask=is_in)
-        tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= found)
+        tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= listed)
         tl.store(cuts_ptr + which.to(tl.int64) * pieces + piece, cut)

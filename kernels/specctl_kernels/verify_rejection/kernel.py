@@ -34,45 +34,53 @@ def first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
 
 @triton.jit
 def _stop_within_cuts(
-    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr, lists_ptr, cuts_ptr, pieces,
-    top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth, top_k, top_p, min_p,
+    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr, lists_ptr, cuts_ptr, kept_ptr,
+    pieces, top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth, top_k, top_p, min_p,
     ROWS: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """(row where the request stops, its threshold, its kept mass, the list that has its kept entries or -1):
-    from the first draft on that is not surely kept, rows are searched until one's draft is not."""
+    """(row where the request stops, its threshold, its kept mass, what has its kept entries: 0 or 1, a list,
+    2 or 3, a short one, or -1, the row): from the first draft on that is not surely kept, one row after the
+    other is cut until one's draft is not kept."""
     stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
     threshold = scale * 0.0 + float("-inf")
     kept = of_row(total, row, stop)
     second = tl.load(searched_ptr + 1)
     listed = stop * 0 - 1
-    is_tried = stop * 0
+    tried = stop * 0  # of a row: 0 nothing, 1 its short list, 2 its list too
     is_open = stop * 0 + 1
     while is_open != 0:
         is_open = is_open * 0
         listed = stop * 0 - 1
         if (stop < rows) & (of_row(is_bad, row, stop) == 0):
             here = tl.where(stop == second, 1, 0)
-            is_listed = tl.where((stop == tl.load(searched_ptr)) | (stop == second), 1 - is_tried, 0)
-            index = tl.arange(0, PADDED)
-            cut = tl.load(
-                cuts_ptr + here * pieces + index,
-                mask=index < tl.where(is_listed != 0, pieces, 0),
-                other=float("-inf"),
-            )
-            threshold, kept, is_right = kept_set(
-                logits_ptr + (start + stop).to(tl.int64) * logits_stride, columns, lists_ptr + here * LIST,
-                tl.where(is_listed != 0, pieces * SEGMENT, -1), tl.max(cut, axis=0),
-                of_row(top, row, stop), scale, of_row(total, row, stop), top_k, top_p, min_p,
-                LIST, MOST_PASSES,
-            )  # fmt: skip
-            listed = tl.where(is_listed != 0, here, -1)
-            is_tried = is_tried * 0
+            tried = tl.where((stop == tl.load(searched_ptr)) | (stop == second), tried, 2)
+            is_right = stop * 0
+            if tried == 0:
+                listed = here + 2
+                threshold = tl.load(kept_ptr + here * 2)
+                kept = tl.load(kept_ptr + here * 2 + 1)
+                is_right = tl.where(kept >= 0, 1, is_right)
+            else:
+                is_listed = tried == 1
+                listed = tl.where(is_listed, here, -1)
+                index = tl.arange(0, PADDED)
+                cut = tl.load(
+                    cuts_ptr + here * pieces + index,
+                    mask=index < tl.where(is_listed, pieces, 0),
+                    other=float("-inf"),
+                )
+                threshold, kept, is_right = kept_set(
+                    logits_ptr + (start + stop).to(tl.int64) * logits_stride, columns,
+                    lists_ptr + here * LIST, tl.where(is_listed, pieces * SEGMENT, -1), tl.max(cut, axis=0),
+                    of_row(top, row, stop), scale, of_row(total, row, stop), top_k, top_p, min_p,
+                    LIST, MOST_PASSES,
+                )  # fmt: skip
             if is_right == 0:
-                # The list was not enough: the row is read.
-                is_tried += 1
+                tried += 1
                 is_open += 1
             else:
+                tried = tried * 0
                 is_taken = is_candidate & (value >= threshold) & (price * kept.to(tl.float64) < worth)
                 if of_row(is_taken.to(tl.int32), row, stop) != 0:
                     is_accepted = is_accepted | (row == stop).to(tl.int32)
@@ -104,6 +112,9 @@ def verify_kernel(
     lists_ptr,  # float32[R, 2, LIST] or None
     ids_ptr,  # int32[R, 2, LIST] or None
     cuts_ptr,  # float32[R, 2, pieces] or None
+    short_ptr,  # float32[R, 2, SHORT] or None
+    short_ids_ptr,  # int32[R, 2, SHORT] or None
+    kept_ptr,  # float32[R, 2, 2] or None
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
@@ -111,7 +122,7 @@ def verify_kernel(
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr,
+    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
@@ -149,9 +160,9 @@ def verify_kernel(
                 is_accepted = is_accepted & surely_kept(weight, total, top_k, top_p, min_p, columns)
                 stop, threshold, kept, listed = _stop_within_cuts(
                     logits_ptr, logits_stride, columns, start, rows, row, searched_ptr + req * 2,
-                    lists_ptr + req.to(tl.int64) * 2 * LIST, cuts_ptr + req.to(tl.int64) * 2 * pieces, pieces,
-                    top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth,
-                    top_k, top_p, min_p, ROWS, PADDED, SEGMENT, LIST, MOST_PASSES,
+                    lists_ptr + req.to(tl.int64) * 2 * LIST, cuts_ptr + req.to(tl.int64) * 2 * pieces,
+                    kept_ptr + req * 4, pieces, top, total, scale, is_bad, is_accepted, is_candidate, value,
+                    price, worth, top_k, top_p, min_p, ROWS, PADDED, SEGMENT, LIST, MOST_PASSES,
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
@@ -171,8 +182,15 @@ def verify_kernel(
             least = tl.where(has_draft_row != 0, kept * ROUNDING, 0.0)
             stop_top, stop_draft_top = of_row(top, row, stop), of_row(draft_top, row, stop)
             uniform = of_row(sample, row, stop)
-            if IS_LIMITED:  # noqa: SIM102 - decided when it is compiled
-                if listed >= 0:
+            if IS_LIMITED:
+                if listed >= 2:
+                    list_at = (req.to(tl.int64) * 2 + listed - 2) * SHORT
+                    token = sample_list(
+                        short_ptr + list_at, short_ids_ptr + list_at, SHORT, stop_top, scale, threshold,
+                        uniform, without, draft_row_ptr, given_columns, stop_draft_top, factor, least,
+                        HAS_DRAFTS, SHORT,
+                    )  # fmt: skip
+                elif listed >= 0:
                     list_at = (req.to(tl.int64) * 2 + listed) * LIST
                     token = sample_list(
                         lists_ptr + list_at, ids_ptr + list_at, pieces * SEGMENT, stop_top, scale, threshold,

@@ -10,6 +10,7 @@ import triton
 from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
+from specctl_kernels.verify_rejection.search import LEVELS, search_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
 __all__ = [
@@ -28,6 +29,8 @@ LIST = 2048
 """Entries of a row that may be kept while its threshold is looked for, at least; two rows of a request."""
 _SEGMENT = 128
 """Of them, those of a piece, at least."""
+_SHORT = 512
+"""Entries of a row that are each held against all; where more matter, its threshold is searched for."""
 _GATHERED = 128
 MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
@@ -85,7 +88,8 @@ def verify_rejection(
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
     ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts two lists of a
-    request, 8 bytes for each entry, of which there are 128 for each 4,096 columns: 32 to 128 KiB a request.
+    request, 8 bytes for each entry, of which there are 128 for each 4,096 columns, and 512 of them again
+    without gaps: 40 to 140 KiB a request.
     ValueError: another shape or dtype.
     """
     options = (temperature, top_k, top_p, min_p, seeds)
@@ -115,17 +119,19 @@ def verify_rejection(
     is_limited = not (top_k is None and top_p is None and min_p is None)
     segment = max(_SEGMENT, LIST // layout["PADDED"])
     lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
+    shorts = _shorts(logits, requests, pieces) if is_limited else (None,) * 4
+    sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
     if is_limited:
+        cut = (columns, starts, temperature, top_k, top_p, min_p, *partials[:2], pieces, *lists)
         searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4)
         candidates_kernel[(requests * 2 * pieces,)](
-            logits, logits.stride(0), columns, starts, temperature, partials[0], pieces, *lists,
-            PIECE=piece, PADDED=layout["PADDED"], SEGMENT=segment, LIST=layout["PADDED"] * segment,
-            num_warps=8,
-        )  # fmt: skip
+            logits, logits.stride(0), *cut, shorts[0], PIECE=piece, **sizes, num_warps=16
+        )
+        search_kernel[(requests * 2,)](*cut, *shorts, **sizes, SHORT=_SHORT, num_warps=4)
     verify_kernel[(requests,)](
-        *rows, *lists, tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
-        NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, **layout, PIECE=piece, SEGMENT=segment,
-        LIST=layout["PADDED"] * segment, MOST_PASSES=MOST_PASSES,
+        *rows, *lists, *shorts[1:], tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
+        NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece, **sizes,
+        SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
         num_warps=4 if draft_logits is None and not is_limited else 16,
     )  # fmt: skip
     return tokens, counts
@@ -149,6 +155,17 @@ def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> tuple
         logits.new_empty((requests, 2, most), dtype=torch.float32),
         logits.new_empty((requests, 2, most), dtype=torch.int32),
         logits.new_empty((requests, 2, pieces), dtype=torch.float32),
+    )
+
+
+def _shorts(logits: torch.Tensor, requests: int, pieces: int) -> tuple[torch.Tensor, ...]:
+    """By searched row: how many entries a piece has from each level on; the values and columns of those that
+    matter, without gaps; its threshold and kept mass."""
+    return (
+        logits.new_empty((requests, 2, LEVELS.value, pieces), dtype=torch.int32),
+        logits.new_empty((requests, 2, _SHORT), dtype=torch.float32),
+        logits.new_empty((requests, 2, _SHORT), dtype=torch.int32),
+        logits.new_empty((requests, 2, 2), dtype=torch.float32),
     )
 
 
