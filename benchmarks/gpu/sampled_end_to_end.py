@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.engine_arm import counters
-from benchmarks.gpu.verify_sampled import device_provenance
 from benchmarks.gpu.wide import rolling_sets
 from benchmarks.provenance import summary
 
@@ -119,8 +119,6 @@ def main() -> None:
     arguments = parser.parse_args()
     # The worker is told by a function, which travels between vLLM's own processes.
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
-    # This process has asked for the GPU already, and CUDA does not outlive a fork.
-    os.environ["VLLM_WORKER_MULTIPROCESSING_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import LLM
 

@@ -29,8 +29,9 @@ import triton
 import triton.language as tl
 from specctl_kernels.verify_rejection.reference import verify_rejection_reference
 
+from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import summary
 
 ROWS = (512, 1024, 2048, 256, 8)
 VOCABULARIES = (151_936, 128_256, 32_000, 262_144)
@@ -173,6 +174,7 @@ def _sampler(case: Case, mode: dict[str, Any]) -> Any:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.sample.states import SamplingStates
+    from vllm.v1.worker.gpu.sample.thinking_budget import ThinkingBudgetState
 
     if not IS_GPU:
         from vllm.v1.worker.gpu import buffer_utils
@@ -182,9 +184,8 @@ def _sampler(case: Case, mode: dict[str, Any]) -> Any:
     sampler.logprobs_mode, sampler.compute_nans, sampler.use_fp64_gumbel = "raw_logprobs", False, False
     sampler.return_sampling_mask, sampler.logits_processors = False, []
     sampler.sampling_states = SamplingStates(case.requests, case.vocabulary)
-    sampler.thinking_budget_state = SimpleNamespace(
-        apply=lambda *_: None, use_thinking_budget=np.zeros(case.requests, dtype=bool)
-    )
+    requests = SimpleNamespace(max_num_reqs=case.requests, device=DEVICE)
+    sampler.thinking_budget_state = ThinkingBudgetState(requests, None)
     sampler.needs_logits_processing = np.array(
         [
             sampler.sampling_states.add_request(slot, SamplingParams(seed=1000 + slot, **mode))
@@ -310,11 +311,6 @@ def main() -> None:
     arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if any("refused" in one for one in found["figures"].values()):
         raise SystemExit("a case was refused: ours is wrong there")
-
-
-def device_provenance() -> dict[str, Any]:
-    name = torch.cuda.get_device_name() if IS_GPU else None
-    return provenance() | ({"device": name, "triton": triton.__version__} if name else {})
 
 
 if __name__ == "__main__":
