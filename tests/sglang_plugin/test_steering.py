@@ -23,7 +23,12 @@ class Engine:
     def __init__(self, monkeypatch):
         self.now_s = 10.0
         monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
-        view = SimpleNamespace(running=lambda: 2, waiting=lambda: 1, kv_cache_used_ratio=lambda: 0.25)
+        view = SimpleNamespace(
+            running=lambda: 2,
+            waiting=lambda: 1,
+            kv_cache_used_ratio=lambda: 0.25,
+            verified_batches=lambda: {"batches_verified_by_specctl": 3.0},
+        )
         self.steering = Steering(CAPABILITIES, view, None)
         self.requests = [self.request(i) for i in range(2)]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from specctl.engine.options import ControlOptions, SuffixOptions
 
-__all__ = ["OPTIONS_ENV", "Options", "options_from_env"]
+__all__ = ["OPTIONS_ENV", "VERIFY_BY_DEFAULT", "Options", "options_from_env"]
 
 OPTIONS_ENV = "SPECCTL_SGLANG_OPTIONS"
 """A JSON object. Set, it also asks for the routes and the table of stock algorithms."""
+VERIFY_BY_DEFAULT: Literal["engine", "specctl"] = "engine"
+"""Whose kernels verify where ``verify`` is not given. Ours have not been measured inside SGLang."""
 
 
 class Options(ControlOptions):
@@ -24,7 +26,14 @@ class Options(ControlOptions):
         description="numbers of drafted tokens that are prepared at start and that a table may name; without "
         "it every number on a CPU, a dozen up to the full one on a GPU, where each takes graphs of its own",
     )
+    verify: Literal["engine", "specctl"] | None = Field(
+        default=None,
+        description="on an NVIDIA GPU: whose kernels verify drafts; without it SGLang's own",
+    )
     suffix: SuffixOptions = SuffixOptions()
+
+    def verifies_itself(self) -> bool:
+        return (self.verify or VERIFY_BY_DEFAULT) == "specctl"
 
 
 def options_from_env() -> Options | None:

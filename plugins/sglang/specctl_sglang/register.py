@@ -11,7 +11,7 @@ import multiprocessing
 import os
 
 from specctl_sglang.compat.canary import missing_seams
-from specctl_sglang.options import Options, options_from_env
+from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
 
 __all__ = ["register"]
 
@@ -23,6 +23,7 @@ def register() -> None:
     """Called by SGLang once in each process. Ends a server whose options are wrong."""
     try:
         options = options_from_env()
+        _refuse_verify_without_gpu(options)
     except ValueError as error:
         raise SystemExit(f"specctl: {error}") from None
     missing = [] if os.environ.get(_CHECKED_ENV) else missing_seams()
@@ -60,6 +61,18 @@ def _tell(reason: str) -> None:
         logger.exception("specctl: there are no routes under /specctl/v1/ to tell it by")
 
 
+def _refuse_verify_without_gpu(options: Options | None) -> None:
+    if options is None or options.verify != "specctl":
+        return
+    from specctl_sglang.compat.machine import has_nvidia_gpu
+
+    if not has_nvidia_gpu():
+        raise ValueError(
+            f"{OPTIONS_ENV}: verify: specctl needs an NVIDIA GPU, and there is none: its kernels are "
+            "Triton's, which do not run on a CPU; expected engine, or nothing"
+        )
+
+
 def _register_in_engine(options: Options | None) -> None:
     from specctl_sglang.compat import algorithms, cpu_stand_ins, scheduler
 
@@ -67,3 +80,18 @@ def _register_in_engine(options: Options | None) -> None:
     if options is not None:
         algorithms.steer_stock()
     cpu_stand_ins.attend_to_trees()
+    if options is not None and options.verifies_itself():
+        _install_verification()
+
+
+def _install_verification() -> None:
+    from specctl_sglang.compat.machine import has_nvidia_gpu
+
+    if not has_nvidia_gpu():
+        return
+    try:
+        from specctl_sglang.compat import verification
+
+        verification.install()
+    except Exception:
+        logger.exception("specctl: SGLang verifies, our kernels cannot be loaded")

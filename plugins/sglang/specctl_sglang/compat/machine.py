@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import torch
 
-__all__ = ["Machine", "machine_of"]
+__all__ = ["Machine", "has_nvidia_gpu", "machine_of"]
 
 
 class Machine(TypedDict):
@@ -21,6 +21,10 @@ class Machine(TypedDict):
     max_num_batched_tokens: int | None
     kv_cache_tokens: int | None
     kv_block_tokens: int | None
+
+
+def has_nvidia_gpu() -> bool:
+    return torch.version.cuda is not None and torch.cuda.is_available()
 
 
 def machine_of(scheduler: Any) -> Machine:

@@ -129,9 +129,68 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_PARALLEL, "GroupCoordinator.broadcast_object", ("self", "obj", "src")),
 )
 
+_VERIFICATION: tuple[Seam, ...] = (
+    Seam(
+        "sglang.srt.speculative.eagle_utils",
+        "eagle_sample",
+        ("verify_input", "batch", "logits_output", "grammar_mask", "uno_target_max_top_k"),
+    ),
+    Seam(_SPEC_UTILS, "SIMULATE_ACC_LEN"),
+    Seam("sglang.srt.layers.dp_attention", "is_dp_attention_enabled", ()),
+    Seam("sglang.srt.utils.async_probe", "sanitize_nan_logits", ("logits", "msg")),
+    Seam(_PARALLEL, "GroupCoordinator.broadcast", ("self", "input_", "src")),
+    Seam("sglang.srt.managers.schedule_batch", "ScheduleBatch.return_logprob"),
+    Seam("sglang.srt.managers.schedule_batch", "ScheduleBatch.sampling_info"),
+    *(
+        Seam(_INFO, f"NgramVerifyInput.{name}")
+        for name in (
+            "draft_token",
+            "draft_token_num",
+            "positions",
+            "retrieve_next_token",
+            "retrieve_next_sibling",
+            "max_tree_depth",
+        )
+    ),
+    *(
+        Seam("sglang.srt.speculative.eagle_info", f"EagleVerifyInput.{name}")
+        for name in (
+            "draft_token",
+            "draft_token_num",
+            "positions",
+            "retrieve_next_token",
+            "retrieve_next_sibling",
+            "max_tree_depth",
+            "draft_probs",
+        )
+    ),
+    *(
+        Seam("sglang.srt.sampling.sampling_batch_info", f"SamplingBatchInfo.{name}")
+        for name in (
+            "temperatures",
+            "top_ks",
+            "top_ps",
+            "min_ps",
+            "is_all_greedy",
+            "is_any_greedy",
+            "need_top_k_sampling",
+            "need_top_p_sampling",
+            "need_min_p_sampling",
+            "sampling_seed",
+            "grammar_mask",
+            "penalizer_orchestrator",
+            "acc_additive_penalties",
+            "acc_scaling_penalties",
+            "logit_bias",
+            "has_custom_logit_processor",
+            "return_sampling_masks",
+        )
+    ),
+)
+
 _CPU: tuple[Seam, ...] = (
     Seam(_NATIVE, "TorchNativeAttnBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
 )
 
-RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_CPU)
+RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_VERIFICATION, *_CPU)

@@ -21,6 +21,7 @@ from specctl import __version__
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
+from specctl_sglang.compat import verified_batches
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.control.steering import Steering
@@ -139,6 +140,9 @@ class _View:
         free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
         total = scheduler.max_total_num_tokens
         return min(max(1.0 - free / total, 0.0), 1.0) if total else 0.0
+
+    def verified_batches(self) -> dict[str, float]:
+        return verified_batches.snapshot()
 
 
 def _support(scheduler: Any) -> MethodSupport:

@@ -39,6 +39,10 @@ class SchedulerView(Protocol):
 
     def kv_cache_used_ratio(self) -> float: ...
 
+    def verified_batches(self) -> dict[str, float]:
+        """By whom batches of drafts were verified, and why not by us."""
+        ...
+
 
 class Proposer(Protocol):
     """What a worker tells of its own; the telemetry asks for it."""
@@ -192,7 +196,7 @@ class Steering:
             shadow=None if proposer is None else proposer.shadow_counts(),
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
-            proposer={} if proposer is None else proposer.stats(),
+            proposer=self._view.verified_batches() | ({} if proposer is None else proposer.stats()),
         )
 
 

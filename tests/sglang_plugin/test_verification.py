@@ -1,0 +1,191 @@
+"""Which batches specctl's verify kernels take from SGLang, and what becomes of those that they do not."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("triton")
+import torch
+from specctl_sglang import register
+from specctl_sglang.compat import machine, verification, verified_batches
+from specctl_sglang.compat.verification import EngineSettings, why_engine
+from specctl_sglang.options import OPTIONS_ENV, VERIFY_BY_DEFAULT, Options
+from support.sglang_batches import NgramVerifyInput, batch_of, sampling_of
+
+SETTINGS = EngineSettings(
+    is_simulated=False,
+    has_dp_attention=False,
+    has_sampled_drafts=False,
+    accept_thresholds=(1.0, 1.0),
+    full_rows=4,
+)
+GREEDY, SAMPLED = {"top_k": [1, 1]}, {"temperature": [0.8, 1.2]}
+DRAFTS = NgramVerifyInput(draft_token_num=4)
+
+
+def why(options, *, drafts=DRAFTS, grammar=None, uno=None, settings=SETTINGS, batch=None, **sampling):
+    info = sampling_of(2, **options)
+    for name, value in sampling.items():
+        setattr(info, name, value)
+    made = batch_of(info)
+    for name, value in (batch or {}).items():
+        setattr(made, name, value)
+    return why_engine(drafts, made, grammar, uno, settings)
+
+
+def settings(**changed):
+    return EngineSettings(**{name: getattr(SETTINGS, name) for name in SETTINGS.__slots__} | changed)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(verified_batches, "_counts", {})
+    monkeypatch.setattr(verification, "_has_failed", False)
+    monkeypatch.setattr(verification, "_is_compiled", False)
+    monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
+    monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        GREEDY,
+        SAMPLED,
+        {"top_k": [1, 5], "top_p": [0.9, 0.8]},
+        {"min_p": [0.1, 0.0]},
+        {"min_p": [0.1, 0.0], "top_p": [1.0, 0.9]},
+        {"min_p": [0.1, 0.0], "top_k": [4, 4]},
+    ],
+    ids=["greedy", "sampled", "mixed", "min_p", "min_p beside top_p", "min_p and top_k"],
+)
+def test_batches_of_ours(options):
+    assert why(options) is None
+
+
+class EagleVerifyInput(SimpleNamespace):
+    pass
+
+
+@pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("reason", "given"),
+    [
+        ("unknown_drafts", {"drafts": SimpleNamespace()}),
+        ("simulated_acceptance", {"settings": settings(is_simulated=True)}),
+        ("dp_attention", {"settings": settings(has_dp_attention=True)}),
+        ("sampled_drafts", {"settings": settings(has_sampled_drafts=True)}),
+        ("sampled_drafts", {"drafts": EagleVerifyInput(draft_probs=torch.ones(1))}),
+        ("uno", {"uno": 8}),
+        ("grammar", {"grammar": object()}),
+        ("grammar", {"grammar_mask": object()}),
+        ("logprobs", {"batch": {"return_logprob": True}}),
+        ("penalties", {"acc_additive_penalties": torch.zeros(2, 3)}),
+        ("penalties", {"acc_scaling_penalties": torch.zeros(2, 3)}),
+        ("penalties", {"penalizer_orchestrator": SimpleNamespace(is_required=True)}),
+        ("logit_bias", {"logit_bias": torch.zeros(2, 3)}),
+        ("logit_processor", {"has_custom_logit_processor": True}),
+        ("sampling_mask", {"return_sampling_masks": [False, True]}),
+    ],
+)
+def test_what_ours_do_not_cover_is_sglangs(reason, given, options):
+    assert why(options, **given) == reason
+
+
+def test_a_head_that_gives_its_top_tokens_is_ours():
+    assert why(SAMPLED, drafts=EagleVerifyInput(draft_probs=None)) is None
+
+
+def test_lossy_thresholds_are_sglangs_where_they_matter():
+    lossy = settings(accept_thresholds=(1.0, 0.9))
+    assert why(SAMPLED, settings=lossy) == "accept_thresholds"
+    assert why(GREEDY, settings=lossy) is None
+
+
+def test_an_order_of_cuts_that_is_not_ours():
+    assert why({"min_p": [0.1, 0.0], "top_p": [0.9, 1.0]}) == "min_p_with_top_p"
+
+
+def call(monkeypatch, options, *, found=None, **changed):
+    """(answer, what SGLang's function was called with)."""
+    called = []
+
+    def original(*given):
+        called.append(given)
+        return "engine"
+
+    def verified(drafts, sampling, logits):
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(verification, "verified", verified)
+    batch = batch_of(sampling_of(2, **options))
+    for name, value in changed.items():
+        setattr(batch, name, value)
+    output = SimpleNamespace(next_token_logits=torch.zeros(8, 3))
+    return verification._sampled_by_ours(original, DRAFTS, batch, output), called
+
+
+FOUND = (torch.arange(8), torch.tensor([2, 0]), torch.zeros(2, 4))
+
+
+def test_the_first_ranks_samples_are_everyones(monkeypatch):
+    sent = []
+    monkeypatch.setattr(verification, "_broadcast", lambda *results: sent.append(results))
+    answer, called = call(monkeypatch, SAMPLED, found=FOUND)
+    assert called == []
+    wanted = (FOUND[0], FOUND[2], FOUND[1])  # the order in which SGLang sends its own
+    assert all(one is other for one, other in zip(sent[0], wanted, strict=True))
+    assert answer[0] is FOUND[0]
+    assert answer[1].tolist() == [3, 1]
+    assert answer[2] is FOUND[2]
+    call(monkeypatch, GREEDY, found=FOUND)
+    assert len(sent) == 1, "greedy results are the same on every rank"
+    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+
+
+def test_what_is_sglangs_goes_to_it_as_it_came(monkeypatch):
+    answer, called = call(monkeypatch, GREEDY, return_logprob=True)
+    assert answer == "engine"
+    assert called[0][0] is DRAFTS
+    assert called[0][3:] == (None, None)
+    assert verified_batches.snapshot() == {"batches_verified_by_engine_logprobs": 1.0}
+
+
+def test_an_idle_batch_is_not_counted(monkeypatch):
+    answer, _ = call(monkeypatch, GREEDY, forward_mode=SimpleNamespace(is_idle=lambda: True))
+    assert answer == "engine"
+    assert verified_batches.snapshot() == {}
+
+
+def test_after_a_failure_sglang_verifies_and_the_log_says_it_once(monkeypatch, caplog):
+    for found in (RuntimeError("no such kernel"), FOUND):
+        answer, called = call(monkeypatch, SAMPLED, found=found)
+        assert (answer, len(called)) == ("engine", 1)
+    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert caplog.text.count("ours failed") == 1
+
+
+def test_one_kernel_for_a_few_numbers_of_rows():
+    assert [verification._padded(rows) for rows in (1, 2, 3, 9, 16)] == [2, 2, 4, 16, 16]
+
+
+def test_the_option():
+    assert VERIFY_BY_DEFAULT == "engine"
+    assert not Options().verifies_itself()
+    assert Options(verify="specctl").verifies_itself()
+    assert not Options(verify="engine").verifies_itself()
+
+
+def test_without_a_gpu_it_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setenv(OPTIONS_ENV, '{"verify": "specctl"}')
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
+    with pytest.raises(SystemExit, match="verify: specctl needs an NVIDIA GPU"):
+        register.register()
+
+
+def test_what_is_not_asked_for_is_not_refused(monkeypatch):
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
+    for options in (None, Options(), Options(verify="engine")):
+        register._refuse_verify_without_gpu(options)
+    register._install_verification()
