@@ -56,6 +56,7 @@ def trees(
         retrieve_next_token=next_token,
         retrieve_next_sibling=next_sibling,
         max_tree_depth=rows if depth is None else depth,
+        tree_topk=-1,
     )
 
 
