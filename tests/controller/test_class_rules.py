@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from fakes.clock import ManualClock
 from fakes.engine import FakeEngine
-from specctl.observe.vllm import VllmObserver
 
 from specctl.actuate.http import HttpActuator
 from specctl.contract.classes import ClassLimit
@@ -21,6 +20,7 @@ from specctl.controller.audit import AuditLog
 from specctl.controller.loop import TargetLoop
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
+from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import parse_policy
 
 PLAIN = ClassLimit(kind="plain", max_num_speculative_tokens=0)
@@ -39,7 +39,7 @@ class Rig:
             async with HttpClient(self.engine.url, timeout_s=30.0) as client:
                 self.loop = TargetLoop(
                     self.engine.url,
-                    VllmObserver(client, self.clock),
+                    EngineObserver(client, self.clock),
                     HttpActuator(client),
                     self.source,
                     owner="me",
