@@ -294,7 +294,7 @@ def test_readers_see_whole_files_while_a_writer_replaces(tmp_path: Path) -> None
     for reader in readers:
         reader.start()
     mapped = load(path)
-    assert all(event.wait(20) for event in ready)
+    assert all(event.wait(60) for event in ready)
     deadline = time.monotonic() + 1.5
     saves = 0
     while time.monotonic() < deadline:
