@@ -6,10 +6,8 @@ error is logged once, the table stops being looked up, and every step drafts wha
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ from specctl.contract.classes import KIND_KEY, ClassKey
 from specctl.contract.table import uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
+from specctl.engine.never_fatal import never_fatal
 from specctl.engine.service import handle
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine.traffic_classes import RequestClasses, key_of
@@ -69,20 +68,7 @@ class OpenStep:
     is_guarded: bool = False
 
 
-def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(method)
-    def guarded(self: Steering, *args: Any) -> None:
-        if not self.is_active:
-            return
-        started_s = time.perf_counter()
-        try:
-            method(self, *args)
-            self.steering_s += time.perf_counter() - started_s
-        except Exception:
-            logger.exception("specctl stops steering this engine; it drafts what it was started with")
-            self.is_active = False
-
-    return guarded
+_never_fatal = never_fatal("specctl stops steering this engine; it drafts what it was started with")
 
 
 class Steering:

@@ -7,11 +7,10 @@ what it was started with.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, attrgetter, lt
 from typing import Any
@@ -24,6 +23,7 @@ from specctl.contract.classes import CLASS_LIMITS_MAX
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry
 from specctl.engine.live_table import LiveTable
+from specctl.engine.never_fatal import never_fatal
 from specctl.engine.service import handle
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl_vllm.compat.machine import machine_of
@@ -66,20 +66,7 @@ class _OpenStep:
     device_s: float | None = None
 
 
-def _never_fatal(method: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(method)
-    def guarded(self: Steering, *args: Any) -> None:
-        if not self.is_active:
-            return
-        started_s = time.perf_counter()
-        try:
-            method(self, *args)
-            self.steering_s += time.perf_counter() - started_s
-        except Exception:
-            logger.exception("specctl stops steering this engine; it goes on with its configured drafts")
-            self.is_active = False
-
-    return guarded
+_never_fatal = never_fatal("specctl stops steering this engine; it goes on with its configured drafts")
 
 
 def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow, ...]:
