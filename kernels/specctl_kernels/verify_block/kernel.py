@@ -87,7 +87,7 @@ def block_kernel(
     seeds_ptr,  # int64[R]
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
-    searched_ptr,  # int32[R, 2], -1, or None
+    searched_ptr,  # int32[R, SEARCHED], -1, or None
     lists_ptr,  # float32[2 R or more, LIST] or None
     tokens_ptr,  # int64[R, width]
     tokens_stride,

@@ -21,6 +21,7 @@ from specctl_kernels.verify_rejection.launch import (
     layout_of,
     partials_of,
 )
+from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import stats_kernel
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
@@ -119,8 +120,11 @@ def _weighed(
         num_warps=4,
     )  # fmt: skip
     if any(cut is not None for cut in cuts):
-        searched = logits.new_empty((requests, 2), dtype=torch.int32)
-        lists = (searched, logits.new_empty((max(rows, 2 * requests), LIST), dtype=torch.float32))
+        searched = logits.new_empty((requests, SEARCHED.value), dtype=torch.int32)
+        lists = (
+            searched,
+            logits.new_empty((max(rows, SEARCHED.value * requests), LIST), dtype=torch.float32),
+        )
         cuts_kernel[(requests * width,)](
             *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], searched,
             threshold, kept, width, LIST=LIST, MOST_PASSES=MOST_PASSES, **padded, num_warps=16,
