@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.verify_rejection.judge import has_cuts, judged, options_of, rows_of, surely_kept
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, bound_of, level_of
 from specctl_kernels.verify_rejection.stats import scale_of
@@ -25,10 +26,11 @@ def searched_kernel(
     uniforms_ptr,
     searched_ptr,  # int32[R, SEARCHED]
     width,
-    ROWS: tl.constexpr, PADDED: tl.constexpr,
+    ROWS: tl.constexpr, PADDED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request: its first row whose draft is not surely kept, and, while the draft there
     is not surely rejected either, the next such row; -1 for none."""
+    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
@@ -84,10 +86,12 @@ def candidates_kernel(
     cuts_ptr,  # float32[R, SEARCHED, pieces]
     founds_ptr,  # int32[R, SEARCHED, LEVELS, pieces]
     PIECE: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (searched row and piece): the piece's entries from its cut on, in their order, -inf behind. The
     cut is the lowest of some levels from which they fit its segment; +inf where they do not from any. Of each
     level, how many there are."""
+    wait_for_previous(IS_EARLY)
     which = tl.program_id(0) // pieces
     piece = tl.program_id(0) % pieces
     row = tl.load(searched_ptr + which)
@@ -104,9 +108,9 @@ def candidates_kernel(
         best = tl.load(best_ptr + at * pieces + piece)
         column = piece * PIECE + tl.arange(0, PIECE)
         end = tl.where(best >= bound, columns, 0)  # where nothing matters, nothing is read
-        value = tl.load(
-            logits_ptr + at * logits_stride + column, mask=column < end, other=float("-inf")
-        ).to(tl.float32)
+        value = tl.load(logits_ptr + at * logits_stride + column, mask=column < end, other=float("-inf")).to(
+            tl.float32
+        )
         of_levels, of_last = _founds(value, top, scale, bound)
         cut = top * 0.0 + float("inf")
         listed = piece * 0

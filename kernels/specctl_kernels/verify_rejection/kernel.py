@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.verify_rejection.judge import (
     has_cuts,
     judged,
@@ -125,11 +126,12 @@ def verify_kernel(
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr,
+    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
+    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
     temperature = tl.load(temperature_ptr + req)
     start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import triton
 
+from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
@@ -110,12 +111,13 @@ def verify_rejection(
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
-        PIECE=piece, num_warps=4,
+        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
         drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
     )  # fmt: skip
+    early = launched_early(logits.device)
     is_limited = not (top_k is None and top_p is None and min_p is None)
     segment = max(_SEGMENT, LIST // layout["PADDED"])
     lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
@@ -123,16 +125,18 @@ def verify_rejection(
     sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
     if is_limited:
         cut = (columns, starts, temperature, top_k, top_p, min_p, *partials[:2], pieces, *lists)
-        searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4)
+        searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4, **early)
         candidates_kernel[(requests * SEARCHED.value * pieces,)](
-            logits, logits.stride(0), *cut, shorts[0], PIECE=piece, **sizes, num_warps=4
+            logits, logits.stride(0), *cut, shorts[0], PIECE=piece, **sizes, num_warps=4, **early
         )
-        search_kernel[(requests * SEARCHED.value,)](*cut, *shorts, **sizes, SHORT=_SHORT, num_warps=4)
+        search_kernel[(requests * SEARCHED.value,)](
+            *cut, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early
+        )
     verify_kernel[(requests,)](
         *rows, *lists, *shorts[1:], tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
         NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece, **sizes,
         SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
-        num_warps=8 if draft_logits is None else 16,
+        num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
 
@@ -142,7 +146,7 @@ def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
     requests = slots.shape[0]
     made = [None if one is None else slots.new_empty(requests, dtype=one.dtype) for one in options]
     gather_kernel[(triton.cdiv(requests, _GATHERED),)](
-        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4
+        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4, **followed_early(slots.device)
     )
     return tuple(made)
 
