@@ -208,7 +208,7 @@ def standing(
         environment = (
             {} if setting.options is None else {"SPECCTL_SGLANG_OPTIONS": json.dumps(setting.options)}
         )
-        log = logs / f"{name.replace(' ', '-').replace(',', '')}.log"
+        log = logs / f"{name}.log"
         parts = machine.command(setting, port)
         try:
             server = stack.enter_context(started(parts, port, log, environment, timeout_s))
@@ -222,8 +222,15 @@ def standing(
         print(f"{name}: stands after {time.monotonic() - began_s:.0f} s, {arm.captures()} graphs", flush=True)
         return arm
 
-    with ExitStack() as stack, ThreadPoolExecutor(max(len(settings), 1)) as pool:
-        yield [arm for arm in pool.map(start, settings) if arm is not None]
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(max(len(settings), 1)) as pool:
+            arms = [arm for arm in pool.map(start, settings) if arm is not None]
+        try:
+            yield arms
+        finally:
+            # SGLang takes seconds to end: all at the same time.
+            for arm in arms:
+                arm.server.process.terminate()
 
 
 def on_a_cpu(setting: Setting) -> Setting:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import Arm
-from benchmarks.gpu.sglang_settings import BARS
+from benchmarks.gpu.sglang_settings import BARS, OFF_FEW
 from benchmarks.gpu.wide import gate, ratios, repeated
 from benchmarks.provenance import summary
 
@@ -22,7 +22,6 @@ _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
 _TREE_PROMPTS = 16
-_OFF_FOR_HEADS = "off, few places"
 _Figures = dict[str, Any]
 _Sets = Mapping[int, Sequence[Sequence[list[int]]]]
 
@@ -61,7 +60,7 @@ def peagle(
 ) -> _Figures:
     """Prompts may occur again: a head has no memory."""
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True)
-    figures = compared(arms, sets, tokens, _OFF_FOR_HEADS)
+    figures = compared(arms, sets, tokens, OFF_FEW)
     names = [arm.name for arm in arms if "peagle" in arm.name]
     return figures | told_against(figures["arms"], "eagle3", names, BARS["peagle"])
 
@@ -71,24 +70,21 @@ def tree(
 ) -> _Figures:
     """Requests one after another; the trees of a width against its longest chain."""
     sets = {batches[0]: [prompts[:2], prompts[2 : 2 + _TREE_PROMPTS]]}
-    figures = compared(arms, sets, tokens, _OFF_FOR_HEADS)
+    figures = compared(arms, sets, tokens, OFF_FEW)
     steps: dict[str, dict[str, float]] = {}
     for name, row in figures["arms"].items():
         for one in row.values():
-            if " of " in name and one["tokens a step"] is not None:
-                width = name.split(" of ")[1].split(",")[0]
-                steps.setdefault(width, {})[name] = one["tokens a step"]
+            if name.startswith(("chain-", "tree-")) and one["tokens a step"] is not None:
+                steps.setdefault(name.split("-")[1], {})[name] = one["tokens a step"]
     against = {}
     for width, by_name in steps.items():
-        chain = by_name.get(f"chain of {width}")
+        chain = by_name.get(f"chain-{width}")
         trees = {name: value for name, value in by_name.items() if name.startswith("tree")}
         if chain and trees:
             best = max(trees, key=lambda name: trees[name])
             ratio = round(trees[best] / chain, 4)
             against[width] = {"best": best, "tree / chain": ratio, "reached": ratio > BARS["tree"]}
-            print(
-                f"tokens a step: {best} / chain of {width}: {ratio}, to be over {BARS['tree']:g}", flush=True
-            )
+            print(f"tokens a step: {best} / chain-{width}: {ratio}, to be over {BARS['tree']:g}", flush=True)
     return figures | {"tokens a step": steps, "trees against chains": against}
 
 

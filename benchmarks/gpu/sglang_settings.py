@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.gpu.sglang_arms import Setting
 
-__all__ = ["BARS", "DEFAULTS", "chosen"]
+__all__ = ["BARS", "DEFAULTS", "OFF_FEW", "SETTINGS", "chosen"]
 
 BARS = {"copying": 1.3, "off": 0.98, "peagle": 1.05, "tree": 1.0}
 OURS = "specctl_suffix"
@@ -52,30 +52,32 @@ _PEAGLE = Setting(
     ),
     places=8,
 )
+OFF_FEW = "off-few"
 SETTINGS: dict[str, Setting] = {
     "off": Setting(),
-    "off, fa3": Setting(("--attention-backend", "fa3")),
+    "off-fa3": Setting(("--attention-backend", "fa3")),
     "ngram": _ngram("--speculative-num-draft-tokens", str(_DRAFTS + 1)),
-    "ngram, 12 draft tokens": _ngram(),
+    "ngram-12": _ngram(),
     OURS: _suffix(),
-    "specctl_suffix, own kernels": _suffix(64, verify="specctl"),
-    "off, few places": Setting(places=8),
+    "specctl_suffix-own-kernels": _suffix(64, verify="specctl"),
+    OFF_FEW: Setting(places=8),
     "eagle3": _eagle3(5, 1, 6, 8),
     "specctl_peagle": _PEAGLE,
-    "chain of 16": _eagle3(15, 1, 16, 1),
-    "tree of 16, 4 branches, 6 deep": _eagle3(6, 4, 16, 1),
-    "tree of 16, 2 branches, 8 deep": _eagle3(8, 2, 16, 1),
-    "chain of 32": _eagle3(31, 1, 32, 1),
-    "tree of 32, 4 branches, 8 deep": _eagle3(8, 4, 32, 1),
-    "tree of 32, 2 branches, 12 deep": _eagle3(12, 2, 32, 1),
+    # Name, verify width, branches x depth.
+    "chain-16": _eagle3(15, 1, 16, 1),
+    "tree-16-4x6": _eagle3(6, 4, 16, 1),
+    "tree-16-2x8": _eagle3(8, 2, 16, 1),
+    "chain-32": _eagle3(31, 1, 32, 1),
+    "tree-32-4x8": _eagle3(8, 4, 32, 1),
+    "tree-32-2x12": _eagle3(12, 2, 32, 1),
 }
 _SHARED_ARMS = ("off", "ngram", OURS)
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "copying": _SHARED_ARMS,
     "off": _SHARED_ARMS,
     "table": _SHARED_ARMS,
-    "tree": ("off, few places", *(name for name in SETTINGS if " of " in name)),
-    "peagle": ("off, few places", "eagle3", "specctl_peagle"),
+    "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
+    "peagle": (OFF_FEW, "eagle3", "specctl_peagle"),
 }
 
 
