@@ -5,9 +5,9 @@
 No server: batches by their attributes, with random trees as SPECCTL_SUFFIX drafts them, through the whole
 function as the worker calls it. Both arms get the same logits and take turns.
 Gate, first: greedy results are equal entry for entry, and sampled ones keep as many drafts (within 5 standard
-errors over many calls). Where that fails there is no ratio. Sampled batches of 256 rows and
-more are to be 5 times as fast. The file is written after each line. ``--quick``: tiny shapes, any device (on a CPU
-greedy only, with TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
+errors over many calls). Where that fails there is no ratio. Sampled batches of 256 rows and more are to be 5
+times as fast. The file is written after each line. ``--quick``: tiny shapes, any device (on a CPU greedy
+only, with TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
 """
 
 from __future__ import annotations
