@@ -5,7 +5,8 @@
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
-# once. ARMS: other servers than the default ones of main, by name. QUICK=1 tries all of it but peagle and tree on the CPU, in the environment of PYTHON.
+# once. ARMS: other servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the
+# environment of PYTHON.
 set -u
 
 PYTHON=${PYTHON:-python3}
@@ -80,7 +81,7 @@ for name in $STAGES; do
       model=$WIDE/target
       if [ -n "$QUICK" ]; then model=$TARGET; fi
       # ARMS is a list of words.
-      compare main copying table off --model "$model" --prompts "$PROMPTS" ${ARMS:+--arms $ARMS}
+      compare main copying table off drafts --model "$model" --prompts "$PROMPTS" ${ARMS:+--arms $ARMS}
       ;;
     peagle)
       widened "$TARGET" target

@@ -1,6 +1,6 @@
 """SGLang servers on one GPU at the same time, taking turns: stock algorithms, ours and no speculation.
 
-    python -m benchmarks.gpu.sglang_compare copying table off --model WIDE --prompts FILE --folder OUT
+    python -m benchmarks.gpu.sglang_compare copying table off drafts --model WIDE --prompts FILE --folder OUT
     python -m benchmarks.gpu.sglang_compare peagle --model WIDE --eagle3 HEAD --peagle HEAD --prompts FILE ...
     python -m benchmarks.gpu.sglang_compare tree --model SMALL --eagle3 HEAD --prompts FILE --folder OUT
     python -m benchmarks.gpu.sglang_compare copying table off --quick --model SMALL --folder OUT
@@ -8,6 +8,7 @@
 copying: SPECCTL_SUFFIX, stock NGRAM and off on prompts none of which occurs twice.
 off: SPECCTL_SUFFIX with a table of 0 drafts against a server that never speculates.
 table: how soon a change of the table takes effect while requests run, and what it captures.
+drafts: each prepared number of drafts alone, to find out which table pays.
 tree: stock EAGLE3 with trees against chains of the same verify width, one request: tokens a step.
 peagle: SPECCTL_PEAGLE against stock EAGLE3.
 
@@ -32,12 +33,19 @@ from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, on_a_cpu, standing
 from benchmarks.gpu.sglang_parts import copying, off, peagle, tree
 from benchmarks.gpu.sglang_settings import DEFAULTS, chosen
-from benchmarks.gpu.sglang_table import table
+from benchmarks.gpu.sglang_table import drafts, table
 
-_PARTS = {"copying": copying, "off": off, "table": table, "tree": tree, "peagle": peagle}
-_BATCHES = {"copying": [1, 16, 64], "off": [128, 256], "table": [16], "tree": [1], "peagle": [1, 8]}
-_TOKENS = {"copying": 256, "off": 192, "table": 256, "tree": 192, "peagle": 192}
-_QUICK_BATCHES = {"copying": [1, 2], "off": [2], "table": [2], "tree": [1], "peagle": [1]}
+_PARTS = {"copying": copying, "off": off, "table": table, "drafts": drafts, "tree": tree, "peagle": peagle}
+_BATCHES = {
+    "copying": [1, 16, 64],
+    "off": [128, 256],
+    "table": [16],
+    "drafts": [16, 64],
+    "tree": [1],
+    "peagle": [1, 8],
+}
+_TOKENS = {"copying": 256, "off": 192, "table": 256, "drafts": 256, "tree": 192, "peagle": 192}
+_QUICK_BATCHES = {"copying": [1, 2], "off": [2], "table": [2], "drafts": [2], "tree": [1], "peagle": [1]}
 _QUICK_TOKENS = 24
 
 
@@ -112,7 +120,7 @@ def main() -> int:
     settings = dict(chosen(names, given.arms_file))
     if given.quick:
         settings = {name: on_a_cpu(one) for name, one in settings.items()}
-    prompts = quick_prompts(64) if given.quick else json.loads(given.prompts.read_text(encoding="utf-8"))
+    prompts = quick_prompts(128) if given.quick else json.loads(given.prompts.read_text(encoding="utf-8"))
     with standing(settings, machine_of(given), given.folder / "logs", deadline) as arms:
         written = [part for part in given.parts if run_part(part, arms, prompts, given)]
     # Only now may this process ask for the GPU.

@@ -76,6 +76,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "copying": _SHARED_ARMS,
     "off": _SHARED_ARMS,
     "table": _SHARED_ARMS,
+    "drafts": _SHARED_ARMS,
     "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
     "peagle": (OFF_FEW, "eagle3", "specctl_peagle"),
 }

@@ -1,4 +1,4 @@
-"""Part ``table`` of benchmarks.gpu.sglang_compare: what a change of the table does to a server that works."""
+"""Parts ``table`` and ``drafts`` of benchmarks.gpu.sglang_compare: what the live table does to a server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import Arm
-from benchmarks.gpu.sglang_parts import speculates
+from benchmarks.gpu.sglang_parts import brief, row_of, speculates
 from benchmarks.provenance import summary
 
-__all__ = ["table"]
+__all__ = ["drafts", "table"]
 
 _CHANGES = (8, 0, 4, 2, 0, 8, 4, 0, 2, 8)
 _STEPS_BEHIND_MAX = 1
 """Launched when the table came and counted after it, as the scheduler overlaps."""
 _WAIT_S = 30.0
+_PROMPTS_OF_TABLE = 64
 
 
 def table(
@@ -39,6 +41,37 @@ def table(
         print(f"table, {arm.name}: {told}", flush=True)
     if not found:
         raise RuntimeError("no arm with a live table stands")
+    return {"arms": found}
+
+
+def drafts(
+    arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
+) -> dict[str, Any]:
+    """Each prepared number of drafts under a table of it alone, in turn: what to write into a table.
+
+    Each run has prompts of its own, from the last one on, so that these are not those of ``copying``.
+    Raises ValueError for too few prompts.
+    """
+    fresh = prompts[: len(prompts) - _PROMPTS_OF_TABLE]
+    found: dict[str, Any] = {}
+    for arm in (arm for arm in arms if arm.setting.rows):
+        legal = arm.get("capabilities")["num_speculative_tokens_legal"]
+        for batch in batches:
+            taken: dict[int, list[Any]] = {number: [] for number in legal}
+            for repeat in range(repeats + 1):
+                for number in in_turn(list(legal), repeat):
+                    if len(fresh) < batch:
+                        raise ValueError(f"{batch} prompts more were needed")
+                    arm.set_rows([(1, number)])
+                    taken[number].append(arm.run(fresh[-batch:], tokens))
+                    del fresh[-batch:]
+                    if arm.deadline.is_over() or taken[number][-1] is None:
+                        return {"arms": found, "left out": f"{arm.name} from {batch} at once on"}
+            for number, answers in taken.items():
+                row = row_of(answers, None)
+                found.setdefault(arm.name, {}).setdefault(str(batch), {})[str(number)] = row
+                print(f"{batch} at once, {arm.name}, {number} drafts: {brief(row)}", flush=True)
+        arm.set_rows(arm.setting.rows)
     return {"arms": found}
 
 

@@ -10,7 +10,7 @@ from benchmarks.gpu import entry_points, graph_captures
 from benchmarks.gpu.sglang_arms import Deadline, Machine, Setting, standing, table_rows
 from benchmarks.gpu.sglang_parts import compared, copying, off, row_of, sets_of, tree
 from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
-from benchmarks.gpu.sglang_table import table
+from benchmarks.gpu.sglang_table import drafts, table
 
 
 def answer(outputs, seconds=1.0, steps=None, accepted=None):
@@ -192,6 +192,16 @@ def test_steps_behind_a_change_of_the_table_are_counted(late, is_soon):
     assert found["within one step"] is is_soon
     assert found["captures by changes"] == 0
     assert found["outputs"] == found["outputs as off"] > 0
+
+
+def test_every_prepared_number_is_measured_on_prompts_of_its_own():
+    arm = SteeredArm("specctl_suffix")
+    found = drafts([arm], [[i] for i in range(200)], [4], 2, 5)
+    assert set(found["arms"]["specctl_suffix"]["4"]) == {"0", "2", "4", "8"}
+    used = [ids[0] for prompts, _ in arm.asked for ids in prompts]
+    assert len(set(used)) == len(used) == 48
+    with pytest.raises(ValueError, match="16 prompts more were needed"):
+        drafts([arm], [[i] for i in range(100)], [16], 2, 5)
 
 
 def test_a_server_that_does_not_start_is_told_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
