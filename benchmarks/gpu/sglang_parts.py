@@ -85,6 +85,8 @@ def tree(
             ratio = round(trees[best] / chain, 4)
             against[width] = {"best": best, "tree / chain": ratio, "reached": ratio > BARS["tree"]}
             print(f"tokens a step: {best} / chain-{width}: {ratio}, to be over {BARS['tree']:g}", flush=True)
+    if not against:
+        print("tree: no width has both a tree and a chain", flush=True)
     return figures | {"tokens a step": steps, "trees against chains": against}
 
 
@@ -184,6 +186,8 @@ def told_against(
 ) -> _Figures:
     """Ratios to ``base`` and whether the bar is reached; an arm whose gate fails gets none, and does not."""
     against = ratios(rows, base)
+    if not rows.get(base) or not any(rows.get(name) for name in names):
+        print(f"nothing to tell against {base}: it or ours was not measured", flush=True)
     reached: dict[str, dict[str, bool]] = {}
     for name in names:
         for batch in rows.get(name, {}):
