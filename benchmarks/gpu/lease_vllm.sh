@@ -49,7 +49,7 @@ serve() {
 
 healthy() {
   for _ in $(seq 240); do
-    curl -sf "http://127.0.0.1:$1/health" > /dev/null && return 0
+    "$PYTHON" -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$1/health')" 2> /dev/null && return 0
     sleep 1
   done
   tail -n 30 "$RESULTS/$2.log"
@@ -63,6 +63,9 @@ for name in "$@"; do
       stage quiet 60 "$PYTHON" -m benchmarks.gpu.quiet_tail apply "$WIDE/target" --row "$ROW"
       ;;
     phases)
+      # Where an installation would have put it.
+      command=$(dirname "$("$PYTHON" -c 'import sys; print(sys.executable)')")/specctl
+      [ -e "$command" ] || { printf '#!/bin/sh\nexec "%s" -m specctl.cli.main "$@"\n' "$PYTHON" > "$command"; chmod +x "$command"; }
       # A profile is of the model by the name that it is served under.
       sed 's/model: llama-8b/model: model/' "$PROFILE" > "$RESULTS/profile.yaml"
       serve "$GPU" 8101 server --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
