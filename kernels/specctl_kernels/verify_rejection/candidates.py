@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import has_cuts, judged, options_of, rows_of, surely_kept
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, bound_of, level_of
 from specctl_kernels.verify_rejection.stats import scale_of
@@ -31,6 +31,7 @@ def searched_kernel(
     """One program for each request: its first row whose draft is not surely kept, and, while the draft there
     is not surely rejected either, the next such row; -1 for none."""
     wait_for_previous(IS_EARLY)
+    let_next_begin(IS_EARLY)
     req = tl.program_id(0)
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
@@ -128,3 +129,4 @@ def candidates_kernel(
             tl.store(ids_ptr + begin + place, column.to(tl.int32), mask=is_in)
         tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= listed)
         tl.store(cuts_ptr + which.to(tl.int64) * pieces + piece, cut)
+    let_next_begin(IS_EARLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import options_of
 from specctl_kernels.verify_rejection.stats import scale_of
 
@@ -121,6 +121,7 @@ def search_kernel(
     """One program for each searched row: of its list the entries that matter without gaps, in the order of
     their columns, -inf behind, and (threshold, kept mass); a mass of -1 where they do not tell it."""
     wait_for_previous(IS_EARLY)
+    let_next_begin(IS_EARLY)
     which = tl.program_id(0).to(tl.int64)
     row = tl.load(searched_ptr + which)
     if row >= 0:
