@@ -21,7 +21,7 @@ __all__ = ["candidates_kernel", "searched_kernel"]
 
 _BITS = tl.constexpr(15)
 _MASK = tl.constexpr(2**15 - 1)
-"""More than a piece has columns; four such numbers are one int64."""
+"""More than a piece has columns; two such numbers are one int32."""
 
 
 @triton.jit
@@ -81,14 +81,18 @@ def searched_kernel(
 
 
 @triton.jit
-def _founds(value, top, scale, bound):
-    """How many entries of a piece reach each level: ``_BITS`` of an int64 for each but the last, and the
-    last. Two sums over the piece: each is a wait of all threads."""
-    of_levels = tl.zeros(value.shape, tl.int64)
-    for level in tl.static_range(LEVELS - 1):
-        one = tl.full((), 1, tl.int64) << (level * _BITS)
-        of_levels += tl.where(value >= level_of(level, top, scale, bound), one, 0)
-    return tl.sum(of_levels, axis=0), tl.sum((value >= bound).to(tl.int32), axis=0)
+def _part(row_ptr, first, end, PART: tl.constexpr):
+    """(column, entry) of a part of a piece, -inf from ``end`` on."""
+    column = first + tl.arange(0, PART)
+    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _two_founds(value, lower, upper):
+    """How many entries reach each of two values, in one sum: each sum is a wait of all threads."""
+    reached = tl.where(value >= lower, 1, 0) + tl.where(value >= upper, _MASK + 1, 0)
+    found = tl.sum(reached, axis=0)
+    return found & _MASK, found >> _BITS
 
 
 @triton.jit
@@ -102,7 +106,8 @@ def candidates_kernel(
     ids_ptr,  # int32[R, SEARCHED, LIST]
     cuts_ptr,  # float32[R, SEARCHED, pieces]
     founds_ptr,  # int32[R, SEARCHED, LEVELS, pieces]
-    PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr, IS_EARLY: tl.constexpr,
+    PIECE: tl.constexpr, PART: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (searched row and piece): the piece's entries from its cut on, in their order, -inf behind. The
     cut is the lowest of some levels from which they fit its segment; +inf where they do not from any. Of each
@@ -117,26 +122,31 @@ def candidates_kernel(
     if row >= 0:
         at = (start + row).to(tl.int64)
         best = tl.load(best_ptr + at * pieces + piece)
-        column = piece * PIECE + tl.arange(0, PIECE)
+        row_ptr = logits_ptr + at * logits_stride
+        first = piece * PIECE
         end = tl.where(best >= bound, columns, 0)  # where nothing matters, nothing is read
-        value = tl.load(logits_ptr + at * logits_stride + column, mask=column < end, other=float("-inf")).to(
-            tl.float32
-        )
-        of_levels, of_last = _founds(value, top, scale, bound)
+        _columns, entries = _part(row_ptr, first, end, PIECE)
         cut = top * 0.0 + float("inf")
         listed = piece * 0
-        for level in tl.static_range(LEVELS):
-            found = ((of_levels >> (level * _BITS)) & _MASK).to(tl.int32) if level < LEVELS - 1 else of_last
-            cut = tl.where(found <= SEGMENT, level_of(level, top, scale, bound), cut)
-            listed = tl.where(found <= SEGMENT, found, listed)
-            tl.store(founds_ptr + (which.to(tl.int64) * LEVELS + level) * pieces + piece, found)
+        founds_ptr += which.to(tl.int64) * LEVELS * pieces + piece
+        for pair in tl.static_range(LEVELS // 2):
+            values = level_of(2 * pair, top, scale, bound), level_of(2 * pair + 1, top, scale, bound)
+            founds = _two_founds(entries, values[0], values[1])
+            for of_pair in tl.static_range(2):
+                cut = tl.where(founds[of_pair] <= SEGMENT, values[of_pair], cut)
+                listed = tl.where(founds[of_pair] <= SEGMENT, founds[of_pair], listed)
+                tl.store(founds_ptr + (2 * pair + of_pair) * pieces, founds[of_pair])
         begin = which.to(tl.int64) * LIST + piece * SEGMENT
         behind = tl.arange(0, SEGMENT)
         if listed > 0:
-            is_in = value >= cut
-            place = tl.cumsum(is_in.to(tl.int32), axis=0) - 1
-            tl.store(values_ptr + begin + place, value, mask=is_in)
-            tl.store(ids_ptr + begin + place, column.to(tl.int32), mask=is_in)
+            written = begin
+            for offset in tl.range(0, PIECE, PART):
+                column, value = _part(row_ptr, first + offset, end, PART)
+                is_in = value >= cut
+                place = tl.cumsum(is_in.to(tl.int32), axis=0) - 1
+                tl.store(values_ptr + written + place, value, mask=is_in)
+                tl.store(ids_ptr + written + place, column.to(tl.int32), mask=is_in)
+                written += tl.sum(is_in.to(tl.int32), axis=0)
         tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= listed)
         tl.store(cuts_ptr + which.to(tl.int64) * pieces + piece, cut)
     let_next_begin(IS_EARLY)

@@ -32,6 +32,9 @@ _SEGMENT = 128
 """Of them, those of a piece, at least."""
 _SHORT = 512
 """Entries of a row that are each held against all; where more matter, its threshold is searched for."""
+_PART = 512
+"""Columns of a piece that a program lists at a time: with all of them there would be two programs on a
+multiprocessor, for want of registers."""
 _GATHERED = 128
 MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
@@ -129,7 +132,7 @@ def verify_rejection(
         searched_kernel[(requests,)](*rows, lists[0], told, width, **layout, num_warps=4, **early)
         candidates_kernel[(requests * SEARCHED.value * pieces,)](
             logits, logits.stride(0), columns, starts, partials[0], *found, shorts[0], PIECE=piece,
-            SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
+            PART=min(_PART, piece), SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
         )  # fmt: skip
         search_kernel[(requests * SEARCHED.value,)](
             columns, top_k, top_p, min_p, *found, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early

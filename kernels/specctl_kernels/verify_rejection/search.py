@@ -10,7 +10,7 @@ from specctl_kernels.verify_rejection.judge import options_of
 
 __all__ = ["LEVELS", "SEARCHED", "TOLD", "bound_of", "level_of", "ranked_cut", "search_kernel"]
 
-LEVELS = tl.constexpr(5)
+LEVELS = tl.constexpr(6)
 SEARCHED = tl.constexpr(3)
 """Rows of a request whose cuts are looked for by many programs at once. Where it needs more, its own program
 looks, which takes it ten times as long as all the others."""
@@ -39,7 +39,7 @@ def bound_of(top, scale, columns, top_k, top_p, min_p):
 
 @triton.jit
 def level_of(level, top, scale, bound):
-    """The value of a level: 3, 6, 10 and 15 bits under the largest, and all that matters."""
+    """The value of a level: 3, 6, 10, 15 and 21 bits under the largest, and all that matters."""
     value = tl.maximum(top - (3.0 + level * (2.5 + 0.5 * level)) / scale, bound)
     return tl.where(level == LEVELS - 1, bound, value)
 
