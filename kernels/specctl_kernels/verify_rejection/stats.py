@@ -46,12 +46,13 @@ def scale_of(temperature):
 def _piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     """(column, entry) of a piece, -inf behind the row's end."""
     column = piece * PIECE + tl.arange(0, PIECE)
-    return column, tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    return column, tl.load(row_ptr + column, mask=column < columns, other=float("-inf"))
 
 
 @triton.jit
 def _mass_of(value, scale):
     """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
+    value = value.to(tl.float32)
     best = tl.max(value, axis=0)
     # Of +inf, inf - inf is NaN too: the sum tells of both, and no entry is asked by itself.
     against = tl.where(best > float("-inf"), best, 0.0)
@@ -60,6 +61,7 @@ def _mass_of(value, scale):
 
 @triton.jit
 def _first_best_of(column, value, end):
+    value = value.to(tl.float32)
     value = tl.where(value == value, value, float("-inf"))
     best = tl.max(value, axis=0)
     return best, tl.min(tl.where(value == best, column, end), axis=0)
