@@ -257,6 +257,11 @@ _CPU: tuple[Seam, ...] = (
     Seam(_NATIVE, "TorchNativeAttnBackend.forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
     Seam(_CONTEXT, "attention_backends", ()),
+    Seam(_OVERLAP, "FutureMap._resolve_spec_extras", ("self", "batch")),
+    *(
+        Seam(_OVERLAP, f"FutureMap.{name}")
+        for name in ("need_topk", "topk_p_buf", "topk_index_buf", "hidden_states_buf", "output_tokens_buf")
+    ),
     Seam(
         "sglang.srt.speculative.draft_utils",
         "DraftBackendFactory._create_backend",
