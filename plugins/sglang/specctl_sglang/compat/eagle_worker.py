@@ -21,7 +21,15 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
-from specctl_sglang.compat.eagle_states import OFF, EagleStates, Setting, as_drafter, narrow_drafts, setting_of, whole
+from specctl_sglang.compat.eagle_states import (
+    OFF,
+    EagleStates,
+    Setting,
+    as_drafter,
+    narrow_drafts,
+    setting_of,
+    whole,
+)
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import checked_candidates, checked_topks, default_candidates, drafts_of
