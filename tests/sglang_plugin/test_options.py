@@ -114,9 +114,8 @@ def test_what_an_algorithm_can_be_told():
     assert "nothing is drafted" in ours.warnings("cpu")[0]
     stock = method_support("DFLASH", 4, None, why_as_stock="its worker is one of its kind")
     assert stock.legal == (3,)
-    assert "DFLASH runs as stock: its worker is one of its kind; steered" in (
-        stock.why_not_controllable or ""
-    )
+    why = stock.why_not_controllable or ""
+    assert "DFLASH runs as stock: its worker is one of its kind; steered" in why
 
 
 def test_the_page_tells_every_option():

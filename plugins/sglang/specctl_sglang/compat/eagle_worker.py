@@ -100,7 +100,10 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
     ) -> GenerationBatchResult:
         more = (on_publish, grammar_barrier, pp_proxy_tensors)
-        if self._states is None or not batch.forward_mode.is_decode() or batch.is_extend_in_batch:
+        assert self._states is not None
+        if not batch.forward_mode.is_decode() or batch.is_extend_in_batch:
+            # Graphs of prompts were captured with the start's attention backends.
+            self._states.activate(self.at_start)
             return super().forward_batch_generation(batch, *more)
         setting = self._agreed(batch)
         self._states.activate(setting)
@@ -170,8 +173,11 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
             self._stub_skipped_draft_extend(batch, result)
             return
-        with as_drafter(self._draft_worker):
-            self._draft_worker._draft_extend_for_decode(batch, result)
+        drafter = self._draft_worker
+        if drafter.plan_stream is not None:
+            drafter.plan_stream.wait_stream(torch.get_device_module(self.device).current_stream())
+        with as_drafter(drafter):
+            drafter._draft_extend_for_decode(batch, result)
 
 
 class SteeredStandalone(SteeredEagle, StandaloneWorkerV2):

@@ -172,6 +172,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
             "draft_owns_attention",
             "draft_runner",
             "draft_tp_context",
+            "plan_stream",
             "speculative_num_draft_tokens",
             "speculative_num_steps",
             "topk",
