@@ -22,7 +22,7 @@ __all__ = [
 
 SUFFIX = "SPECCTL_SUFFIX"
 """The name for ``--speculative-algorithm``."""
-STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 """SGLang's own algorithms that get a table where it is asked for."""
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
 

@@ -26,6 +26,8 @@ _PARALLEL = "sglang.srt.distributed.parallel_state"
 _EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 _STANDALONE = "sglang.srt.speculative.standalone_worker_v2"
 _BASE = "sglang.srt.speculative.base_spec_worker"
+_DFLASH = "sglang.srt.speculative.dflash_worker_v2"
+_DRAFT_COMMON = "sglang.srt.speculative.draft_worker_common"
 _MOE = "sglang.srt.layers.moe.utils"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager"
 _CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
@@ -146,6 +148,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
         ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
     ),
     Seam(_EAGLE, "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_BASE, "BaseSpecWorker"),
     Seam(_EAGLE, "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     *(
         Seam(_EAGLE, f"EAGLEWorkerV2.{name}")
@@ -192,6 +195,50 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
     Seam("sglang.srt.environ", "envs"),
     Seam(_MOE, "speculative_moe_backend_context", ()),
     Seam(_MOE, "speculative_moe_a2a_backend_context", ()),
+)
+
+# A DFLASH worker's states are what it makes for one length of a block.
+_DFLASH_WORKER: tuple[Seam, ...] = (
+    Seam(
+        _DFLASH,
+        "DFlashWorkerV2.forward_batch_generation",
+        ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
+    ),
+    Seam(_DFLASH, "DFlashWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._maybe_build_draft_sampler", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._make_next_draft_input_decode", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc", ("self",)),
+    *(
+        Seam(_DFLASH, f"DFlashWorkerV2.{name}")
+        for name in (
+            "_accept_bonus_buffer_cap",
+            "_accept_bonus_buffer_slot",
+            "_accept_len_buf",
+            "_block_pos_offsets",
+            "_bonus_id_bufs",
+            "_commit_lens_bufs",
+            "_draft_block_end_buf",
+            "_draft_block_ids_buf",
+            "_draft_block_positions_buf",
+            "_draft_block_spec_info",
+            "_draft_block_tokens_buf",
+            "_draft_sampler",
+            "_draft_seq_lens_cpu_buf",
+            "_draft_verify_out_cache_loc_buf",
+            "_new_seq_lens_bufs",
+            "_out_tokens_bufs",
+            "block_size",
+            "device",
+            "draft_model",
+            "draft_model_runner",
+            "speculative_num_draft_tokens",
+        )
+    ),
+    Seam("sglang.srt.models.dflash", "DFlashDraftModel.set_block_size", ("self", "block_size")),
+    Seam(_RUNNER, "ModelRunner.capture_tail_hooks"),
+    Seam(_DRAFT_COMMON, "build_block_pos_offsets", ()),
+    Seam(_DRAFT_COMMON, "make_draft_block_spec_info", ()),
+    Seam(_DRAFT_COMMON, "make_draft_sampler_capture_hook"),
 )
 
 _VERIFICATION: tuple[Seam, ...] = (
@@ -277,6 +324,7 @@ RELIED_ON: tuple[Seam, ...] = (
     *_IN_SCHEDULER,
     *_WORKER,
     *_EAGLE_WORKER,
+    *_DFLASH_WORKER,
     *_VERIFICATION,
     *_CPU,
 )
