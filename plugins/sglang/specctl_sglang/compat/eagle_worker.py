@@ -30,6 +30,10 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
         self._replaced_candidates = self._replace_adaptive_policy()
         narrow_drafts(self._draft_worker, self)
 
+    @property
+    def reads_hidden_states(self) -> bool:
+        return not (_skips_while_off() or self.speculative_algorithm.is_standalone())
+
     def _replace_adaptive_policy(self) -> tuple[int, ...]:
         """SGLang's own would change the state back behind every table; its candidates are taken over."""
         policy, self.adaptive_controller = self.adaptive_controller, None
@@ -52,7 +56,7 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
         return EagleDraftInput(bonus_tokens=tokens.to(torch.int32))
 
     def _follow(self, batch: Any, result: GenerationBatchResult) -> None:
-        if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
+        if _skips_while_off():
             self._stub_skipped_draft_extend(batch, result)
             return
         drafter = self._draft_worker
@@ -65,4 +69,7 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
 class SteeredStandalone(SteeredEagle, StandaloneWorkerV2):
     """A draft model with vocabulary head and embedding of its own."""
 
-    reads_hidden_states = False
+
+def _skips_while_off() -> bool:
+    """SGLang's own switch: the draft model reads nothing while nothing is drafted."""
+    return bool(envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get())

@@ -29,8 +29,10 @@ __all__ = ["SteeredByStates"]
 class SteeredByStates(Steered, BaseSpecWorker):
     """Goes before one of SGLang's workers among the bases of a class."""
 
-    reads_hidden_states = True
-    """Whether the draft model needs the target's, of a plain decode too."""
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether the draft model needs the target's, of a plain decode too."""
+        return True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
