@@ -53,7 +53,8 @@ class Base:
 
 
 @pytest.fixture
-def make(monkeypatch):
+def engine(monkeypatch):
+    """Ours, imported beside an SGLang of which only names are there."""
     for name in MODULES:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for name in OURS:
@@ -78,15 +79,18 @@ def make(monkeypatch):
     runtime = sys.modules["specctl_sglang.compat.runtime_states"]
     for name in OURS:
         monkeypatch.delitem(sys.modules, name)
+    return SimpleNamespace(module=module, states=runtime.RuntimeStates, context=context)
 
-    class States(runtime.RuntimeStates):
+
+def worker_class(engine):
+    class States(engine.states):
         def _build(self, key):
             if key in self.full_for:
                 raise torch.OutOfMemoryError("no room")
 
         full_for = ()
 
-    class Worker(module.SteeredByStates, Base):
+    class Worker(engine.module.SteeredByStates, Base):
         own, full_for = (), ()
 
         def _made_at_start(self):
@@ -103,10 +107,15 @@ def make(monkeypatch):
         def _follow(self, batch, result):
             self.ran.append(("follows", batch.seq_lens.tolist(), result.accept_lens.tolist()))
 
+    return Worker
+
+
+@pytest.fixture
+def make(engine, monkeypatch):
     def made(drafts=7, topk=1, has_graphs=True, options="{}", group=None, **more):
         monkeypatch.setenv("SPECCTL_SGLANG_OPTIONS", options)
-        context.group = group or SimpleNamespace(world_size=1)
-        worker = Worker(drafts, topk, has_graphs)
+        engine.context.group = group or SimpleNamespace(world_size=1)
+        worker = worker_class(engine)(drafts, topk, has_graphs)
         vars(worker).update(more)
         worker.init_cuda_graphs()
         return worker
