@@ -23,6 +23,12 @@ _IO = "sglang.srt.managers.io_struct"
 _INFO = "sglang.srt.speculative.ngram_info"
 _SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
 _PARALLEL = "sglang.srt.distributed.parallel_state"
+_EAGLE = "sglang.srt.speculative.eagle_worker_v2"
+_STANDALONE = "sglang.srt.speculative.standalone_worker_v2"
+_BASE = "sglang.srt.speculative.base_spec_worker"
+_DFLASH = "sglang.srt.speculative.dflash_worker_v2"
+_DRAFT_COMMON = "sglang.srt.speculative.draft_worker_common"
+_MOE = "sglang.srt.layers.moe.utils"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager"
 _CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
 
@@ -125,8 +131,115 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_CONTEXT, "get_context"),
     Seam(_CONTEXT, "get_parallel"),
     Seam(_CONTEXT, "get_spec"),
+    Seam(_CONTEXT, "get_disagg"),
+    Seam(_CONTEXT, "get_exec"),
+    Seam(_CONTEXT, "RuntimeContext.override", ("self", "source")),
+    Seam(_CONTEXT, "RuntimeContext.config_leaf", ("self", "name")),
     Seam(_PARALLEL, "GroupCoordinator.all_gather_object", ("self", "obj")),
     Seam(_PARALLEL, "GroupCoordinator.broadcast_object", ("self", "obj", "src")),
+)
+
+# An EAGLE worker's states are its own and its draft model's attributes, swapped as SGLang's adaptive policy
+# does; a plain decode is told as its verification would be, and its draft model catches up as after one.
+_EAGLE_WORKER: tuple[Seam, ...] = (
+    Seam(
+        _EAGLE,
+        "EAGLEWorkerV2.forward_batch_generation",
+        ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
+    ),
+    Seam(_EAGLE, "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_BASE, "BaseSpecWorker"),
+    Seam(_EAGLE, "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
+    *(
+        Seam(_EAGLE, f"EAGLEWorkerV2.{name}")
+        for name in (
+            "adaptive_controller",
+            "device",
+            "speculative_algorithm",
+            "speculative_num_draft_tokens",
+            "speculative_num_steps",
+            "topk",
+        )
+    ),
+    Seam(_EAGLE, "EagleDraftWorker.draft", ("self", "batch")),
+    Seam(_EAGLE, "EagleDraftWorker.init_attention_backend", ("self",)),
+    Seam(_EAGLE, "EagleDraftWorker._capture_cuda_graphs", ("self",)),
+    Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result")),
+    *(
+        Seam(_EAGLE, f"EagleDraftWorker.{name}")
+        for name in (
+            "cuda_graph_runner",
+            "cuda_graph_runner_for_draft_extend",
+            "draft_attn_backend",
+            "draft_extend_attn_backend",
+            "draft_owns_attention",
+            "draft_runner",
+            "draft_tp_context",
+            "plan_stream",
+            "speculative_num_draft_tokens",
+            "speculative_num_steps",
+            "topk",
+        )
+    ),
+    Seam("sglang.srt.mem_cache.allocation_sizing", "get_alloc_len_per_decode", ()),
+    Seam(_BASE, "EagleDraftWorkerBase._rebuild_topk1_chain_buffers", ("self",)),
+    Seam(_BASE, "EagleDraftWorkerBase._topk1_parents_prealloc"),
+    Seam(_BASE, "EagleDraftWorkerBase._topk1_score_indices_prealloc"),
+    Seam("sglang.srt.speculative.adaptive_runtime_state", "AdaptiveController.candidate_steps"),
+    Seam(_STANDALONE, "StandaloneWorkerV2"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.bonus_tokens"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.topk_p"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.topk_index"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.FULL"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.NULL"),
+    Seam("sglang.srt.managers.tp_worker", "TpModelWorker.forward_batch_generation", ("self", "batch")),
+    Seam("sglang.srt.environ", "envs"),
+    Seam(_MOE, "speculative_moe_backend_context", ()),
+    Seam(_MOE, "speculative_moe_a2a_backend_context", ()),
+)
+
+# A DFLASH worker's states are what it makes for one length of a block.
+_DFLASH_WORKER: tuple[Seam, ...] = (
+    Seam(
+        _DFLASH,
+        "DFlashWorkerV2.forward_batch_generation",
+        ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
+    ),
+    Seam(_DFLASH, "DFlashWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._maybe_build_draft_sampler", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._make_next_draft_input_decode", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc", ("self",)),
+    *(
+        Seam(_DFLASH, f"DFlashWorkerV2.{name}")
+        for name in (
+            "_accept_bonus_buffer_cap",
+            "_accept_bonus_buffer_slot",
+            "_accept_len_buf",
+            "_block_pos_offsets",
+            "_bonus_id_bufs",
+            "_commit_lens_bufs",
+            "_draft_block_end_buf",
+            "_draft_block_ids_buf",
+            "_draft_block_positions_buf",
+            "_draft_block_spec_info",
+            "_draft_block_tokens_buf",
+            "_draft_sampler",
+            "_draft_seq_lens_cpu_buf",
+            "_draft_verify_out_cache_loc_buf",
+            "_new_seq_lens_bufs",
+            "_out_tokens_bufs",
+            "block_size",
+            "device",
+            "draft_model",
+            "draft_model_runner",
+            "speculative_num_draft_tokens",
+        )
+    ),
+    Seam("sglang.srt.models.dflash", "DFlashDraftModel.set_block_size", ("self", "block_size")),
+    Seam(_RUNNER, "ModelRunner.capture_tail_hooks"),
+    Seam(_DRAFT_COMMON, "build_block_pos_offsets", ()),
+    Seam(_DRAFT_COMMON, "make_draft_block_spec_info", ()),
+    Seam(_DRAFT_COMMON, "make_draft_sampler_capture_hook"),
 )
 
 _VERIFICATION: tuple[Seam, ...] = (
@@ -190,7 +303,29 @@ _VERIFICATION: tuple[Seam, ...] = (
 
 _CPU: tuple[Seam, ...] = (
     Seam(_NATIVE, "TorchNativeAttnBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Seam(_NATIVE, "TorchNativeAttnBackend.forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
+    Seam(_CONTEXT, "attention_backends", ()),
+    Seam(_OVERLAP, "FutureMap._resolve_spec_extras", ("self", "batch")),
+    *(
+        Seam(_OVERLAP, f"FutureMap.{name}")
+        for name in ("need_topk", "topk_p_buf", "topk_index_buf", "hidden_states_buf", "output_tokens_buf")
+    ),
+    Seam(
+        "sglang.srt.speculative.draft_utils",
+        "DraftBackendFactory._create_backend",
+        ("self", "backend_name", "backend_map"),
+    ),
 )
 
-RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_VERIFICATION, *_CPU)
+RELIED_ON: tuple[Seam, ...] = (
+    *_START,
+    *_ROUTES,
+    *_REQUEST,
+    *_IN_SCHEDULER,
+    *_WORKER,
+    *_EAGLE_WORKER,
+    *_DFLASH_WORKER,
+    *_VERIFICATION,
+    *_CPU,
+)
