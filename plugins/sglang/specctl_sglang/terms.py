@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from specctl.draft.options import SHARED
 
 __all__ = [
+    "PEAGLE",
     "SUFFIX",
     "checked_candidates",
     "default_candidates",
@@ -18,7 +19,8 @@ __all__ = [
 ]
 
 SUFFIX = "SPECCTL_SUFFIX"
-"""The name for ``--speculative-algorithm``."""
+PEAGLE = "SPECCTL_PEAGLE"
+"""Names for ``--speculative-algorithm``."""
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
 
 

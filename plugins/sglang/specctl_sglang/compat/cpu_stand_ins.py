@@ -24,6 +24,8 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+_WIDTH_ONLY = 1
+"""Of SGLang's modes of a mask: what drafts see of each other, which is the one on a CPU."""
 _library: torch.library.Library | None = None
 """Definitions end with the object that made them."""
 
@@ -58,6 +60,29 @@ def attend_to_trees() -> None:
         _forward_extend,
         HookType.AROUND,
     )
+    HookRegistry.register(
+        "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend",
+        _draft_backend,
+        HookType.AROUND,
+    )
+
+
+def _draft_backend(
+    original: Any, factory: Any, backend_name: str, known: Any, *more: Any, **named: Any
+) -> Any:
+    """Reason: a draft model of several steps has no attention on torch_native, where SGLang says that EAGLE
+    is not supported."""
+    from sglang.srt.runtime_context import attention_backends
+
+    prefill, decode = attention_backends()
+    is_decode = backend_name == "decode_attention_backend"
+    wanted = factory.draft_attn_backend or (decode if is_decode else prefill)
+    if wanted != "torch_native":
+        return original(factory, backend_name, known, *more, **named)
+    from specctl_sglang.compat import cpu_draft_attention
+
+    made = cpu_draft_attention.for_steps if is_decode else cpu_draft_attention.for_extends
+    return made(factory)
 
 
 def _forward_extend(
@@ -211,6 +236,69 @@ def verify_tree_greedy_cpu(
         accept_token_num[i] = depth
 
 
+def fill_bonus_tokens_cpu(
+    accept_tokens: torch.Tensor, accept_lens: torch.Tensor, bonus_tokens: torch.Tensor, stride: int
+) -> None:
+    """The last emitted token of each request; accept_tokens has a row of ``stride`` for each."""
+    last = accept_lens.long() - 1 + stride * torch.arange(len(accept_lens))
+    bonus_tokens.copy_(accept_tokens.flatten()[last])
+
+
+def assign_draft_cache_locs_contiguous_cpu(
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    _pool_len: int,
+    topk: int,
+    num_steps: int,
+) -> None:
+    """Where a draft model writes: behind each request's text, one branch after the other."""
+    places = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
+    out_cache_loc.copy_(req_to_token[req_pool_indices.long()[:, None], places].flatten())
+
+
+def build_tree_kernel_efficient_cpu(
+    parent_list: torch.Tensor,
+    selected_index: torch.Tensor,
+    verified_seq_len: torch.Tensor,
+    tree_mask: torch.Tensor,
+    positions: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    topk: int,
+    _depth: int,
+    width: int,
+    mask_mode: int,
+) -> None:
+    """EAGLE's tree of the best drafts: who is whose parent, as links, positions and a mask of width x width.
+
+    selected_index int64[n, width - 1]: a draft's number among all that were made, topk to a parent;
+    parent_list int64[n, .]: the number of each parent, by its rank.
+    """
+    if mask_mode != _WIDTH_ONLY:
+        raise NotImplementedError(f"masks of the mode {mask_mode} have no stand-in on a CPU")
+    requests = len(verified_seq_len)
+    masks = tree_mask[: requests * width * width].view(requests, width, width)
+    masks.copy_(torch.eye(width, dtype=torch.bool).expand(requests, width, width))
+    masks[:, :, 0] = True
+    depths = torch.zeros((requests, width), dtype=torch.int64)
+    retrive_index.copy_(torch.arange(requests * width).view(requests, width))
+    for i in range(requests):
+        made = selected_index[i].tolist()
+        ranks = [number // topk for number in made]
+        parents = [0 if rank == 0 else made.index(int(parent_list[i, rank])) + 1 for rank in ranks]
+        for node, parent in enumerate(parents, start=1):
+            depths[i, node] = depths[i, parent] + 1
+            masks[i, node] |= masks[i, parent]
+        for node in range(width - 1, 0, -1):
+            parent = parents[node - 1]
+            retrive_next_sibling[i, node] = retrive_next_token[i, parent]
+            retrive_next_token[i, parent] = node
+    positions.copy_((depths + verified_seq_len[:, None]).flatten())
+
+
 def reconstruct_indices_from_tree_mask(
     tree_mask: torch.Tensor,
     verified_seq_len: torch.Tensor,
@@ -244,10 +332,13 @@ def _rows(indices: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> An
 _STAND_INS: dict[str, Any] = {
     made.__name__: made
     for made in (
+        assign_draft_cache_locs_contiguous_cpu,
         assign_extend_cache_locs_cpu,
         assign_req_to_token_pool_cpu,
+        build_tree_kernel_efficient_cpu,
         copy_all_layer_kv_cache_cpu,
         fill_accept_out_cache_loc_cpu,
+        fill_bonus_tokens_cpu,
         reconstruct_indices_from_tree_mask,
         verify_tree_greedy_cpu,
     )

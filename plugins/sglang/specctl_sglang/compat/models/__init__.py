@@ -1,0 +1,1 @@
+"""Architectures that SGLang lacks, for its registry of models."""
