@@ -35,6 +35,9 @@ class Capabilities(BaseModel):
     why_not_controllable: str | None = None
     num_speculative_tokens_legal: tuple[int, ...] = Field(description="sorted; 0 is off")
     tree_topk_max: int = 1
+    tree_topk_legal: tuple[int, ...] = Field(
+        default=(), description="values of tree_topk, sorted, where only some were prepared; empty: all"
+    )
     decode_batch_max: int
     context_max_tokens: int
     decode_batch_buckets: tuple[int, ...] = Field(description="upper ends, inclusive")

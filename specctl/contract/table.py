@@ -125,9 +125,11 @@ def limit_refusals(limits: Sequence[ClassLimit], capabilities: Capabilities) -> 
     ]
 
 
-def uniform_rows(num_speculative_tokens: int) -> tuple[TableRow, ...]:
+def uniform_rows(num_speculative_tokens: int, tree_topk: int = 1) -> tuple[TableRow, ...]:
     """The table with one value for every decode batch and context."""
-    return (TableRow(decode_batch_from=1, num_speculative_tokens=num_speculative_tokens),)
+    return (
+        TableRow(decode_batch_from=1, num_speculative_tokens=num_speculative_tokens, tree_topk=tree_topk),
+    )
 
 
 class SpeculationTable:
@@ -161,6 +163,15 @@ class SpeculationTable:
         return by_context[bisect_right(self._context_starts, int(mean_context_tokens)) - 1]
 
 
+def _topk_refusal(topk: int, capabilities: Capabilities) -> str | None:
+    method, legal = capabilities.method, capabilities.tree_topk_legal
+    if topk > capabilities.tree_topk_max:
+        return f"{method} drafts at most {capabilities.tree_topk_max} a depth, got {topk}"
+    if legal and topk not in legal:
+        return f"{topk} is not one of {', '.join(map(str, legal))} ({method})"
+    return None
+
+
 def _value_refusals(rows: Sequence[TableRow], capabilities: Capabilities) -> list[Refusal]:
     refusals = []
     legal = capabilities.num_speculative_tokens_legal
@@ -178,15 +189,8 @@ def _value_refusals(rows: Sequence[TableRow], capabilities: Capabilities) -> lis
                     reason=f"{row.num_speculative_tokens} is not one of {allowed} ({capabilities.method})",
                 )
             )
-        if row.tree_topk > capabilities.tree_topk_max:
-            refusals.append(
-                Refusal(
-                    row=i,
-                    field="tree_topk",
-                    reason=f"{capabilities.method} drafts at most {capabilities.tree_topk_max} a depth, "
-                    f"got {row.tree_topk}",
-                )
-            )
+        if (reason := _topk_refusal(row.tree_topk, capabilities)) is not None:
+            refusals.append(Refusal(row=i, field="tree_topk", reason=reason))
         if row.tree_topk == 1 and row.verify_width_tokens not in (None, row.num_speculative_tokens + 1):
             refusals.append(
                 Refusal(

@@ -26,6 +26,11 @@ class Options(ControlOptions):
         description="numbers of drafted tokens that are prepared at start and that a table may name; without "
         "it every number on a CPU, a dozen up to the full one on a GPU, where each takes graphs of its own",
     )
+    tree_topks: tuple[Annotated[int, Field(ge=1, le=64)], ...] | None = Field(
+        default=None,
+        description="values of tree_topk that are prepared at start for an algorithm with a draft model, at "
+        "most --speculative-eagle-topk; without it 1 and that one",
+    )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,
         description="on an NVIDIA GPU: whose kernels verify drafts; without it SGLang's own",

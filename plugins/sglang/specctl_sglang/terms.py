@@ -8,19 +8,24 @@ from collections.abc import Iterable
 from specctl.draft.options import SHARED
 
 __all__ = [
+    "STEERED",
     "PEAGLE",
     "SUFFIX",
     "checked_candidates",
+    "checked_topks",
     "default_candidates",
     "drafts_of",
     "method_of",
     "namespace_of",
+    "steps_of",
     "width_of",
 ]
 
 SUFFIX = "SPECCTL_SUFFIX"
 PEAGLE = "SPECCTL_PEAGLE"
 """Names for ``--speculative-algorithm``."""
+STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+"""SGLang's own algorithms that get a table where it is asked for."""
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
 
 
@@ -70,3 +75,27 @@ def namespace_of(lora_id: str | None, extra_key: str | None) -> str:
     if extra_key:
         parts.append(f"salt={hashlib.blake2b(extra_key.encode(), digest_size=8).hexdigest()}")
     return ",".join(parts) or SHARED
+
+
+def steps_of(num_speculative_tokens: int, tree_topk: int, steps_at_start: int) -> int:
+    """speculative_num_steps: passes of a draft model, which is how deep a draft can be.
+
+    As many as drafts for a chain. A tree keeps the depth of the server's start, is never deeper than it has
+    drafts, and deep enough to hold them: the first pass makes tree_topk, each later one its square.
+    """
+    if tree_topk == 1:
+        return num_speculative_tokens
+    more = max(num_speculative_tokens - tree_topk, 0)
+    needed = 1 + -(-more // tree_topk**2)
+    return max(min(steps_at_start, num_speculative_tokens), needed)
+
+
+def checked_topks(asked: Iterable[int] | None, at_start: int) -> tuple[int, ...]:
+    """Values of tree_topk to prepare, sorted, with 1 and speculative_eagle_topk. Raises ValueError."""
+    numbers = {1, at_start, *(asked or ())}
+    if max(numbers) > at_start:
+        raise ValueError(
+            f"tree_topks: expected at most {at_start} (--speculative-eagle-topk, which sizes a draft's KV "
+            f"cache), got {max(numbers)}"
+        )
+    return tuple(sorted(numbers))

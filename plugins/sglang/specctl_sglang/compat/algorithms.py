@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specctl_sglang.terms import PEAGLE, SUFFIX
 
-__all__ = ["register", "steer_stock"]
+__all__ = ["register", "steer_stock", "why_as_stock"]
 
 
 def register() -> None:
@@ -47,11 +48,34 @@ def steer_stock() -> None:
 
 
 def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
-    if algorithm is not SpeculativeAlgorithm.NGRAM:
-        return original(algorithm, server_args)
-    from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
+    if algorithm is SpeculativeAlgorithm.NGRAM:
+        from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
 
-    return SteeredNgramWorker
+        return SteeredNgramWorker
+    worker = original(algorithm, server_args)
+    if why_as_stock(worker.__name__) is not None:
+        return worker
+    from specctl_sglang.compat import eagle_worker
+
+    steered = {
+        "EAGLEWorkerV2": eagle_worker.SteeredEagle,
+        "StandaloneWorkerV2": eagle_worker.SteeredStandalone,
+    }
+    return steered[worker.__name__]
+
+
+def why_as_stock(worker: str) -> str | None:
+    """Why one of SGLang's own workers cannot be steered, by the name of its class; None: it can."""
+    if worker not in ("EAGLEWorkerV2", "StandaloneWorkerV2"):
+        return f"its worker {worker} prepares one number of drafts, at start"
+    modes = {
+        "pipeline parallelism": get_parallel().pp_size > 1,
+        "data-parallel attention": get_parallel().enable_dp_attention,
+        "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
+        "pdmux": get_disagg().enable_pdmux,
+    }
+    used = [name for name, is_on in modes.items() if is_on]
+    return f"a state for each number of drafts does not go with {', '.join(used)}" if used else None
 
 
 def _steered_future_map(original: Any, algorithm: Any, *args: Any, **kwargs: Any) -> Any:

@@ -34,7 +34,7 @@ class _Steps:
 
 
 class _Step(TorchNativeAttnBackend):
-    """A branch sees its request's text and its own tokens, which stand behind it: ``steps`` places a branch."""
+    """A branch sees its request's text and its own tokens behind it, for which it has ``steps`` places."""
 
     def __init__(self, runner: Any, branches: int, steps: int, at: int) -> None:
         super().__init__(runner)

@@ -23,6 +23,10 @@ _IO = "sglang.srt.managers.io_struct"
 _INFO = "sglang.srt.speculative.ngram_info"
 _SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
 _PARALLEL = "sglang.srt.distributed.parallel_state"
+_EAGLE = "sglang.srt.speculative.eagle_worker_v2"
+_STANDALONE = "sglang.srt.speculative.standalone_worker_v2"
+_BASE = "sglang.srt.speculative.base_spec_worker"
+_MOE = "sglang.srt.layers.moe.utils"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager"
 _CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
 
@@ -125,8 +129,68 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_CONTEXT, "get_context"),
     Seam(_CONTEXT, "get_parallel"),
     Seam(_CONTEXT, "get_spec"),
+    Seam(_CONTEXT, "get_disagg"),
+    Seam(_CONTEXT, "get_exec"),
+    Seam(_CONTEXT, "RuntimeContext.override", ("self", "source")),
+    Seam(_CONTEXT, "RuntimeContext.config_leaf", ("self", "name")),
     Seam(_PARALLEL, "GroupCoordinator.all_gather_object", ("self", "obj")),
     Seam(_PARALLEL, "GroupCoordinator.broadcast_object", ("self", "obj", "src")),
+)
+
+# An EAGLE worker's states are its own and its draft model's attributes, swapped as SGLang's adaptive policy
+# does; a plain decode is told as its verification would be, and its draft model catches up as after one.
+_EAGLE_WORKER: tuple[Seam, ...] = (
+    Seam(
+        _EAGLE,
+        "EAGLEWorkerV2.forward_batch_generation",
+        ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
+    ),
+    Seam(_EAGLE, "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_EAGLE, "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
+    *(
+        Seam(_EAGLE, f"EAGLEWorkerV2.{name}")
+        for name in (
+            "adaptive_controller",
+            "device",
+            "speculative_algorithm",
+            "speculative_num_draft_tokens",
+            "speculative_num_steps",
+            "topk",
+        )
+    ),
+    Seam(_EAGLE, "EagleDraftWorker.draft", ("self", "batch")),
+    Seam(_EAGLE, "EagleDraftWorker.init_attention_backend", ("self",)),
+    Seam(_EAGLE, "EagleDraftWorker._capture_cuda_graphs", ("self",)),
+    Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result")),
+    *(
+        Seam(_EAGLE, f"EagleDraftWorker.{name}")
+        for name in (
+            "cuda_graph_runner",
+            "cuda_graph_runner_for_draft_extend",
+            "draft_attn_backend",
+            "draft_extend_attn_backend",
+            "draft_owns_attention",
+            "draft_runner",
+            "draft_tp_context",
+            "speculative_num_draft_tokens",
+            "speculative_num_steps",
+            "topk",
+        )
+    ),
+    Seam(_BASE, "EagleDraftWorkerBase._rebuild_topk1_chain_buffers", ("self",)),
+    Seam(_BASE, "EagleDraftWorkerBase._topk1_parents_prealloc"),
+    Seam(_BASE, "EagleDraftWorkerBase._topk1_score_indices_prealloc"),
+    Seam("sglang.srt.speculative.adaptive_runtime_state", "AdaptiveController.candidate_steps"),
+    Seam(_STANDALONE, "StandaloneWorkerV2"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.bonus_tokens"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.topk_p"),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.topk_index"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.FULL"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.NULL"),
+    Seam("sglang.srt.managers.tp_worker", "TpModelWorker.forward_batch_generation", ("self", "batch")),
+    Seam("sglang.srt.environ", "envs"),
+    Seam(_MOE, "speculative_moe_backend_context", ()),
+    Seam(_MOE, "speculative_moe_a2a_backend_context", ()),
 )
 
 _VERIFICATION: tuple[Seam, ...] = (
@@ -190,7 +254,23 @@ _VERIFICATION: tuple[Seam, ...] = (
 
 _CPU: tuple[Seam, ...] = (
     Seam(_NATIVE, "TorchNativeAttnBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    Seam(_NATIVE, "TorchNativeAttnBackend.forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
+    Seam(_CONTEXT, "attention_backends", ()),
+    Seam(
+        "sglang.srt.speculative.draft_utils",
+        "DraftBackendFactory._create_backend",
+        ("self", "backend_name", "backend_map"),
+    ),
 )
 
-RELIED_ON: tuple[Seam, ...] = (*_START, *_ROUTES, *_REQUEST, *_IN_SCHEDULER, *_WORKER, *_VERIFICATION, *_CPU)
+RELIED_ON: tuple[Seam, ...] = (
+    *_START,
+    *_ROUTES,
+    *_REQUEST,
+    *_IN_SCHEDULER,
+    *_WORKER,
+    *_EAGLE_WORKER,
+    *_VERIFICATION,
+    *_CPU,
+)

@@ -1,106 +1,145 @@
-"""What the target needs to verify one width: an attention backend and, on a GPU, its graphs. One for each
-prepared number of drafts, built at start and swapped whole, as SGLang's own adaptive EAGLE does."""
+"""What an engine needs for one table value: attention backends and, on a GPU, graphs. One state for each
+prepared value, built at start and swapped whole, as SGLang's own adaptive EAGLE does."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from sglang.srt.model_executor.model_runner_components.cuda_graph_setup import capture_decode_graph
-from sglang.srt.runtime_context import get_context, get_spec
+from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specctl_sglang.terms import width_of
 
-__all__ = ["RuntimeStates"]
+__all__ = ["RuntimeStates", "TargetStates", "as_if_configured", "capture_target"]
 
 logger = logging.getLogger("sglang.specctl")
+
+Key = TypeVar("Key", int, tuple[int, int])
 
 
 @dataclass(frozen=True)
 class _State:
-    attn_backend: Any
-    graph_runner: Any
-    """None: nothing was captured, on a CPU or where graphs are disabled."""
+    parts: tuple[Any, ...]
     graph_bytes: int
 
 
-class RuntimeStates:
-    """By num_speculative_tokens; 0 is the target's own decode, with graphs as without speculation."""
+class RuntimeStates(ABC, Generic[Key]):
+    """By what a table names."""
 
-    def __init__(self, model_runner: Any, full: int) -> None:
-        """After SGLang has built its own state, which is that of the full number."""
-        self._model_runner = model_runner
-        runner = model_runner.decode_cuda_graph_runner
-        self._states = {full: _State(model_runner.attn_backend, runner, 0)}
+    def __init__(self, places: Sequence[tuple[Any, str]], full: Key) -> None:
+        """After SGLang has built its own state, which is that of ``full``; places: objects and the names of
+        their attributes that make up a state."""
+        self._places = tuple(places)
+        self._states = {full: _State(self._read(), 0)}
         self._active = full
 
     @property
-    def prepared(self) -> tuple[int, ...]:
+    def keys(self) -> tuple[Key, ...]:
         return tuple(sorted(self._states))
 
-    def prepare(self, numbers: Iterable[int]) -> None:
+    def __contains__(self, key: Key) -> bool:
+        return key in self._states
+
+    @abstractmethod
+    def _build(self, key: Key) -> None:
+        """Leaves the parts of a state in their places."""
+
+    def prepare(self, keys: Iterable[Key]) -> None:
         """The largest first; what memory does not hold is left out, and said."""
-        for number in sorted(set(numbers) - set(self._states), reverse=True):
+        for key in sorted(set(keys) - set(self._states), reverse=True):
+            kept, before = self._read(), _device_bytes()
             try:
-                self._states[number] = self._build(number)
+                self._build(key)
+                self._states[key] = _State(self._read(), max(_device_bytes() - before, 0))
             except torch.OutOfMemoryError as error:
-                logger.warning(
-                    "specctl: no memory for the graphs of %d drafts, which a table may not name: %s",
-                    number,
-                    error,
-                )
+                logger.warning("specctl: no memory for %s, which a table may not name: %s", _told(key), error)
+            finally:
+                self._write(kept)
         self._log_bytes()
 
-    def keep(self, numbers: Iterable[int]) -> None:
+    def keep(self, keys: Iterable[Key]) -> None:
         """Only these: what every rank of a tensor-parallel group could prepare."""
-        self._states = {number: self._states[number] for number in numbers}
+        self._states = {key: self._states[key] for key in keys}
 
-    def activate(self, number: int) -> None:
+    def activate(self, key: Key) -> None:
         """Of the prepared ones, before the batch's forward pass is begun."""
-        if number == self._active:
-            return
-        state = self._states[number]
-        self._model_runner.attn_backend = state.attn_backend
-        self._model_runner.decode_cuda_graph_runner = state.graph_runner
-        self._active = number
+        if key != self._active:
+            self._write(self._states[key].parts)
+            self._active = key
 
-    def _build(self, number: int) -> _State:
-        runner = self._model_runner
-        with self._as_if_started_with(number):
-            runner.attn_backend = runner._get_attention_backend(init_new_workspace=True)
-            before = _device_bytes()
-            capture = capture_decode_graph(model_runner=runner)
-            return _State(runner.attn_backend, capture.runner, max(_device_bytes() - before, 0))
+    def _read(self) -> tuple[Any, ...]:
+        return tuple(getattr(thing, name) for thing, name in self._places)
 
-    @contextmanager
-    def _as_if_started_with(self, number: int) -> Iterator[None]:
-        """Backends and graphs take their width from the server's configuration, and a server without
-        speculation captures its decode: both are true for the time of one capture."""
-        runner = self._model_runner
-        kept = runner.attn_backend, runner.decode_cuda_graph_runner, runner.spec_algorithm
-        width = get_spec().speculative_num_draft_tokens
-        workspace = runner.init_new_workspace
-        if number == 0:
-            runner.spec_algorithm = SpeculativeAlgorithm.NONE
-        get_context().override("specctl.capture", speculative_num_draft_tokens=width_of(number))
-        try:
-            yield
-        finally:
-            runner.attn_backend, runner.decode_cuda_graph_runner, runner.spec_algorithm = kept
-            runner.init_new_workspace = workspace
-            get_context().override("specctl.captured", speculative_num_draft_tokens=width)
+    def _write(self, parts: tuple[Any, ...]) -> None:
+        for (thing, name), part in zip(self._places, parts, strict=True):
+            setattr(thing, name, part)
 
     def _log_bytes(self) -> None:
-        told = [f"{number}: {state.graph_bytes / 2**20:.0f} MiB" for number, state in self._states.items()]
-        logger.info("specctl: prepared numbers of drafts, with their graphs: %s", ", ".join(sorted(told)))
+        told = [f"{_told(key)}: {self._states[key].graph_bytes / 2**20:.0f} MiB" for key in self.keys]
+        logger.info("specctl: prepared, with the memory of their graphs: %s", ", ".join(told))
 
     def stats(self) -> dict[str, float]:
-        return {"graph_bytes": float(sum(state.graph_bytes for state in self._states.values()))}
+        """Bytes of all, and of each."""
+        each = {f"graph_bytes_{_name(key)}": state.graph_bytes for key, state in self._states.items()}
+        total = sum(each.values())
+        return {name: float(value) for name, value in {"graph_bytes": total, **each}.items()}
+
+
+class TargetStates(RuntimeStates[int]):
+    """Of a worker without a draft model, by num_speculative_tokens; 0 is the target's own decode, with
+    graphs as without speculation."""
+
+    def __init__(self, model_runner: Any, full: int) -> None:
+        self._model_runner = model_runner
+        # decode_cuda_graph_runner is None where nothing was captured: on a CPU, or with graphs disabled.
+        super().__init__([(model_runner, "attn_backend"), (model_runner, "decode_cuda_graph_runner")], full)
+
+    def _build(self, number: int) -> None:
+        with as_if_configured(speculative_num_draft_tokens=width_of(number)):
+            capture_target(self._model_runner, is_plain=number == 0)
+
+
+def capture_target(runner: Any, is_plain: bool) -> None:
+    """A new attention backend and, where graphs are captured, those of a verification, or of a plain decode.
+
+    A server without speculation captures its decode: which it is is asked of the runner.
+    """
+    kept = runner.spec_algorithm, runner.init_new_workspace
+    if is_plain:
+        runner.spec_algorithm = SpeculativeAlgorithm.NONE
+    try:
+        runner.attn_backend = runner._get_attention_backend(init_new_workspace=True)
+        runner.decode_cuda_graph_runner = capture_decode_graph(model_runner=runner).runner
+    finally:
+        runner.spec_algorithm, runner.init_new_workspace = kept
+
+
+@contextmanager
+def as_if_configured(**values: Any) -> Iterator[None]:
+    """Backends and graphs take their shape from the server's configuration while they are made."""
+    kept = {name: get_context().config_leaf(name) for name in values}
+    get_context().override("specctl.capture", **values)
+    try:
+        yield
+    finally:
+        get_context().override("specctl.captured", **kept)
+
+
+def _name(key: Any) -> str:
+    return str(key) if isinstance(key, int) else "_".join(map(str, key[: 1 if key[1] == 1 else 2]))
+
+
+def _told(key: Any) -> str:
+    if isinstance(key, int) or key[1] == 1:
+        return f"{key if isinstance(key, int) else key[0]} drafts"
+    return f"trees of {key[0]} drafts, {key[1]} a depth"
 
 
 def _device_bytes() -> int:

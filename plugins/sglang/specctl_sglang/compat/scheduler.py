@@ -22,8 +22,10 @@ from specctl.contract import CONTRACT_VERSION
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl_sglang.compat import verified_batches
+from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
+from specctl_sglang.compat.steered import Steered
 from specctl_sglang.control.steering import Steering
 from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
@@ -53,9 +55,9 @@ def _steer(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     if worker is None or (options is None and not is_ours):
         return
     try:
-        steering = Steering(
-            _capabilities(scheduler, options or Options()), _View(scheduler), worker if is_ours else None
-        )
+        capabilities = _capabilities(scheduler, options or Options())
+        proposer = worker if is_ours else None
+        steering = Steering(capabilities, _View(scheduler), proposer, worker.at_start if is_ours else None)
     except Exception:
         logger.exception("specctl does not steer this engine; it drafts what it was started with")
         return
@@ -103,10 +105,7 @@ def _get_internal_state(original: Any, scheduler: Any, recv_req: Any) -> Any:
 
 
 def _is_steered(worker: Any) -> bool:
-    # Imported where a worker has been built: in other processes its modules are none of ours to load.
-    from specctl_sglang.compat.steered_worker import SteeredWorker
-
-    return isinstance(worker, SteeredWorker)
+    return isinstance(worker, Steered)
 
 
 def _not_steered() -> str:
@@ -146,9 +145,11 @@ class _View:
 
 
 def _support(scheduler: Any) -> MethodSupport:
-    worker = scheduler.draft_worker
-    prepared = worker.prepared if _is_steered(worker) else None
-    return method_support(scheduler.spec_algorithm.name, get_spec().speculative_num_draft_tokens, prepared)
+    worker, name = scheduler.draft_worker, scheduler.spec_algorithm.name
+    width = get_spec().speculative_num_draft_tokens
+    if _is_steered(worker):
+        return method_support(name, width, worker.prepared, worker.tree_topks)
+    return method_support(name, width, None, why_as_stock=why_as_stock(type(worker).__name__))
 
 
 def _capabilities(scheduler: Any, options: Options) -> Capabilities:
@@ -166,7 +167,8 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         controllable=support.why_not_controllable is None,
         why_not_controllable=support.why_not_controllable,
         num_speculative_tokens_legal=support.legal,
-        tree_topk_max=support.tree_topk_max,
+        tree_topk_max=support.tree_topks[-1],
+        tree_topk_legal=support.tree_topks,
         decode_batch_max=decode_batch_max,
         context_max_tokens=scheduler.model_config.context_len,
         decode_batch_buckets=DecodeBatchBuckets(decode_batch_max).uppers,

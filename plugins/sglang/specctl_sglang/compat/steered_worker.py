@@ -20,11 +20,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker, assign_extend_cache_locs_func
 from sglang.srt.speculative.spec_utils import prepare_mamba_track_for_verify, record_stream_for_v2_verify
 
-from specctl.contract.telemetry import ShadowAcceptance
 from specctl_sglang.compat.host_lengths import HostLengths
-from specctl_sglang.compat.runtime_states import RuntimeStates
+from specctl_sglang.compat.runtime_states import TargetStates
+from specctl_sglang.compat.steered import Steered, current_step, start_guarded
 from specctl_sglang.compat.verify_masks import full_mask
-from specctl_sglang.control.steering import OpenStep, Steering
+from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.proposers.layout import VerifyLayout
 from specctl_sglang.terms import checked_candidates, default_candidates, drafts_of, width_of
@@ -34,10 +34,9 @@ __all__ = ["SteeredWorker"]
 logger = logging.getLogger("sglang.specctl")
 
 
-class SteeredWorker(NGRAMWorker):
-    """``specctl``: set by compat.scheduler once the scheduler is there; None while it starts."""
+class SteeredWorker(Steered, NGRAMWorker):
+    """A worker without a draft model."""
 
-    specctl: Steering | None = None
     host_lengths: HostLengths | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,14 +44,13 @@ class SteeredWorker(NGRAMWorker):
         self.options = options_from_env() or Options()
         self._full_width: int = get_spec().speculative_num_draft_tokens
         self._tp_group = get_parallel().tp_group
-        self._states: RuntimeStates | None = None
+        self._states: TargetStates | None = None
         self._has_failed = False
 
     @property
     def prepared(self) -> tuple[int, ...]:
-        """Numbers of drafts that a table may name."""
         assert self._states is not None
-        return self._states.prepared
+        return self._states.keys
 
     @abstractmethod
     def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
@@ -61,9 +59,6 @@ class SteeredWorker(NGRAMWorker):
 
     def _rest(self, batch: Any) -> None:
         """A decode batch for which nothing may be drafted; what a proposer learns from it."""
-
-    def shadow_counts(self) -> ShadowAcceptance | None:
-        return None
 
     def stats(self) -> dict[str, float]:
         return {} if self._states is None else self._states.stats()
@@ -77,10 +72,10 @@ class SteeredWorker(NGRAMWorker):
         asked = self.options.candidates
         has_graphs = self.model_runner.decode_cuda_graph_runner is not None
         numbers = default_candidates(full, has_graphs) if asked is None else checked_candidates(asked, full)
-        self._states = RuntimeStates(self.model_runner, full)
+        self._states = TargetStates(self.model_runner, full)
         self._states.prepare(numbers)
         if self._tp_group.world_size > 1:
-            ranks = self._tp_group.all_gather_object(self._states.prepared)
+            ranks = self._tp_group.all_gather_object(self._states.keys)
             self._states.keep(sorted(set.intersection(*map(set, ranks))))
 
     def smallest_prepared(self, drafts: int) -> int:
@@ -122,17 +117,10 @@ class SteeredWorker(NGRAMWorker):
         return agreed
 
     def _drafted(self, batch: Any) -> VerifyLayout | None:
-        steering = self.specctl
-        step = None if steering is None or not steering.is_active else steering.current
-        if step is None:
-            full = drafts_of(self._full_width)
-            step = OpenStep(full, 1, time.monotonic(), list(batch.reqs), [full] * len(batch.reqs))
+        step = current_step(self.specctl, batch, (drafts_of(self._full_width), 1))
         started_s = time.perf_counter()
         layout = None
-        # On a CPU SGLang verifies by the target's most probable token, which is wrong for a sampled request.
-        step.is_guarded = self.device == "cpu" and not batch.sampling_info.is_all_greedy
-        if step.is_guarded:
-            step.num_speculative_tokens = 0
+        start_guarded(step, batch, self.device)
         if not self._has_failed:
             try:
                 if step.num_speculative_tokens > 0:

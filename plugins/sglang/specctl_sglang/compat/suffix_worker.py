@@ -20,6 +20,8 @@ __all__ = ["SuffixWorker"]
 
 
 class SuffixWorker(SteeredWorker):
+    tree_topks = ()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with _no_corpus():
             super().__init__(*args, **kwargs)

@@ -76,17 +76,25 @@ class Steering:
 
     log = logger
 
-    def __init__(self, capabilities: Capabilities, view: SchedulerView, proposer: Proposer | None) -> None:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        view: SchedulerView,
+        proposer: Proposer | None,
+        at_start: tuple[int, int] | None = None,
+    ) -> None:
+        """at_start: num_speculative_tokens and tree_topk until a table comes; None: the longest chain."""
         self.is_active = True
         self.capabilities = capabilities
         self._view, self._proposer = view, proposer
         self._full = capabilities.num_speculative_tokens_legal[-1]
-        self.table = LiveTable(capabilities, uniform_rows(self._full), time.monotonic)
+        first = at_start or (self._full, 1)
+        self.table = LiveTable(capabilities, uniform_rows(*first), time.monotonic)
         self._counters = StepCounters(DecodeBatchBuckets(capabilities.decode_batch_max), self._full)
         self._classes = RequestClasses(self._full, _class_key, _context_tokens)
         self._started_s = time.monotonic()
         self._ended_s = 0.0
-        self._last_number = self._full
+        self._last_number = first[0]
         self._decoding = 0
         self._guarded_steps = 0
         self.steering_s = 0.0

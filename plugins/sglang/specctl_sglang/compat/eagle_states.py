@@ -1,0 +1,105 @@
+"""States of a worker with a draft model of several passes: beside the target's, the draft's own attention
+backends and graphs, for its passes and for catching up with what was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
+
+from specctl_sglang.compat.runtime_states import RuntimeStates, as_if_configured, capture_target
+from specctl_sglang.terms import steps_of, width_of
+
+__all__ = ["OFF", "EagleStates", "Setting", "as_drafter", "setting_of"]
+
+Setting = tuple[int, int]
+"""num_speculative_tokens and tree_topk."""
+OFF: Setting = (0, 1)
+_OF_WORKER = ("topk", "speculative_num_steps", "speculative_num_draft_tokens")
+_OF_DRAFTER = (
+    "speculative_num_steps",
+    "speculative_num_draft_tokens",
+    "draft_attn_backend",
+    "draft_extend_attn_backend",
+    "cuda_graph_runner",
+    "cuda_graph_runner_for_draft_extend",
+    "_topk1_parents_prealloc",
+    "_topk1_score_indices_prealloc",
+)
+
+
+def setting_of(num_speculative_tokens: int, tree_topk: int) -> Setting:
+    """A tree of one draft is a chain."""
+    return num_speculative_tokens, tree_topk if num_speculative_tokens > 1 else 1
+
+
+class EagleStates(RuntimeStates[Setting]):
+    """By what a table row names; (0, 1) has the target's own decode, with graphs as without speculation.
+
+    A drafter's ``topk`` is no part of a state: what is carried from step to step has the start's number of
+    columns, whatever a draft takes of them.
+    """
+
+    def __init__(self, worker: Any, at_start: Setting) -> None:
+        """worker: SGLang's EAGLEWorkerV2 or one derived from it, after it has captured its graphs."""
+        self._worker, self._drafter = worker, worker.draft_worker
+        self._target = worker.target_worker.model_runner
+        self._steps_at_start = worker.speculative_num_steps
+        draft_runner = self._drafter.draft_runner
+        places = [
+            *((worker, name) for name in _OF_WORKER),
+            *((self._drafter, name) for name in _OF_DRAFTER),
+            *((draft_runner, name) for name in ("draft_attn_backend", "attn_backend")),
+            *((self._target, name) for name in ("attn_backend", "decode_cuda_graph_runner")),
+        ]
+        super().__init__(places, at_start)
+
+    @property
+    def steps(self) -> int:
+        """Of the active state: how deep a draft is."""
+        return int(self._worker.speculative_num_steps)
+
+    def _build(self, key: Setting) -> None:
+        tokens, topk = key
+        worker, drafter = self._worker, self._drafter
+        steps, width = steps_of(tokens, topk, self._steps_at_start), width_of(tokens)
+        configured = {"speculative_num_steps": steps, "speculative_num_draft_tokens": width}
+        with as_if_configured(speculative_eagle_topk=topk, **configured), _topk(drafter, topk):
+            worker.topk = topk
+            for thing in (worker, drafter):
+                thing.speculative_num_steps, thing.speculative_num_draft_tokens = steps, width
+            drafter._rebuild_topk1_chain_buffers()
+            with as_drafter(drafter):
+                drafter.init_attention_backend()
+                drafter._capture_cuda_graphs()
+            self._capture_target(is_plain=tokens == 0)
+
+    def _capture_target(self, is_plain: bool) -> None:
+        if is_plain and not self._target.spec_algorithm.is_standalone():
+            # The draft model's KV is kept up with the target's hidden states, so plain decodes give them too.
+            with as_if_configured(return_hidden_states_mode="full"):
+                capture_target(self._target, is_plain)
+        else:
+            capture_target(self._target, is_plain)
+
+
+@contextmanager
+def as_drafter(drafter: Any) -> Iterator[None]:
+    """What SGLang's worker puts around everything its draft model does."""
+    with ExitStack() as stack:
+        group = drafter.draft_runner.tp_group
+        stack.enter_context(drafter.draft_tp_context(group, owns_attention=drafter.draft_owns_attention))
+        stack.enter_context(speculative_moe_backend_context())
+        stack.enter_context(speculative_moe_a2a_backend_context())
+        yield
+
+
+@contextmanager
+def _topk(drafter: Any, topk: int) -> Iterator[None]:
+    kept, drafter.topk = drafter.topk, topk
+    try:
+        yield
+    finally:
+        drafter.topk = kept
