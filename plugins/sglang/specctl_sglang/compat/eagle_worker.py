@@ -35,6 +35,8 @@ logger = logging.getLogger("sglang.specctl")
 class SteeredEagle(Steered, EAGLEWorkerV2):
     """``specctl``: set by compat.scheduler once the scheduler is there; None while it starts."""
 
+    states_type: type[EagleStates] = EagleStates
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.options = options_from_env() or Options()
@@ -66,7 +68,7 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
 
     def init_cuda_graphs(self) -> None:
         super().init_cuda_graphs()
-        self._states = states = EagleStates(self, self.at_start)
+        self._states = states = self.states_type(self, self.at_start)
         topks = checked_topks(self.options.tree_topks, self.at_start[1])
         states.prepare(setting_of(tokens, topk) for tokens in self._candidates() for topk in topks)
         keys = set(states.keys)
