@@ -180,11 +180,12 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     def _run_pass(
         self, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor, known: torch.Tensor
     ) -> torch.Tensor:
-        """int64[n, K] drafts. batch.seq_lens: the place of each request's first row; the rest as ``pass_rows``
-        takes it."""
+        """int64[n, K] drafts, for requests with 1 to K + 1 known rows. batch.seq_lens: the place of each
+        request's first row; the rest as ``pass_rows`` takes it."""
         requests, rows, head = len(batch.seq_lens), self._rows, self.draft_runner.model
         ids, states = pass_rows(tokens, hidden, known, head.mask_token_id, head.mask_hidden, rows)
-        select = torch.arange(0, requests * rows, rows, device=known.device) + (known - 1).clamp(min=0)
+        last = (known - 1).clamp(0, rows - self.speculative_num_steps)
+        select = torch.arange(0, requests * rows, rows, device=known.device) + last
         batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
             req_pool_indices=batch.req_pool_indices,
             req_to_token=self.req_to_token_pool.req_to_token,

@@ -29,7 +29,7 @@ def pass_rows(
 
     tokens       int64[n, w], the token after each verified row
     hidden       [n, w, H], the target's hidden states of the verified rows
-    known        integer[n], 1 to min(w, rows): how many of them were accepted
+    known        integer[n], at most min(w, rows): how many of them were accepted
     mask_hidden  [H]
     """
     row = torch.arange(rows, device=tokens.device)
