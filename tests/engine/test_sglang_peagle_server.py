@@ -150,7 +150,8 @@ target, peagle, eagle3 = sys.argv[1:]
 def refused(algorithm, head, *more):
     flags = ["--model-path", target, "--device", "cpu", "--speculative-algorithm", algorithm, *more]
     try:
-        prepare_server_args([*flags, *(["--speculative-draft-model-path", head] if head else [])])
+        head_flags = ["--speculative-draft-model-path", head] if head else []
+        prepare_server_args([*flags, *head_flags]).resolve_once()
     except ValueError as error:
         print(error)
     else:
