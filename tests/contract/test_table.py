@@ -132,3 +132,12 @@ def test_buckets_tile_every_decode_batch(decode_batch_max):
 
 def test_uniform_rows_tile():
     assert SpeculationTable(uniform_rows(2), capabilities()).lookup(7) == 2
+
+
+def test_branches_that_were_not_prepared_are_refused_with_those_that_were():
+    told = capabilities().model_copy(update={"tree_topk_max": 4, "tree_topk_legal": (1, 4)})
+    assert SpeculationTable([row(1, None, 2, tree_topk=4)], told).rows[0].tree_topk == 4
+    with pytest.raises(TableError, match=r"tree_topk: 2 is not one of 1, 4"):
+        SpeculationTable([row(1, None, 2, tree_topk=2)], told)
+    with pytest.raises(TableError, match="at most 4 a depth, got 5"):
+        SpeculationTable([row(1, None, 2, tree_topk=5)], told)

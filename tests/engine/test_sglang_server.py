@@ -1,12 +1,11 @@
-"""A real SGLang on the CPU: one server with SPECCTL_SUFFIX, one with stock NGRAM under a table.
+"""A real SGLang on the CPU with SPECCTL_SUFFIX, under SGLang's overlap scheduler, as a server on a GPU runs.
 
-The first runs SGLang's overlap scheduler, as a server on a GPU does; the second runs without, as SGLang does
-on a CPU.
+test_sglang_eagle_server.py starts the other one. Stock NGRAM shares this one's worker, apart from where its
+drafts come from, which is tested in a process of SGLang's environment without a server.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,27 +15,19 @@ from pathlib import Path
 
 import pytest
 from support.engine_control import wait_for
-from support.sglang_control import controlled_sglang_server
+from support.sglang_control import (
+    LISTING,
+    NEEDS_SGLANG,
+    PROMPTS,
+    cells_by_number,
+    controlled_sglang_server,
+    rows,
+)
 
 from benchmarks.autotune import autotune
 from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(
-        not SGLANG_PYTHON.is_file(),
-        reason="SGLang's environment is not there; make setup-sglang makes it, or set SPECCTL_SGLANG_PYTHON",
-    ),
-]
-LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
-PROMPTS = [
-    LISTING + LISTING + "item_0",
-    "The capital of France is",
-    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
-    "1, 2, 3, 4, 5, 6, 7,",
-]
-CONTROL_TOKEN = "control-token-of-the-tests"
-READ_TOKEN = "read-token-of-the-tests"
+pytestmark = NEEDS_SGLANG
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +45,6 @@ def reference(suffix):
     """Greedy output of the same server without speculation."""
     assert suffix.put(suffix.change(0)).status_code == 200
     return [suffix.complete(prompt) for prompt in PROMPTS]
-
-
-def rows(tokens, topk=1):
-    return [{"decode_batch_from": 1, "num_speculative_tokens": tokens, "tree_topk": topk}]
-
-
-def cells_by_number(control):
-    found = {}
-    for cell in control.get("telemetry")["cells"]:
-        found.setdefault(cell["num_speculative_tokens"], []).append(cell)
-    return found
 
 
 def test_capabilities(suffix):
@@ -220,52 +200,6 @@ def test_status_is_readable(suffix):
     assert "specctl_suffix" in output.stdout
 
 
-@pytest.fixture(scope="module")
-def ngram(shared_models: Path, logs: Path):
-    """Stock NGRAM with a table of few numbers and a token file."""
-    if shutil.which("g++") is None or shutil.which("ninja") is None:
-        pytest.skip("SGLang compiles NGRAM's corpus at start, with g++ and ninja")
-    tokens = logs / "sglang-tokens"
-    tokens.write_text(f"read:{READ_TOKEN}\ncontrol:{CONTROL_TOKEN}\n")
-    options = {"candidates": [0, 2, 5], "token_file": str(tokens)}
-    with controlled_sglang_server(
-        shared_models / "reference-target", logs / "sglang-ngram.log", "NGRAM",
-        ["--speculative-num-draft-tokens", "6"], {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)},
-        {"Authorization": f"Bearer {CONTROL_TOKEN}"},
-    ) as control:  # fmt: skip
-        yield control
-
-
-def test_stock_ngram_gets_a_table_of_what_was_prepared(ngram):
-    told = ngram.get("capabilities")
-    assert (told["method"], told["num_speculative_tokens_legal"]) == ("ngram", [0, 2, 5])
-    refused = ngram.put(ngram.change(3))
-    assert refused.status_code == 422
-    assert "3 is not one of 0, 2, 5" in refused.json()["message"]
-
-
-def test_stock_ngram_writes_the_same_under_every_table(ngram):
-    assert ngram.put(ngram.change(0)).status_code == 200
-    reference = [ngram.complete(prompt) for prompt in PROMPTS]
-    for tokens in (5, 2, 0, 5):
-        assert ngram.put(ngram.change(tokens)).status_code == 200
-        assert [ngram.complete(prompt) for prompt in PROMPTS] == reference
-    accepted = sum(sum(cell["accepted_at"]) for cell in ngram.get("telemetry")["cells"])
-    assert accepted > 0
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        pytest.param({"Authorization": ""}, 401, id="none"),
-        pytest.param({"Authorization": "Bearer wrong"}, 401, id="unknown"),
-        pytest.param({"Authorization": f"Bearer {READ_TOKEN}"}, 403, id="read only"),
-    ],
-)
-def test_who_may_not_change_the_table(ngram, headers, status):
-    assert ngram.put(ngram.change(2), headers=headers).status_code == status
-
-
 MISFIT = """
 import asyncio, httpx
 import specctl_sglang.cpu_serve
@@ -295,6 +229,44 @@ def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
     assert done.returncode == 0, done.stderr
     assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
     assert "503 specctl does not fit this SGLang and registers nothing: sglang.x.y()" in done.stdout
+
+
+NGRAM = """
+import specctl_sglang.cpu_serve
+from types import SimpleNamespace
+import numpy as np
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
+from specctl_sglang.control.steering import OpenStep
+seen = []
+NGRAMWorker._update_ngram_corpus = lambda self, batch: seen.append(self.draft_token_num)
+worker = SteeredNgramWorker.__new__(SteeredNgramWorker)
+worker._full_width, worker.draft_token_num = 6, 3
+tokens, mask = np.arange(12, dtype=np.int64), np.tile(np.tril(np.ones((6, 6), bool)), (2, 1, 1))
+worker._prepare_draft_tokens = lambda batch: (tokens, mask.reshape(-1))
+batch = SimpleNamespace(reqs=[1, 2])
+layout = worker._find(batch, OpenStep(2, 1, 0.0))
+print("drafts", layout.tokens.tolist(), layout.next_token.tolist(), layout.drafted.tolist())
+worker.draft_token_num = 3
+worker._update_ngram_corpus(batch)
+print("learns by rows of", seen, worker.draft_token_num)
+worker._rest(batch); worker._rest(batch)
+print("rests", seen, worker.prev_accept_lens)
+"""
+
+
+def test_stock_ngrams_drafts_are_cut_to_what_the_table_says():
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", NGRAM],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **KEEP_BYTECODE},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "drafts [[0, 1, 2], [6, 7, 8]] [[1, 2, -1], [1, 2, -1]] [2, 2]" in done.stdout
+    assert "learns by rows of [6] 3" in done.stdout
+    assert "rests [6, 3] [0, 0]" in done.stdout
 
 
 def test_a_wrong_option_ends_the_start_and_is_named():

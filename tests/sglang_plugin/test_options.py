@@ -8,10 +8,12 @@ from specctl_sglang.methods import method_support
 from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
 from specctl_sglang.terms import (
     checked_candidates,
+    checked_topks,
     default_candidates,
     drafts_of,
     method_of,
     namespace_of,
+    steps_of,
     width_of,
 )
 
@@ -68,6 +70,32 @@ def test_candidates():
         checked_candidates([12, 9, 1], 8)
 
 
+@pytest.mark.parametrize(
+    ("drafts", "topk", "at_start", "steps"),
+    [
+        (0, 1, 3, 0),
+        (7, 1, 3, 7),
+        (7, 4, 3, 3),
+        (2, 4, 3, 2),
+        (20, 4, 2, 2),
+        (21, 4, 2, 3),
+        (15, 2, 2, 5),
+    ],
+)
+def test_how_many_passes_a_draft_takes(drafts, topk, at_start, steps):
+    assert steps_of(drafts, topk, at_start) == steps
+    if topk > 1:
+        assert topk + (steps - 1) * topk**2 >= drafts
+
+
+def test_branches_to_prepare():
+    assert checked_topks(None, 1) == (1,)
+    assert checked_topks(None, 4) == (1, 4)
+    assert checked_topks([2], 4) == (1, 2, 4)
+    with pytest.raises(ValueError, match=r"expected at most 4 .* got 5"):
+        checked_topks([5, 2], 4)
+
+
 def test_tenants_are_told_apart_without_their_secrets():
     assert namespace_of(None, None) == ""
     salted = namespace_of(None, "secret")
@@ -79,13 +107,15 @@ def test_tenants_are_told_apart_without_their_secrets():
 
 def test_what_an_algorithm_can_be_told():
     ours = method_support("SPECCTL_SUFFIX", 9, (0, 2, 8))
-    assert (ours.legal, ours.why_not_controllable, ours.tree_topk_max) == ((0, 2, 8), None, 8)
+    assert (ours.legal, ours.why_not_controllable, ours.tree_topks) == ((0, 2, 8), None, (1,))
+    assert method_support("SPECCTL_SUFFIX", 9, (0, 2, 8), ()).tree_topks == tuple(range(1, 9))
+    assert method_support("EAGLE3", 9, (0, 2, 8), (1, 4)).tree_topks == (1, 4)
     assert ours.warnings("cuda") == ()
     assert "nothing is drafted" in ours.warnings("cpu")[0]
-    assert method_support("NGRAM", 9, (0, 8)).tree_topk_max == 1
-    stock = method_support("EAGLE3", 4, None)
+    stock = method_support("DFLASH", 4, None, why_as_stock="its worker is one of its kind")
     assert stock.legal == (3,)
-    assert "EAGLE3 runs as stock" in (stock.why_not_controllable or "")
+    why = stock.why_not_controllable or ""
+    assert "DFLASH runs as stock: its worker is one of its kind; steered" in why
 
 
 def test_the_page_tells_every_option():

@@ -79,3 +79,43 @@ def test_accepted_rows_of_the_kv_cache_move_together():
     pointers, strides = torch.tensor([cache.data_ptr()]), torch.tensor([12])
     stand_ins.copy_all_layer_kv_cache_cpu(pointers, strides, torch.tensor([1, 2]), torch.tensor([2, 5]))
     assert torch.equal(cache, want)
+
+
+def test_the_last_emitted_token_of_each_request():
+    bonus = torch.zeros(2, dtype=torch.int32)
+    tokens = torch.tensor([[5, 6, 7], [8, 0, 0]], dtype=torch.int32)
+    stand_ins.fill_bonus_tokens_cpu(tokens, torch.tensor([3, 1], dtype=torch.int32), bonus, 3)
+    assert bonus.tolist() == [7, 8]
+
+
+def test_drafts_are_written_behind_the_text_branch_after_branch():
+    pool = torch.arange(24, dtype=torch.int32).view(2, 12)
+    found = torch.zeros(8, dtype=torch.int64)
+    stand_ins.assign_draft_cache_locs_contiguous_cpu(
+        torch.tensor([1, 0]), pool, torch.tensor([3, 1]), found, 12, 2, 2
+    )
+    assert found.tolist() == [15, 16, 17, 18, 1, 2, 3, 4]
+
+
+def test_eagles_best_drafts_become_a_tree():
+    """Two a depth: of the six drafts made, 0 and 1 under the target's token, 2 and 3 under 0, 4 and 5 under
+    1, the numbers 0, 1, 3 and 4 were kept; the made ones are ranked 0 for the target's own, then 0 and 1."""
+    width = 5
+    parents, kept = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 1, 3, 4]])
+    mask, positions = torch.zeros(width * width, dtype=torch.bool), torch.zeros(width, dtype=torch.int64)
+    links = [torch.full((1, width), -1) for _ in range(3)]
+    stand_ins.build_tree_kernel_efficient_cpu(
+        parents, kept, torch.tensor([10]), mask, positions, *links, 2, 2, width, 1
+    )
+    nodes = np.array([[1, 2, 3, 4]], np.int32)
+    same = tree_layout(nodes, np.array([[-1, -1, 0, 1]], np.int32), np.array([4], np.int32), width)
+    assert positions.tolist() == (same.depths[0] + 10).tolist()
+    assert mask.view(1, width, width).tolist() == same.mask.tolist()
+    assert [link.tolist() for link in links] == [
+        [list(range(width))], same.next_token.tolist(), same.next_sibling.tolist()
+    ]  # fmt: skip
+
+
+def test_a_mask_of_another_mode_is_refused_by_its_number():
+    with pytest.raises(NotImplementedError, match="mode 0"):
+        stand_ins.build_tree_kernel_efficient_cpu(*[torch.zeros(1)] * 8, 1, 1, 2, 0)

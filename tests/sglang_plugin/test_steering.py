@@ -79,6 +79,14 @@ def engine(monkeypatch):
     return Engine(monkeypatch)
 
 
+def test_until_a_table_comes_drafts_are_those_of_the_start(engine):
+    steered = Steering(CAPABILITIES, engine.steering._view, None, (2, 3))
+    mode = SimpleNamespace(is_decode=lambda: True)
+    steered.before_run(SimpleNamespace(forward_mode=mode, reqs=engine.requests))
+    assert (steered.current.num_speculative_tokens, steered.current.branches) == (2, 3)
+    assert steered.telemetry().num_speculative_tokens == 2
+
+
 def test_a_step_is_counted_by_what_it_drafted_and_what_was_accepted(engine):
     engine.finish(engine.launch([4, 2]), [3, 0])
     (cell,) = engine.cells().values()

@@ -6,11 +6,46 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from support.engine_control import Control
 
-from benchmarks.server import sglang_server
+from benchmarks.server import SGLANG_PYTHON, sglang_server
 
-__all__ = ["SglangControl", "controlled_sglang_server"]
+__all__ = [
+    "LISTING",
+    "NEEDS_SGLANG",
+    "PROMPTS",
+    "SglangControl",
+    "cells_by_number",
+    "controlled_sglang_server",
+    "rows",
+]
+
+NEEDS_SGLANG = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        not SGLANG_PYTHON.is_file(),
+        reason="SGLang's environment is not there; make setup-sglang makes it, or set SPECCTL_SGLANG_PYTHON",
+    ),
+]
+LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
+PROMPTS = [
+    LISTING + LISTING + "item_0",
+    "The capital of France is",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "1, 2, 3, 4, 5, 6, 7,",
+]
+
+
+def rows(tokens: int, topk: int = 1) -> list[dict[str, Any]]:
+    return [{"decode_batch_from": 1, "num_speculative_tokens": tokens, "tree_topk": topk}]
+
+
+def cells_by_number(control: Control) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for cell in control.get("telemetry")["cells"]:
+        found.setdefault(cell["num_speculative_tokens"], []).append(cell)
+    return found
 
 
 class SglangControl(Control):

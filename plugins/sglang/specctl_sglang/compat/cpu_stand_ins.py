@@ -53,6 +53,7 @@ def attend_to_trees() -> None:
     """
     if torch.cuda.is_available():
         return
+    _relay_drafts()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(
@@ -65,6 +66,32 @@ def attend_to_trees() -> None:
         _draft_backend,
         HookType.AROUND,
     )
+
+
+def _relay_drafts() -> None:
+    """Where the overlap scheduler runs on a CPU, which SGLang itself leaves out with speculation.
+
+    Reason: what an EAGLE step hands to the next is gathered by a Triton kernel, on a stream.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(
+        "sglang.srt.managers.overlap_utils.FutureMap._resolve_spec_extras",
+        _resolve_spec_extras,
+        HookType.AROUND,
+    )
+
+
+def _resolve_spec_extras(original: Any, future_map: Any, batch: Any) -> None:
+    if batch.spec_info is None or not future_map.need_topk:
+        original(future_map, batch)
+        return
+    rows = batch.spec_info.future_indices
+    for name in ("topk_p", "topk_index", "hidden_states"):
+        buffer = getattr(future_map, f"{name}_buf")
+        if buffer is not None:
+            setattr(batch.spec_info, name, buffer[rows])
+    batch.spec_info.bonus_tokens = future_map.output_tokens_buf[rows]
 
 
 def _draft_backend(

@@ -3,7 +3,8 @@ backends and graphs, for its passes and for catching up with what was accepted."
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,7 +13,9 @@ from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, spe
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if_configured, capture_target
 from specctl_sglang.terms import steps_of, width_of
 
-__all__ = ["OFF", "EagleStates", "Setting", "as_drafter", "setting_of"]
+__all__ = ["OFF", "EagleStates", "Setting", "as_drafter", "narrow_drafts", "setting_of", "whole"]
+
+logger = logging.getLogger("sglang.specctl")
 
 Setting = tuple[int, int]
 """num_speculative_tokens and tree_topk."""
@@ -103,3 +106,41 @@ def _topk(drafter: Any, topk: int) -> Iterator[None]:
         yield
     finally:
         drafter.topk = kept
+
+
+def whole(keys: Iterable[Setting], topks: Iterable[int]) -> set[Setting]:
+    """A table may name any of the numbers with any of the branches: branches of which one state could not be
+    prepared are left out, all of them."""
+    keys = set(keys)
+    numbers = {tokens for tokens, topk in keys if topk == 1}
+    found = {key for key in keys if key[1] == 1}
+    for topk in topks:
+        trees = {setting_of(tokens, topk) for tokens in numbers}
+        if trees <= keys:
+            found |= trees
+        elif topk > 1:
+            logger.warning("specctl: no memory for all trees of %d a depth, which a table may not name", topk)
+    return found
+
+
+def narrow_drafts(drafter: Any, worker: Any) -> None:
+    """A draft takes as many first tokens as the active state has branches, of those that were carried over,
+    which are the start's. Reason for setting the method on the object: SGLang's worker makes it itself."""
+    if drafter.topk == 1:
+        return
+    original, carried = drafter.draft, drafter.topk
+
+    def draft(batch: Any, **more: Any) -> Any:
+        topk = worker.topk
+        if topk == carried or batch.forward_mode.is_idle():
+            return original(batch, **more)
+        information = batch.spec_info
+        information.topk_p = information.topk_p[:, :topk].contiguous()
+        information.topk_index = information.topk_index[:, :topk].contiguous()
+        drafter.topk = topk
+        try:
+            return original(batch, **more)
+        finally:
+            drafter.topk = carried
+
+    drafter.draft = draft

@@ -9,7 +9,6 @@ target's plain decode.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,7 +21,15 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
-from specctl_sglang.compat.eagle_states import OFF, EagleStates, Setting, as_drafter, setting_of
+from specctl_sglang.compat.eagle_states import (
+    OFF,
+    EagleStates,
+    Setting,
+    as_drafter,
+    narrow_drafts,
+    setting_of,
+    whole,
+)
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import checked_candidates, checked_topks, default_candidates, drafts_of
@@ -44,7 +51,7 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         self._tp_group = get_parallel().tp_group
         self._states: EagleStates | None = None
         self._replaced_candidates = self._replace_adaptive_policy()
-        _narrow_drafts(self._draft_worker, self)
+        narrow_drafts(self._draft_worker, self)
 
     def _replace_adaptive_policy(self) -> tuple[int, ...]:
         """SGLang's own would change the state back behind every table; its candidates are taken over."""
@@ -74,7 +81,7 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         keys = set(states.keys)
         if self._tp_group.world_size > 1:
             keys = set.intersection(*map(set, self._tp_group.all_gather_object(states.keys)))
-        kept = _whole(keys, topks)
+        kept = whole(keys, topks)
         self.tree_topks = tuple(topk for topk in topks if topk == 1 or any(k == topk for _, k in kept))
         states.keep(sorted(kept))
         if self.at_start not in kept:
@@ -95,7 +102,10 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
     ) -> GenerationBatchResult:
         more = (on_publish, grammar_barrier, pp_proxy_tensors)
-        if self._states is None or not batch.forward_mode.is_decode() or batch.is_extend_in_batch:
+        assert self._states is not None
+        if not batch.forward_mode.is_decode() or batch.is_extend_in_batch:
+            # Graphs of prompts were captured with the start's attention backends.
+            self._states.activate(self.at_start)
             return super().forward_batch_generation(batch, *more)
         setting = self._agreed(batch)
         self._states.activate(setting)
@@ -165,46 +175,11 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
             self._stub_skipped_draft_extend(batch, result)
             return
-        with as_drafter(self._draft_worker):
-            self._draft_worker._draft_extend_for_decode(batch, result)
-
-
-def _whole(keys: Iterable[Setting], topks: Iterable[int]) -> set[Setting]:
-    """A table may name any of the numbers with any of the branches: branches of which one state could not be
-    prepared are left out, all of them."""
-    keys = set(keys)
-    numbers = {tokens for tokens, topk in keys if topk == 1}
-    whole = {key for key in keys if key[1] == 1}
-    for topk in topks:
-        trees = {setting_of(tokens, topk) for tokens in numbers}
-        if trees <= keys:
-            whole |= trees
-        elif topk > 1:
-            logger.warning("specctl: no memory for all trees of %d a depth, which a table may not name", topk)
-    return whole
-
-
-def _narrow_drafts(drafter: Any, worker: Any) -> None:
-    """A draft takes as many first tokens as the active state has branches, of those that were carried over,
-    which are the start's. Reason for setting the method on the object: SGLang's worker makes it itself."""
-    if drafter.topk == 1:
-        return
-    original, carried = drafter.draft, drafter.topk
-
-    def draft(batch: Any, **more: Any) -> Any:
-        topk = worker.topk
-        if topk == carried or batch.forward_mode.is_idle():
-            return original(batch, **more)
-        information = batch.spec_info
-        information.topk_p = information.topk_p[:, :topk].contiguous()
-        information.topk_index = information.topk_index[:, :topk].contiguous()
-        drafter.topk = topk
-        try:
-            return original(batch, **more)
-        finally:
-            drafter.topk = carried
-
-    drafter.draft = draft
+        drafter = self._draft_worker
+        if drafter.plan_stream is not None:
+            drafter.plan_stream.wait_stream(torch.get_device_module(self.device).current_stream())
+        with as_drafter(drafter):
+            drafter._draft_extend_for_decode(batch, result)
 
 
 class SteeredStandalone(SteeredEagle, StandaloneWorkerV2):

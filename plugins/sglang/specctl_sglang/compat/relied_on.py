@@ -172,6 +172,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
             "draft_owns_attention",
             "draft_runner",
             "draft_tp_context",
+            "plan_stream",
             "speculative_num_draft_tokens",
             "speculative_num_steps",
             "topk",
@@ -257,6 +258,11 @@ _CPU: tuple[Seam, ...] = (
     Seam(_NATIVE, "TorchNativeAttnBackend.forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
     Seam(_CONTEXT, "attention_backends", ()),
+    Seam(_OVERLAP, "FutureMap._resolve_spec_extras", ("self", "batch")),
+    *(
+        Seam(_OVERLAP, f"FutureMap.{name}")
+        for name in ("need_topk", "topk_p_buf", "topk_index_buf", "hidden_states_buf", "output_tokens_buf")
+    ),
     Seam(
         "sglang.srt.speculative.draft_utils",
         "DraftBackendFactory._create_backend",

@@ -86,10 +86,10 @@ class RuntimeStates(ABC, Generic[Key]):
         logger.info("specctl: prepared, with the memory of their graphs: %s", ", ".join(told))
 
     def stats(self) -> dict[str, float]:
-        """Bytes of all, and of each."""
-        each = {f"graph_bytes_{_name(key)}": state.graph_bytes for key, state in self._states.items()}
-        total = sum(each.values())
-        return {name: float(value) for name, value in {"graph_bytes": total, **each}.items()}
+        """Bytes of all beside the server's own, and of each that has some."""
+        each = {_name(key): state.graph_bytes for key, state in self._states.items() if state.graph_bytes}
+        total = {"graph_bytes": float(sum(each.values()))}
+        return total | {f"graph_bytes_{name}": float(number) for name, number in each.items()}
 
 
 class TargetStates(RuntimeStates[int]):

@@ -1,0 +1,220 @@
+"""States of an EAGLE worker: built as if the server had been started with each, swapped whole."""
+
+import importlib
+import sys
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+MODULES = (
+    "sglang",
+    "sglang.srt",
+    "sglang.srt.layers",
+    "sglang.srt.layers.moe",
+    "sglang.srt.layers.moe.utils",
+    "sglang.srt.model_executor",
+    "sglang.srt.model_executor.model_runner_components",
+    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
+    "sglang.srt.runtime_context",
+    "sglang.srt.speculative",
+    "sglang.srt.speculative.spec_info",
+)
+OURS = ("specctl_sglang.compat.runtime_states", "specctl_sglang.compat.eagle_states")
+
+
+class Context(SimpleNamespace):
+    """SGLang's configuration, as far as it is relied on."""
+
+    def override(self, _source, **values):
+        vars(self).update(values)
+
+    def config_leaf(self, name):
+        return getattr(self, name)
+
+
+class Drafter:
+    def __init__(self, context, topk):
+        self.context, self.topk = context, topk
+        self.draft_runner = SimpleNamespace(draft_attn_backend="own", attn_backend="own", tp_group=None)
+        self.draft_attn_backend = self.draft_extend_attn_backend = "own"
+        self.cuda_graph_runner = self.cuda_graph_runner_for_draft_extend = "own"
+        self._topk1_parents_prealloc = self._topk1_score_indices_prealloc = None
+        self.draft_owns_attention = False
+
+    def draft_tp_context(self, _group, owns_attention):
+        return nullcontext()
+
+    def shape(self):
+        context = self.context
+        assert context.speculative_eagle_topk == self.topk
+        assert context.speculative_num_steps == self.speculative_num_steps
+        assert context.speculative_num_draft_tokens == self.speculative_num_draft_tokens
+        return self.speculative_num_steps, self.speculative_num_draft_tokens, self.topk
+
+    def _rebuild_topk1_chain_buffers(self):
+        self._topk1_parents_prealloc = self._topk1_score_indices_prealloc = self.shape()
+
+    def init_attention_backend(self):
+        self.draft_attn_backend = self.draft_extend_attn_backend = self.shape()
+        self.draft_runner.draft_attn_backend = self.draft_runner.attn_backend = self.shape()
+
+    def _capture_cuda_graphs(self):
+        self.cuda_graph_runner = self.cuda_graph_runner_for_draft_extend = self.shape()
+
+
+class Target:
+    """A runner whose captures tell how they were made."""
+
+    def __init__(self, context):
+        self.context = context
+        self.attn_backend = self.decode_cuda_graph_runner = "own"
+        self.init_new_workspace = False
+        self.spec_algorithm = SimpleNamespace(is_standalone=lambda: False)
+        self.full_for = ()
+
+    def _get_attention_backend(self, init_new_workspace):
+        return self.context.speculative_num_draft_tokens
+
+    def capture(self):
+        width = self.context.speculative_num_draft_tokens
+        if width in self.full_for:
+            raise torch.OutOfMemoryError("no room")
+        is_plain = self.spec_algorithm == "none"
+        return SimpleNamespace(runner=(width, is_plain, self.context.return_hidden_states_mode))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    for name in MODULES:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in OURS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    context = Context(
+        speculative_num_steps=3,
+        speculative_num_draft_tokens=8,
+        speculative_eagle_topk=4,
+        return_hidden_states_mode=None,
+    )
+    target = Target(context)
+    moe = sys.modules["sglang.srt.layers.moe.utils"]
+    moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = nullcontext
+    graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
+    graphs.capture_decode_graph = lambda model_runner: model_runner.capture()
+    sys.modules["sglang.srt.runtime_context"].get_context = lambda: context
+    algorithms = sys.modules["sglang.srt.speculative.spec_info"]
+    algorithms.SpeculativeAlgorithm = SimpleNamespace(NONE="none")
+    module = importlib.import_module("specctl_sglang.compat.eagle_states")
+    for name in OURS:
+        monkeypatch.delitem(sys.modules, name)
+    worker = SimpleNamespace(
+        topk=4,
+        speculative_num_steps=3,
+        speculative_num_draft_tokens=8,
+        draft_worker=Drafter(context, 4),
+        target_worker=SimpleNamespace(model_runner=target),
+    )
+    worker.draft_worker.speculative_num_steps, worker.draft_worker.speculative_num_draft_tokens = 3, 8
+    states = module.EagleStates(worker, (7, 4))
+    return SimpleNamespace(module=module, context=context, worker=worker, target=target, states=states)
+
+
+def parts(engine):
+    drafter, target = engine.worker.draft_worker, engine.target
+    return (
+        (engine.worker.speculative_num_steps, engine.worker.speculative_num_draft_tokens, engine.worker.topk),
+        drafter.draft_attn_backend,
+        drafter.draft_runner.attn_backend,
+        drafter.cuda_graph_runner,
+        target.attn_backend,
+        target.decode_cuda_graph_runner,
+    )
+
+
+def test_what_the_server_was_started_with_stays_in_force_while_states_are_made(engine):
+    before, configured = parts(engine), vars(engine.context).copy()
+    engine.states.prepare([(0, 1), (3, 1), (7, 1), (3, 4), (7, 4)])
+    assert engine.states.keys == ((0, 1), (3, 1), (3, 4), (7, 1), (7, 4))
+    assert parts(engine) == before
+    assert vars(engine.context) == configured
+    assert engine.worker.draft_worker.topk == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "steps", "width"), [((3, 1), 3, 4), ((7, 1), 7, 8), ((2, 4), 2, 3), ((1, 1), 1, 2)]
+)
+def test_a_state_is_swapped_whole(engine, setting, steps, width):
+    engine.states.prepare([setting])
+    before = parts(engine)
+    engine.states.activate(setting)
+    shape = (steps, width, setting[1])
+    assert parts(engine) == (shape, shape, shape, shape, width, (width, False, None))
+    assert engine.states.steps == steps
+    engine.states.activate((7, 4))
+    assert parts(engine) == before
+
+
+def test_off_is_the_targets_own_decode_which_gives_hidden_states_to_the_draft_model(engine):
+    engine.states.prepare([(0, 1)])
+    engine.states.activate((0, 1))
+    assert engine.target.decode_cuda_graph_runner == (1, True, "full")
+    assert engine.worker.draft_worker.cuda_graph_runner_for_draft_extend == (0, 1, 1)
+
+
+def test_a_draft_model_that_reads_no_hidden_states_is_given_none(engine):
+    engine.target.spec_algorithm = SimpleNamespace(is_standalone=lambda: True)
+    engine.states.prepare([(0, 1)])
+    engine.states.activate((0, 1))
+    assert engine.target.decode_cuda_graph_runner == (1, True, None)
+
+
+def test_what_memory_does_not_hold_is_left_out_and_said(engine, caplog):
+    engine.target.full_for = (8,)
+    before = parts(engine)
+    engine.states.prepare([(0, 1), (3, 1), (7, 1)])
+    assert engine.states.keys == ((0, 1), (3, 1), (7, 4))
+    assert (7, 1) not in engine.states
+    assert parts(engine) == before
+    assert "no memory for 7 drafts" in caplog.text
+
+
+def test_a_tree_of_one_draft_is_a_chain(engine):
+    setting_of = engine.module.setting_of
+    assert [setting_of(0, 4), setting_of(1, 4), setting_of(2, 4)] == [(0, 1), (1, 1), (2, 4)]
+
+
+def test_bytes_of_each_state_are_told(engine, monkeypatch):
+    used = iter([0, 100, 100, 350])
+    monkeypatch.setitem(engine.states.prepare.__globals__, "_device_bytes", lambda: next(used))
+    engine.states.prepare([(3, 1), (3, 4)])
+    assert engine.states.stats() == {
+        "graph_bytes": 350.0, "graph_bytes_3_4": 100.0, "graph_bytes_3": 250.0,
+    }  # fmt: skip
+
+
+def test_branches_of_which_a_state_is_missing_are_left_out_whole(engine, caplog):
+    whole = engine.module.whole
+    chains = {(0, 1), (1, 1), (3, 1), (7, 1)}
+    assert whole(chains | {(3, 4), (7, 4)}, (1, 4)) == chains | {(3, 4), (7, 4)}
+    assert caplog.text == ""
+    assert whole(chains | {(7, 4)}, (1, 4)) == chains
+    assert "no memory for all trees of 4 a depth" in caplog.text
+
+
+def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
+    seen = []
+    drafter, worker = engine.worker.draft_worker, engine.worker
+
+    def draft(batch):
+        seen.append((drafter.topk, batch.spec_info.topk_p.shape, batch.spec_info.topk_index.tolist()))
+
+    drafter.draft = draft
+    engine.module.narrow_drafts(drafter, worker)
+    for topk in (4, 2, 1):
+        worker.topk = topk
+        carried = SimpleNamespace(topk_p=torch.ones(1, 4), topk_index=torch.tensor([[9, 8, 7, 6]]))
+        mode = SimpleNamespace(is_idle=lambda: False)
+        drafter.draft(SimpleNamespace(spec_info=carried, forward_mode=mode))
+        assert drafter.topk == 4
+    assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]
