@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-__all__ = ["EAGLE3_BY_METHOD", "PEagleCheckpoint", "check_peagle_checkpoint", "is_peagle_head", "tensor_names"]
+__all__ = [
+    "EAGLE3_BY_METHOD",
+    "PEagleCheckpoint",
+    "check_peagle_checkpoint",
+    "is_peagle_head",
+    "tensor_names",
+]
 
 EAGLE3_BY_METHOD = '"method": "eagle3"'
 """How an EAGLE-3 head is asked for on vLLM."""
@@ -90,8 +96,8 @@ def check_peagle_checkpoint(
 
 
 def is_peagle_head(folder: Path) -> bool:
-    """Whether a folder holds a head that only a parallel pass can use: with a mask state, or one that says so.
-    False for what cannot be read."""
+    """Whether a folder holds a head for a parallel pass: with a mask state, or one that says so. False for
+    what cannot be read."""
     try:
         head = _Head(_config_file(folder))
         return head.kind == "peagle" or _named(_tensors(folder) or {}, "mask_hidden") is not None

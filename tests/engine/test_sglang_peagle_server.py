@@ -1,4 +1,4 @@
-"""SPECCTL_PEAGLE on a real SGLang on the CPU: one server, and starts that are refused before they load a model.
+"""SPECCTL_PEAGLE on a real SGLang on the CPU: one server, and starts that are refused.
 
 What it drafts is compared with target and head in plain torch (``support.peagle_twin``): the same numbers of
 accepted drafts, step by step, are only possible with the same drafts.
@@ -166,7 +166,7 @@ refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--spec
 
 
 def test_a_head_of_the_wrong_format_ends_the_start(shared_models):
-    heads = [str(shared_models / name) for name in ("reference-target", "reference-peagle", "reference-eagle3")]
+    heads = [str(shared_models / f"reference-{name}") for name in ("target", "peagle", "eagle3")]
     done = subprocess.run(
         [str(SGLANG_PYTHON), "-c", STARTS, *heads],
         capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},

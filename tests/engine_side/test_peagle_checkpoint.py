@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+
 from specctl.engine.peagle_checkpoint import PEagleCheckpoint, check_peagle_checkpoint
 
 HIDDEN, VOCAB, LAYERS = 8, 32, 6

@@ -1,4 +1,4 @@
-"""A llama target and its P-EAGLE head in plain torch, without an engine: what greedy decoding with such drafts
+"""A llama target and its P-EAGLE head in plain torch, without an engine: what greedy decoding with drafts
 must come to, step by step. Float32, no cache: every step computes the whole text."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Twin:
 
     @torch.no_grad()
     def generate(self, prompt: list[int], tokens: int, number: int) -> tuple[list[int], list[Step]]:
-        """``tokens`` greedy tokens after the prompt, and the steps that they took with so many drafts each."""
+        """``tokens`` greedy tokens after the prompt, and the steps that they took, so many drafts in each."""
         threads = torch.get_num_threads()
         # Small matrices: threads that wait for each other, beside a server, take 30 times as long.
         torch.set_num_threads(1)

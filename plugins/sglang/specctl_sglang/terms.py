@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from specctl.draft.options import SHARED
 
 __all__ = [
-    "STEERED",
     "PEAGLE",
+    "STEERED",
     "SUFFIX",
     "checked_candidates",
     "checked_topks",

@@ -1,4 +1,4 @@
-"""What SGLang asks of an algorithm that it does not know, for SPECCTL_PEAGLE, and which head goes with what."""
+"""What SGLang asks of an algorithm that it does not know, for SPECCTL_PEAGLE, and which head fits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def register_model() -> None:
     from sglang.srt.models.registry import ModelRegistry
 
     if not ModelRegistry.is_arch_supported(ARCHITECTURE):
-        ModelRegistry.register("specctl_sglang.compat.models", strict=True)
+        from specctl_sglang.compat.peagle_model import SpecctlPEagle
+
+        # Its own way to register takes a package that holds nothing else.
+        ModelRegistry.models[ARCHITECTURE] = SpecctlPEagle
 
 
 def attend_to_heads() -> None:

@@ -204,7 +204,13 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         )
         runner = self.cuda_graph_runner_for_draft_extend
         forward_batch = prepare_for_draft_extend(
-            given, batch, ids.flatten(), rows, self.draft_runner, runner, return_hidden_states_before_norm=False
+            given,
+            batch,
+            ids.flatten(),
+            rows,
+            self.draft_runner,
+            runner,
+            return_hidden_states_before_norm=False,
         )
         drafts: torch.Tensor
         if runner and runner.can_run_graph(forward_batch):

@@ -41,9 +41,7 @@ class RecentRows:
         return self._tokens.nbytes + self._hidden.nbytes
 
 
-def chunk(
-    ends: torch.Tensor, missed: torch.Tensor, at: int, rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def chunk(ends: torch.Tensor, missed: torch.Tensor, at: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Where a pass of ``rows`` rows begins and how many of them it is to read, integer[n] each: of the last
     ``missed`` positions before ``ends`` those from the ``at``-th on."""
     known = (missed - at).clamp(0, rows)

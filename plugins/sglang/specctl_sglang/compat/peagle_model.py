@@ -17,7 +17,7 @@ from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessorOu
 from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
 from sglang.srt.runtime_context import get_spec
 
-__all__ = ["EntryClass", "SpecctlPEagle"]
+__all__ = ["SpecctlPEagle"]
 
 _LAYER_NORM = re.compile(r"layers\.(\d+)\.(input_layernorm|hidden_norm)\.")
 
@@ -88,7 +88,7 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
         input_embeds: torch.Tensor | None = None,
         pp_proxy_tensors: Any = None,
     ) -> LogitsProcessorOutput:
-        """A draft-extend pass: ``next_token_logits`` int64[requests, K] are drafts in the target's vocabulary,
+        """A draft-extend pass: ``next_token_logits`` int64[requests, K] are drafts, ids of the target,
         from row spec_info.select_index of each request and the K - 1 behind it. Any other: SGLang's."""
         if not forward_batch.forward_mode.is_draft_extend_v2():
             return super().forward(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
@@ -104,6 +104,3 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
             drafts = self.hot_token_id[drafts]
         drafts = drafts.view(-1, self._drafts)
         return LogitsProcessorOutput(next_token_logits=drafts, hidden_states=drafts)
-
-
-EntryClass = [SpecctlPEagle]

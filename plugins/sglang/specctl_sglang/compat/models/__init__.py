@@ -1,1 +1,0 @@
-"""Architectures that SGLang lacks, for its registry of models."""
