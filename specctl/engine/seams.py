@@ -109,7 +109,11 @@ def _names(child: ast.stmt) -> set[str]:
 def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.AnnAssign):
         return [node.target]
-    return node.targets if isinstance(node, ast.Assign) else []
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    # a, b = c sets both.
+    return [
+        each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
+    ]
 
 
 def _sets_on_self(node: ast.AST, name: str) -> bool:

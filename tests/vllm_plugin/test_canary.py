@@ -97,6 +97,7 @@ def test_a_mismatch_is_named(tmp_path, text, problem):
         ("if here:\n    pass\nelif there:\n    f = 1\n", "f"),
         ("try:\n    from a import b\nexcept ImportError:\n    f = 1\n", "f"),
         ("class A:\n    def g(self):\n        if self:\n            self.f: int = 1\n", "A.f"),
+        ("class A:\n    def g(self):\n        self.e, self.f = 1, 2\n", "A.f"),
     ],
 )
 def test_a_name_is_found_however_it_is_bound(tmp_path, text, name):
