@@ -158,7 +158,6 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
             "topk",
         )
     ),
-    Seam(_EAGLE, "get_plan_stream"),
     Seam(_EAGLE, "EagleDraftWorker.draft", ("self", "batch")),
     Seam(_EAGLE, "EagleDraftWorker.init_attention_backend", ("self",)),
     Seam(_EAGLE, "EagleDraftWorker._capture_cuda_graphs", ("self",)),
@@ -173,6 +172,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
             "draft_owns_attention",
             "draft_runner",
             "draft_tp_context",
+            "plan_stream",
             "speculative_num_draft_tokens",
             "speculative_num_steps",
             "topk",
