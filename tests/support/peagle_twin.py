@@ -4,6 +4,8 @@ must come to, step by step. Float32, no cache: every step computes the whole tex
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +64,17 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small matrices: threads that wait for each other take 30 times as long where others run too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Twin:
     """reference-target and reference-peagle, or others of their shapes: the head reads the states before the
     target's layers 2, n / 2 and n - 3, and shares its embedding."""
@@ -102,21 +115,34 @@ class Twin:
         return tuple(net.linear("lm_head", net.norm("norm", x[-number:])).argmax(-1).tolist())
 
     @torch.no_grad()
+    def drafts_along(
+        self, prompt: list[int], output: list[int], emitted: list[int], number: int
+    ) -> list[tuple[int, ...]]:
+        """What the head drafts before each step of an answer, whose steps emitted so many tokens; the first
+        token is the prompt's own step's. It ends where the answer does."""
+        found = []
+        with _one_thread():
+            ids = [*prompt, *output]
+            _, states = self.target(ids)
+            length = len(prompt) + 1
+            for tokens in emitted:
+                if length >= len(ids):
+                    break
+                found.append(self.drafts(ids[:length], states[: length - 1], number))
+                length += tokens
+        return found
+
+    @torch.no_grad()
     def generate(self, prompt: list[int], tokens: int, number: int) -> tuple[list[int], list[Step]]:
         """``tokens`` greedy tokens after the prompt, and the steps that they took, so many drafts in each."""
-        threads = torch.get_num_threads()
-        # Small matrices: threads that wait for each other, beside a server, take 30 times as long.
-        torch.set_num_threads(1)
-        try:
+        with _one_thread():
             return self._generated(prompt, tokens, number)
-        finally:
-            torch.set_num_threads(threads)
 
     def _generated(self, prompt: list[int], tokens: int, number: int) -> tuple[list[int], list[Step]]:
         following, states = self.target(prompt)
         ids, steps = [*prompt, following[-1]], []
         while len(ids) - len(prompt) < tokens:
-            drafts = self.drafts(ids, states[: len(ids) - 1], number)
+            drafts = self.drafts(ids, states[: len(ids) - 1], number) if number else ()
             following, states = self.target([*ids, *drafts])
             wanted = following[len(ids) - 1 :]
             accepted = 0
