@@ -86,15 +86,17 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
         positions: torch.Tensor,
         forward_batch: Any,
         input_embeds: torch.Tensor | None = None,
-        pp_proxy_tensors: Any = None,
+        **more: Any,
     ) -> LogitsProcessorOutput:
         """A draft-extend pass: ``next_token_logits`` int64[requests, K] are drafts, ids of the target,
         from row spec_info.select_index of each request and the K - 1 behind it. Any other: SGLang's."""
         if not forward_batch.forward_mode.is_draft_extend_v2():
-            return super().forward(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
+            return super().forward(input_ids, positions, forward_batch, input_embeds, **more)
         hidden, _ = self.model(input_ids, positions, forward_batch, input_embeds)
         first = forward_batch.spec_info.select_index
         rows = (first[:, None] + torch.arange(self._drafts, device=first.device)).flatten()
+        # SGLang captures, and pads batches, with the last row of a request as its first.
+        rows = rows.clamp(max=hidden.shape[0] - 1)
         metadata = LogitsMetadata.from_forward_batch(forward_batch)
         logits = self.logits_processor._get_logits(
             hidden[rows], self.lm_head, metadata, use_logits_buffer=False

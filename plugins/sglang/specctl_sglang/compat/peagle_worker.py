@@ -135,6 +135,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             request.specctl_has_drafts = False
             request.specctl_missed += 1
         self._carry(result.next_draft_input, None, hidden.clone())
+        # The scheduler waits for the step's last reader of what it writes to: here that is the target.
+        self.draft_runner.shared_read_done_event = self.target_worker.model_runner.shared_read_done_event
 
     def _catch_up(self, batch: Any) -> None:
         """The last rows of a rest. What lies further back is cleared: it is what another request left."""

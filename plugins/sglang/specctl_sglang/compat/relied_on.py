@@ -262,6 +262,7 @@ _PEAGLE: tuple[Seam, ...] = (
     ),
     Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.hidden_states"),
     Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.DECODE"),
+    Seam(_RUNNER, "ModelRunner.shared_read_done_event"),
     Seam("sglang.kernels.ops.speculative.cache_locs", "assign_extend_cache_locs_uniform_func"),
     Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_key_buffer", ("self", "layer_id")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_value_buffer", ("self", "layer_id")),
