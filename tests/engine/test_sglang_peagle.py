@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.peagle_twin import Twin
+from support.random_head import write_speculators_peagle
 from support.sglang_control import NEEDS_SGLANG
 
 from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
@@ -45,26 +46,26 @@ def prompts(shared_models):
     return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
 
 
-@pytest.fixture(scope="module")
-def told(prompts, shared_models, logs):
-    """What came of every scenario, by its name."""
+def ran(target, head, out, prompts, scenarios):
+    """What came of the scenarios, by their names, and what the scheduler tells."""
     defaults = {"prompts": prompts, "tokens": TOKENS, "every": 1, "apart": 0, "sampling": {}}
-    scenarios = {**SCENARIOS, "long": {**LONG, "prompts": prompts[1:2]}}
-    work = {
-        "target": str(shared_models / "reference-target"),
-        "head": str(shared_models / "reference-peagle"),
-        "drafts": FULL,
-        "out": str(logs / "sglang-peagle.json"),
-        "scenarios": [{**defaults, **scenario} for scenario in scenarios.values()],
-    }
+    asked = [{**defaults, **scenario} for scenario in scenarios.values()]
+    work = {"target": str(target), "head": str(head), "drafts": FULL, "out": str(out), "scenarios": asked}
     script = Path(__file__).parents[1] / "support" / "sglang_peagle_run.py"
     done = subprocess.run(
         [str(SGLANG_PYTHON), str(script), json.dumps(work)],
         capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answer = json.loads(Path(work["out"]).read_text())
+    answer = json.loads(out.read_text())
     return answer | {"scenarios": dict(zip(scenarios, answer["scenarios"], strict=True))}
+
+
+@pytest.fixture(scope="module")
+def told(prompts, shared_models, logs):
+    target, head = shared_models / "reference-target", shared_models / "reference-peagle"
+    scenarios = {**SCENARIOS, "long": {**LONG, "prompts": prompts[1:2]}}
+    return ran(target, head, logs / "sglang-peagle.json", prompts, scenarios)
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +94,30 @@ def test_greedy_output_is_the_same_for_every_table(told, name):
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in ("off", "sampled")])
 def test_every_draft_is_the_heads(told, twin, prompts, name):
     """After a prompt, after other drafts and after a rest, and no more of them than the table says."""
-    found = told["scenarios"][name]
-    values, compared = set(SCENARIOS[name]["values"]), 0
+    assert compared(told["scenarios"][name], twin, prompts, set(SCENARIOS[name]["values"])) >= 40
+
+
+def compared(found, twin, prompts, numbers):
+    """How many drafts there were, all of which are the twin's."""
+    total = 0
     for prompt, output, steps in zip(prompts, found["outputs"], found["steps"], strict=True):
         expected = twin.drafts_along(prompt, output, [accepted + 1 for _, accepted in steps], FULL)
         for (drafts, _), wanted in zip(steps, expected, strict=False):
-            assert len(drafts) in values
+            assert len(drafts) in numbers
             assert drafts == list(wanted[: len(drafts)])
-            compared += len(drafts)
-    assert compared >= 40
+            total += len(drafts)
+    return total
+
+
+def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs, tmp_path):
+    """With a vocabulary of its own, biases, other layers of the target and another residual."""
+    target = shared_models / "reference-target"
+    head = write_speculators_peagle(shared_models / "reference-peagle", tmp_path / "head")
+    found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}})["scenarios"][
+        "full"
+    ]
+    assert found["outputs"] == told["scenarios"]["off"]["outputs"]
+    assert compared(found, Twin(target, head), prompts, {FULL}) >= 40
 
 
 def test_as_many_steps_as_the_twin_takes(told, twin, prompts):

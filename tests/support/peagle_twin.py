@@ -27,7 +27,8 @@ class _Layers:
     """The llama layers of one checkpoint."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.config = {**config.get("transformer_layer_config", {}), **config}
         self.weights = {
             name.removeprefix(prefix): weight.float()
             for name, weight in load_file(str(folder / "model.safetensors")).items()
@@ -38,7 +39,7 @@ class _Layers:
         return x * scale * self.weights[f"{name}.weight"]
 
     def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weights[f"{name}.weight"].T
+        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", torch.zeros(1))
 
     def attend(self, name: str, x: torch.Tensor) -> torch.Tensor:
         size = self.config["head_dim"]
@@ -59,6 +60,12 @@ class _Layers:
         return self.linear(f"{name}.down_proj", gate * self.linear(f"{name}.up_proj", x))
 
 
+def _shift(net: _Layers, best: torch.Tensor) -> torch.Tensor:
+    """From ids of a draft vocabulary to the target's."""
+    shifts = net.weights.get("d2t")
+    return torch.zeros_like(best) if shifts is None else shifts.long()[best]
+
+
 def _turned(x: torch.Tensor) -> torch.Tensor:
     half = x.shape[-1] // 2
     return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
@@ -77,12 +84,13 @@ def _one_thread() -> Iterator[None]:
 
 class Twin:
     """reference-target and reference-peagle, or others of their shapes: the head reads the states before the
-    target's layers 2, n / 2 and n - 3, and shares its embedding."""
+    layers that it names, else before 2, n / 2 and n - 3, and shares the target's embedding."""
 
     def __init__(self, target: Path, head: Path) -> None:
         self._target, self._head = _Layers(target, "model."), _Layers(head, "")
         layers = self._target.config["num_hidden_layers"]
-        self._read = (2, layers // 2, layers - 3)
+        named = self._head.config.get("eagle_aux_hidden_state_layer_ids")
+        self._read = named or (2, layers // 2, layers - 3)
 
     def target(self, ids: list[int]) -> tuple[list[int], torch.Tensor]:
         """The token after each of ``ids``, and [len(ids), 3 H] states for the head."""
@@ -99,7 +107,8 @@ class Twin:
     def drafts(self, ids: list[int], states: torch.Tensor, number: int) -> tuple[int, ...]:
         """What the head drafts after ``ids``; states: the target's of all of them but the last."""
         net = self._head
-        tokens = ids[1:] + [net.config["ptd_token_id"]] * (number - 1)
+        mask = net.config.get("ptd_token_id", net.config.get("mask_token_id"))
+        tokens = ids[1:] + [mask] * (number - 1)
         embedded = self._target.weights["embed_tokens.weight"][tokens]
         masks = net.weights["mask_hidden"].view(1, -1).expand(number - 1, -1)
         x = net.linear("fc", torch.cat([states, masks]))
@@ -107,12 +116,15 @@ class Twin:
             name = f"layers.{layer}"
             if layer == 0:
                 embedded = net.norm(f"{name}.input_layernorm", embedded)
-                given = torch.cat([embedded, net.norm(f"{name}.hidden_norm", x)], dim=-1)
+                normed = net.norm(f"{name}.hidden_norm", x)
+                given = torch.cat([embedded, normed], dim=-1)
+                x = normed if net.config.get("norm_before_residual") else x
             else:
                 given = net.norm(f"{name}.input_layernorm", x)
             x = x + net.attend(f"{name}.self_attn", given)
             x = x + net.feed(f"{name}.mlp", net.norm(f"{name}.post_attention_layernorm", x))
-        return tuple(net.linear("lm_head", net.norm("norm", x[-number:])).argmax(-1).tolist())
+        best = net.linear("lm_head", net.norm("norm", x[-number:])).argmax(-1)
+        return tuple((best + _shift(net, best)).tolist())
 
     @torch.no_grad()
     def drafts_along(
