@@ -71,7 +71,7 @@ class Target:
         self.context = context
         self.attn_backend = self.decode_cuda_graph_runner = "own"
         self.init_new_workspace = False
-        self.spec_algorithm = SimpleNamespace(is_standalone=lambda: False)
+        self.spec_algorithm = "eagle3"
         self.full_for = ()
 
     def _get_attention_backend(self, init_new_workspace):
@@ -112,6 +112,7 @@ def engine(monkeypatch):
         topk=4,
         speculative_num_steps=3,
         speculative_num_draft_tokens=8,
+        reads_hidden_states=True,
         draft_worker=Drafter(context, 4),
         target_worker=SimpleNamespace(model_runner=target),
     )
@@ -163,7 +164,7 @@ def test_off_is_the_targets_own_decode_which_gives_hidden_states_to_the_draft_mo
 
 
 def test_a_draft_model_that_reads_no_hidden_states_is_given_none(engine):
-    engine.target.spec_algorithm = SimpleNamespace(is_standalone=lambda: True)
+    engine.worker.reads_hidden_states = False
     engine.states.prepare([(0, 1)])
     engine.states.activate((0, 1))
     assert engine.target.decode_cuda_graph_runner == (1, True, None)

@@ -4,8 +4,8 @@ Python with a JSON object of its work, one scenario after the other; writes what
     {"target": FOLDER, "head": FOLDER, "drafts": K, "out": FILE, "scenarios": [{...}, ...]}
 
 A scenario: prompts (token ids), each ``apart`` steps after the one before it, tokens of each answer, table
-values, the next one every ``every`` steps, and sampling parameters. Its result: for each prompt the output ids
-and its steps, each with the drafts that were verified and how many of them were accepted.
+values, the next one every ``every`` steps, and sampling parameters. Its result: for each prompt the output
+ids and its steps, each with the drafts that were verified and how many of them were accepted.
 """
 
 import json

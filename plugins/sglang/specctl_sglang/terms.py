@@ -24,7 +24,7 @@ __all__ = [
 SUFFIX = "SPECCTL_SUFFIX"
 PEAGLE = "SPECCTL_PEAGLE"
 """Names for ``--speculative-algorithm``."""
-STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 """SGLang's own algorithms that get a table where it is asked for."""
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
 

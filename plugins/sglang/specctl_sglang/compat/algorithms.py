@@ -55,18 +55,19 @@ def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
     worker = original(algorithm, server_args)
     if why_as_stock(worker.__name__) is not None:
         return worker
+    if worker.__name__ == "DFlashWorkerV2":
+        from specctl_sglang.compat.dflash_worker import SteeredDflash
+
+        return SteeredDflash
     from specctl_sglang.compat import eagle_worker
 
-    steered = {
-        "EAGLEWorkerV2": eagle_worker.SteeredEagle,
-        "StandaloneWorkerV2": eagle_worker.SteeredStandalone,
-    }
-    return steered[worker.__name__]
+    is_standalone = worker.__name__ == "StandaloneWorkerV2"
+    return eagle_worker.SteeredStandalone if is_standalone else eagle_worker.SteeredEagle
 
 
 def why_as_stock(worker: str) -> str | None:
     """Why one of SGLang's own workers cannot be steered, by the name of its class; None: it can."""
-    if worker not in ("EAGLEWorkerV2", "StandaloneWorkerV2"):
+    if worker not in ("EAGLEWorkerV2", "StandaloneWorkerV2", "DFlashWorkerV2"):
         return f"its worker {worker} prepares one number of drafts, at start"
     modes = {
         "pipeline parallelism": get_parallel().pp_size > 1,

@@ -126,7 +126,7 @@ def _forward_extend(
     requests = batch.batch_size
     queries = q.view(requests, -1, layer.tp_q_head_num, layer.qk_head_dim)
     width = queries.shape[1]
-    trees = batch.spec_info.custom_mask.view(requests, width, width)
+    trees = _seen_drafts(batch.spec_info.custom_mask, layer, requests, width)
     rows = backend.req_to_token_pool.req_to_token[batch.req_pool_indices]
     positions, window = batch.positions.view(requests, width), layer.sliding_window_size
     output = []
@@ -146,6 +146,14 @@ def _forward_extend(
         )
         output.append(attended[0].transpose(0, 1).reshape(width, -1))
     return torch.cat(output)
+
+
+def _seen_drafts(mask: torch.Tensor | None, layer: Any, requests: int, width: int) -> torch.Tensor:
+    """bool[n, w, w]; without a mask each sees those before it, or all of a block that is filled at once."""
+    if mask is not None:
+        return mask.view(requests, width, width)
+    every = torch.ones((requests, width, width), dtype=torch.bool)
+    return every if layer.attn_type.name == "ENCODER_ONLY" else every.tril()
 
 
 class _StandIn(ModuleType):

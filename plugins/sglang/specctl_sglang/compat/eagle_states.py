@@ -80,7 +80,7 @@ class EagleStates(RuntimeStates[Setting]):
             self._capture_target(is_plain=tokens == 0)
 
     def _capture_target(self, is_plain: bool) -> None:
-        if is_plain and not self._target.spec_algorithm.is_standalone():
+        if is_plain and self._worker.reads_hidden_states:
             # The draft model's KV is kept up with the target's hidden states, so plain decodes give them too.
             with as_if_configured(return_hidden_states_mode="full"):
                 capture_target(self._target, is_plain)

@@ -1,9 +1,7 @@
 """SGLang's EAGLE workers with a table: any prepared draft a step, none of them included.
 
 ``SteeredEagle`` is the worker of EAGLE, EAGLE3 and NEXTN, and goes before any that is derived from SGLang's
-among the bases of a class. Drafting, verification and the bookkeeping of the overlap scheduler stay SGLang's;
-here a state is chosen for each decode batch and swapped in whole, and a batch without drafts takes the
-target's plain decode.
+among the bases of a class.
 """
 
 from __future__ import annotations
@@ -14,44 +12,27 @@ from typing import Any
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.managers.scheduler import GenerationBatchResult
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
-from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
-from specctl_sglang.compat.eagle_states import (
-    OFF,
-    EagleStates,
-    Setting,
-    as_drafter,
-    narrow_drafts,
-    setting_of,
-    whole,
-)
-from specctl_sglang.compat.steered import Steered, current_step, start_guarded
-from specctl_sglang.options import Options, options_from_env
-from specctl_sglang.terms import checked_candidates, checked_topks, default_candidates, drafts_of
+from specctl_sglang.compat.eagle_states import EagleStates, as_drafter, narrow_drafts
+from specctl_sglang.compat.steered_states import SteeredByStates
 
 __all__ = ["SteeredEagle", "SteeredStandalone"]
 
 logger = logging.getLogger("sglang.specctl")
 
 
-class SteeredEagle(Steered, EAGLEWorkerV2):
-    """``specctl``: set by compat.scheduler once the scheduler is there; None while it starts."""
-
-    states_type: type[EagleStates] = EagleStates
-
+class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.options = options_from_env() or Options()
-        self.at_start: Setting = (drafts_of(self.speculative_num_draft_tokens), self.topk)
-        self._tp_group = get_parallel().tp_group
-        self._states: EagleStates | None = None
         self._replaced_candidates = self._replace_adaptive_policy()
         narrow_drafts(self._draft_worker, self)
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        return not (_skips_while_off() or self.speculative_algorithm.is_standalone())
 
     def _replace_adaptive_policy(self) -> tuple[int, ...]:
         """SGLang's own would change the state back behind every table; its candidates are taken over."""
@@ -59,120 +40,23 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
         if policy is None:
             return ()
         steps = tuple(sorted(policy.candidate_steps))
-        told = ", ".join(map(str, steps))
         logger.warning(
-            "specctl: the table takes the place of --speculative-adaptive, with its steps %s", told
+            "specctl: the table takes the place of --speculative-adaptive, with its steps: %s",
+            ", ".join(map(str, steps)),
         )
         return steps
 
-    @property
-    def prepared(self) -> tuple[int, ...]:
-        assert self._states is not None
-        return tuple(sorted({tokens for tokens, _ in self._states.keys}))
+    def _own_candidates(self) -> tuple[int, ...]:
+        return self._replaced_candidates
 
-    def stats(self) -> dict[str, float]:
-        return {} if self._states is None else self._states.stats()
+    def _made_at_start(self) -> EagleStates:
+        return EagleStates(self, self.at_start)
 
-    def init_cuda_graphs(self) -> None:
-        super().init_cuda_graphs()
-        self._states = states = self.states_type(self, self.at_start)
-        topks = checked_topks(self.options.tree_topks, self.at_start[1])
-        states.prepare(setting_of(tokens, topk) for tokens in self._candidates() for topk in topks)
-        keys = set(states.keys)
-        if self._tp_group.world_size > 1:
-            keys = set.intersection(*map(set, self._tp_group.all_gather_object(states.keys)))
-        kept = whole(keys, topks)
-        self.tree_topks = tuple(topk for topk in topks if topk == 1 or any(k == topk for _, k in kept))
-        states.keep(sorted(kept))
-        if self.at_start not in kept:
-            self.at_start = max(kept)
-
-    def _candidates(self) -> tuple[int, ...]:
-        full = max(self.at_start[0], *self._replaced_candidates, 0)
-        has_graphs = self.target_worker.model_runner.decode_cuda_graph_runner is not None
-        asked = self.options.candidates
-        if asked is None and self._replaced_candidates:
-            asked = self._replaced_candidates
-        if asked is None:
-            return default_candidates(full, has_graphs)
-        # Without graphs the plain decode costs nothing, and a CPU's guard needs it.
-        return checked_candidates(asked if has_graphs else (0, *asked), full)
-
-    def forward_batch_generation(
-        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
-    ) -> GenerationBatchResult:
-        more = (on_publish, grammar_barrier, pp_proxy_tensors)
-        assert self._states is not None
-        if not batch.forward_mode.is_decode() or batch.is_extend_in_batch:
-            # Graphs of prompts were captured with the start's attention backends.
-            self._states.activate(self.at_start)
-            return super().forward_batch_generation(batch, *more)
-        setting = self._agreed(batch)
-        self._states.activate(setting)
-        if setting == OFF:
-            return self._plain_step(batch, on_publish, grammar_barrier)
-        return super().forward_batch_generation(batch, *more)
-
-    def _agreed(self, batch: Any) -> Setting:
-        """The first rank's setting is everyone's: leases end by each rank's own clock."""
-        if self._tp_group.world_size == 1:
-            return self._wanted(batch)
-        is_first = self._tp_group.rank_in_group == 0
-        wanted = self._wanted(batch) if is_first else None
-        setting: Setting = self._tp_group.broadcast_object(wanted, src=0)
-        return setting
-
-    def _wanted(self, batch: Any) -> Setting:
-        assert self._states is not None
-        step = current_step(self.specctl, batch, self.at_start)
-        start_guarded(step, batch, self.device)
-        setting = setting_of(step.num_speculative_tokens, step.branches)
-        if setting not in self._states:
-            setting = self.at_start
-        step.num_speculative_tokens = setting[0]
-        step.drafted = [setting[0]] * len(batch.reqs)
-        return setting
-
-    def _plain_step(self, batch: Any, on_publish: Any, grammar_barrier: Any) -> GenerationBatchResult:
-        """One token of each request by the target's own decode and sampler, told as a verification; then the
-        draft model reads it too, so that it can go on from anywhere."""
-        record_stream_for_v2_verify(batch, None, torch.get_device_module(self.device).current_stream())
-        lengths = batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum
-        if batch.has_grammar and grammar_barrier is not None:
-            grammar_barrier()
-        result = self._decoded(batch)
-        tokens, new_lengths = result.next_token_ids, batch.seq_lens
-        if on_publish is not None:
-            on_publish(new_lengths)
-        result.accept_lens = torch.ones_like(tokens, dtype=torch.int32)
-        result.new_seq_lens = new_lengths
-        result.speculative_num_draft_tokens = 1
-        result.next_draft_input = EagleDraftInput(bonus_tokens=tokens.to(torch.int32))
-        if batch.return_logprob:
-            logprobs = result.logits_output.next_token_logprobs
-            result.logits_output.next_token_logprobs = logprobs[:, None]
-        batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths
-        self._follow(batch, result)
-        return result
-
-    def _decoded(self, batch: Any) -> GenerationBatchResult:
-        places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
-        batch.input_ids = batch.spec_info.bonus_tokens.to(torch.int64)
-        batch.out_cache_loc = places.to(torch.int64)
-        batch.seq_lens = batch.seq_lens + 1
-        if batch.seq_lens_cpu is not None:
-            batch.seq_lens_cpu = batch.seq_lens_cpu + 1
-        batch.seq_lens_sum = None
-        batch.spec_info = None
-        needs_hidden = not self.speculative_algorithm.is_standalone()
-        mode = CaptureHiddenMode.FULL if needs_hidden else CaptureHiddenMode.NULL
-        result: GenerationBatchResult = self.target_worker.forward_batch_generation(
-            batch, capture_hidden_mode=mode
-        )
-        return result
+    def _carried(self, tokens: torch.Tensor, lengths: torch.Tensor) -> EagleDraftInput:
+        return EagleDraftInput(bonus_tokens=tokens.to(torch.int32))
 
     def _follow(self, batch: Any, result: GenerationBatchResult) -> None:
-        if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
+        if _skips_while_off():
             self._stub_skipped_draft_extend(batch, result)
             return
         drafter = self._draft_worker
@@ -183,4 +67,9 @@ class SteeredEagle(Steered, EAGLEWorkerV2):
 
 
 class SteeredStandalone(SteeredEagle, StandaloneWorkerV2):
-    """A draft model with vocabulary head and embedding of its own, which reads no hidden states."""
+    """A draft model with vocabulary head and embedding of its own."""
+
+
+def _skips_while_off() -> bool:
+    """SGLang's own switch: the draft model reads nothing while nothing is drafted."""
+    return bool(envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get())

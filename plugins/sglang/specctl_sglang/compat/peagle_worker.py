@@ -265,11 +265,17 @@ class PEagleStates(EagleStates):
 
 
 class PEagleWorker(SteeredEagle):
-    states_type = PEagleStates
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with _own_drafter():
             super().__init__(*args, **kwargs)
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Kept at 0 drafts too, for when drafting resumes."""
+        return True
+
+    def _made_at_start(self) -> PEagleStates:
+        return PEagleStates(self, self.at_start)
 
     def _follow(self, batch: Any, result: Any) -> None:
         with as_drafter(self._draft_worker):

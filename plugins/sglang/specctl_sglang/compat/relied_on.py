@@ -6,6 +6,7 @@ A test compares it with the plugin's own sources, so that an import or a patch w
 from __future__ import annotations
 
 from specctl.engine.seams import Seam
+from specctl_sglang.compat.relied_on_peagle import PEAGLE
 
 __all__ = ["RELIED_ON"]
 
@@ -26,6 +27,8 @@ _PARALLEL = "sglang.srt.distributed.parallel_state"
 _EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 _STANDALONE = "sglang.srt.speculative.standalone_worker_v2"
 _BASE = "sglang.srt.speculative.base_spec_worker"
+_DFLASH = "sglang.srt.speculative.dflash_worker_v2"
+_DRAFT_COMMON = "sglang.srt.speculative.draft_worker_common"
 _MOE = "sglang.srt.layers.moe.utils"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager"
 _CONTROL = "sglang.srt.managers.tokenizer_control_mixin"
@@ -146,6 +149,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
         ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
     ),
     Seam(_EAGLE, "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_BASE, "BaseSpecWorker"),
     Seam(_EAGLE, "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
     *(
         Seam(_EAGLE, f"EAGLEWorkerV2.{name}")
@@ -194,78 +198,48 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
     Seam(_MOE, "speculative_moe_a2a_backend_context", ()),
 )
 
-# All drafts of P-EAGLE come from the draft-extend pass: a model of ours, in SGLang's EAGLE-3 shape, that is
-# run over more rows than SGLang would, by the same functions and graphs.
-_PEAGLE: tuple[Seam, ...] = (
-    Seam(_SPEC_ARGUMENTS, "handle_speculative_decoding", ("server_args",)),
-    Seam(_SPEC_ARGUMENTS, "_handle_eagle_family", ("server_args",)),
-    Seam("sglang.srt.arg_groups.overrides", "resolving_view"),
-    Seam("sglang.srt.arg_groups.overrides", "declare_resolution", ("server_args", "source")),
-    Seam("sglang.srt.arg_groups.overrides", "model_config_of"),
-    Seam(_REGISTRY, "CustomSpecAlgo.is_eagle", ("self",)),
-    Seam(_REGISTRY, "CustomSpecAlgo.is_eagle3", ("self",)),
-    Seam(_REGISTRY, "CustomSpecAlgo.supports_grammar_overlap", ("self",)),
-    Seam(_REGISTRY, "CustomSpecAlgo.resolve_max_speculative_num_draft_tokens", ("self", "server_args")),
+# A DFLASH worker's states are what it makes for one length of a block.
+_DFLASH_WORKER: tuple[Seam, ...] = (
     Seam(
-        _REGISTRY,
-        "CustomSpecAlgo.get_num_tokens_per_req_for_target_verify",
-        ("self", "num_draft_tokens", "is_draft_worker"),
+        _DFLASH,
+        "DFlashWorkerV2.forward_batch_generation",
+        ("self", "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
     ),
-    Seam("sglang.srt.models.registry", "ModelRegistry"),
-    Seam("sglang.srt.models.registry", "_ModelRegistry.is_arch_supported", ("self", "architecture")),
-    Seam("sglang.srt.models.registry", "_ModelRegistry.models"),
+    Seam(_DFLASH, "DFlashWorkerV2.init_cuda_graphs", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._maybe_build_draft_sampler", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._make_next_draft_input_decode", ("self",)),
+    Seam(_DFLASH, "DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc", ("self",)),
     *(
-        Seam("sglang.srt.models.llama_eagle3", f"LlamaForCausalLMEagle3.{name}", parameters)
-        for name, parameters in (
-            ("__init__", ("self", "config", "quant_config", "prefix")),
-            ("load_weights", ("self", "weights")),
-            ("hot_token_id", ()),
-            ("logits_processor", ()),
-            ("lm_head", ()),
-            ("model", ()),
-        )
-    ),
-    Seam("sglang.srt.models.llama_eagle3", "LlamaModel.fc"),
-    Seam("sglang.srt.models.llama_eagle3", "LlamaModel.layers"),
-    Seam("sglang.srt.models.llama_eagle3", "LlamaDecoderLayer.hidden_norm"),
-    Seam("sglang.srt.models.llama", "LlamaForCausalLM.set_embed", ("self", "embed")),
-    Seam("sglang.srt.layers.linear", "QKVParallelLinear"),
-    Seam("sglang.srt.layers.logits_processor", "LogitsMetadata.from_forward_batch", ("cls", "forward_batch")),
-    Seam("sglang.srt.layers.logits_processor", "LogitsProcessorOutput.next_token_logits"),
-    Seam(
-        "sglang.srt.layers.logits_processor",
-        "LogitsProcessor._get_logits",
-        ("self", "hidden_states", "lm_head", "logits_metadata", "embedding_bias", "use_logits_buffer"),
-    ),
-    Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_prefill", ("self", "batch", "target_hidden_states")),
-    Seam("sglang.srt.speculative.eagle_worker_common", "build_eagle_verify_input", ("batch", "draft_input")),
-    Seam(
-        "sglang.srt.speculative.eagle_worker_common",
-        "prepare_for_draft_extend",
-        ("draft_extend_input", "batch", "predict", "num_draft_tokens"),
-    ),
-    Seam(
-        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
-        "EAGLEDraftExtendCudaGraphRunner.execute",
-        ("self", "forward_batch", "select_index"),
-    ),
-    *(
-        Seam("sglang.srt.speculative.eagle_info", f"EagleDraftExtendInput.{name}")
+        Seam(_DFLASH, f"DFlashWorkerV2.{name}")
         for name in (
-            "hidden_states",
-            "num_correct_drafts",
-            "num_accept_tokens",
-            "num_tokens_per_req",
-            "num_tokens_for_logprob_per_req",
-            "select_index",
+            "_accept_bonus_buffer_cap",
+            "_accept_bonus_buffer_slot",
+            "_accept_len_buf",
+            "_block_pos_offsets",
+            "_bonus_id_bufs",
+            "_commit_lens_bufs",
+            "_draft_block_end_buf",
+            "_draft_block_ids_buf",
+            "_draft_block_positions_buf",
+            "_draft_block_spec_info",
+            "_draft_block_tokens_buf",
+            "_draft_sampler",
+            "_draft_seq_lens_cpu_buf",
+            "_draft_verify_out_cache_loc_buf",
+            "_new_seq_lens_bufs",
+            "_out_tokens_bufs",
+            "block_size",
+            "device",
+            "draft_model",
+            "draft_model_runner",
+            "speculative_num_draft_tokens",
         )
     ),
-    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.hidden_states"),
-    Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.DECODE"),
-    Seam(_RUNNER, "ModelRunner.shared_read_done_event"),
-    Seam("sglang.kernels.ops.speculative.cache_locs", "assign_extend_cache_locs_uniform_func"),
-    Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_key_buffer", ("self", "layer_id")),
-    Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_value_buffer", ("self", "layer_id")),
+    Seam("sglang.srt.models.dflash", "DFlashDraftModel.set_block_size", ("self", "block_size")),
+    Seam(_RUNNER, "ModelRunner.capture_tail_hooks"),
+    Seam(_DRAFT_COMMON, "build_block_pos_offsets", ()),
+    Seam(_DRAFT_COMMON, "make_draft_block_spec_info", ()),
+    Seam(_DRAFT_COMMON, "make_draft_sampler_capture_hook"),
 )
 
 _VERIFICATION: tuple[Seam, ...] = (
@@ -351,7 +325,8 @@ RELIED_ON: tuple[Seam, ...] = (
     *_IN_SCHEDULER,
     *_WORKER,
     *_EAGLE_WORKER,
-    *_PEAGLE,
+    *PEAGLE,
+    *_DFLASH_WORKER,
     *_VERIFICATION,
     *_CPU,
 )

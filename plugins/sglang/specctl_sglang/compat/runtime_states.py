@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -70,9 +70,14 @@ class RuntimeStates(ABC, Generic[Key]):
 
     def activate(self, key: Key) -> None:
         """Of the prepared ones, before the batch's forward pass is begun."""
-        if key != self._active:
-            self._write(self._states[key].parts)
-            self._active = key
+        if key == self._active:
+            return
+        left = self._states.get(self._active)
+        if left is not None:
+            # An engine may have made a part larger since.
+            self._states[self._active] = replace(left, parts=self._read())
+        self._write(self._states[key].parts)
+        self._active = key
 
     def _read(self) -> tuple[Any, ...]:
         return tuple(getattr(thing, name) for thing, name in self._places)

@@ -1,0 +1,161 @@
+"""What SGLang's workers with a draft model share under a table: a state is chosen for each decode batch and
+swapped in whole, and a batch without drafts takes the target's plain decode.
+
+Drafting, verification and the bookkeeping of the overlap scheduler stay SGLang's.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
+from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
+
+from specctl_sglang.compat.eagle_states import OFF, Setting, setting_of, whole
+from specctl_sglang.compat.runtime_states import RuntimeStates
+from specctl_sglang.compat.steered import Steered, current_step, start_guarded
+from specctl_sglang.options import Options, options_from_env
+from specctl_sglang.terms import checked_candidates, checked_topks, default_candidates, drafts_of
+
+__all__ = ["SteeredByStates"]
+
+
+class SteeredByStates(Steered, BaseSpecWorker):
+    """Goes before one of SGLang's workers among the bases of a class."""
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether the draft model needs the target's, of a plain decode too."""
+        return True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.options = options_from_env() or Options()
+        self.at_start: Setting = (drafts_of(self.speculative_num_draft_tokens), getattr(self, "topk", 1))
+        self._tp_group = get_parallel().tp_group
+        self._states: RuntimeStates[Setting] | None = None
+
+    @abstractmethod
+    def _made_at_start(self) -> RuntimeStates[Setting]:
+        """With the one state that SGLang has built."""
+
+    @abstractmethod
+    def _carried(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Any:
+        """What goes from a plain step to the next, by its tokens int[n] and the lengths int[n] after it."""
+
+    @abstractmethod
+    def _follow(self, batch: Any, result: GenerationBatchResult) -> None:
+        """The draft model reads what a plain step has written, so that it can go on from anywhere."""
+
+    def _own_candidates(self) -> tuple[int, ...]:
+        """Of the algorithm, where the user names none; empty: the usual ones."""
+        return ()
+
+    @property
+    def prepared(self) -> tuple[int, ...]:
+        assert self._states is not None
+        return tuple(sorted({tokens for tokens, _ in self._states.keys}))
+
+    def stats(self) -> dict[str, float]:
+        return {} if self._states is None else self._states.stats()
+
+    def init_cuda_graphs(self) -> None:
+        super().init_cuda_graphs()
+        self._states = states = self._made_at_start()
+        topks = checked_topks(self.options.tree_topks, self.at_start[1])
+        states.prepare(setting_of(tokens, topk) for tokens in self._candidates() for topk in topks)
+        self._keep(states, topks)
+
+    def _keep(self, states: RuntimeStates[Setting], topks: Iterable[int]) -> None:
+        keys = set(states.keys)
+        if self._tp_group.world_size > 1:
+            keys = set.intersection(*map(set, self._tp_group.all_gather_object(states.keys)))
+        kept = whole(keys, topks)
+        states.keep(sorted(kept))
+        self.tree_topks = tuple(topk for topk in topks if topk == 1 or any(k == topk for _, k in kept))
+        if self.at_start not in kept:
+            self.at_start = max(kept)
+
+    def _candidates(self) -> tuple[int, ...]:
+        own, asked = self._own_candidates(), self.options.candidates
+        full = max(self.at_start[0], *own, 0)
+        has_graphs = self.target_worker.model_runner.decode_cuda_graph_runner is not None
+        if asked is None and not own:
+            return default_candidates(full, has_graphs)
+        asked = own if asked is None else asked
+        # Without graphs the plain decode costs nothing, and a CPU's guard needs it.
+        return checked_candidates(asked if has_graphs else (0, *asked), full)
+
+    def forward_batch_generation(
+        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
+    ) -> GenerationBatchResult:
+        assert self._states is not None
+        is_decode = batch.forward_mode.is_decode() and not batch.is_extend_in_batch
+        # Graphs of prompts were captured with the start's attention backends.
+        setting = self._agreed(batch) if is_decode else self.at_start
+        self._states.activate(setting)
+        if is_decode and setting == OFF:
+            return self._plain_step(batch, on_publish, grammar_barrier)
+        return super().forward_batch_generation(batch, on_publish, grammar_barrier, pp_proxy_tensors)
+
+    def _agreed(self, batch: Any) -> Setting:
+        """The first rank's setting is everyone's: leases end by each rank's own clock."""
+        if self._tp_group.world_size == 1:
+            return self._wanted(batch)
+        is_first = self._tp_group.rank_in_group == 0
+        wanted = self._wanted(batch) if is_first else None
+        setting: Setting = self._tp_group.broadcast_object(wanted, src=0)
+        return setting
+
+    def _wanted(self, batch: Any) -> Setting:
+        assert self._states is not None
+        step = current_step(self.specctl, batch, self.at_start)
+        start_guarded(step, batch, self.device)
+        setting = setting_of(step.num_speculative_tokens, step.branches)
+        if setting not in self._states:
+            setting = self.at_start
+        step.num_speculative_tokens = setting[0]
+        step.drafted = [setting[0]] * len(batch.reqs)
+        return setting
+
+    def _plain_step(self, batch: Any, on_publish: Any, grammar_barrier: Any) -> GenerationBatchResult:
+        """One token of each request by the target's own decode and sampler, told as a verification."""
+        record_stream_for_v2_verify(batch, None, torch.get_device_module(self.device).current_stream())
+        lengths = batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum
+        if batch.has_grammar and grammar_barrier is not None:
+            grammar_barrier()
+        result = self._decoded(batch)
+        tokens, new_lengths = result.next_token_ids, batch.seq_lens
+        if on_publish is not None:
+            on_publish(new_lengths)
+        result.accept_lens = torch.ones_like(tokens, dtype=torch.int32)
+        result.new_seq_lens = new_lengths
+        result.speculative_num_draft_tokens = 1
+        result.next_draft_input = self._carried(tokens, new_lengths)
+        if batch.return_logprob:
+            logprobs = result.logits_output.next_token_logprobs
+            result.logits_output.next_token_logprobs = logprobs[:, None]
+        batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths
+        self._follow(batch, result)
+        return result
+
+    def _decoded(self, batch: Any) -> GenerationBatchResult:
+        places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
+        batch.input_ids = batch.spec_info.bonus_tokens.to(torch.int64)
+        batch.out_cache_loc = places.to(torch.int64)
+        batch.seq_lens = batch.seq_lens + 1
+        if batch.seq_lens_cpu is not None:
+            batch.seq_lens_cpu = batch.seq_lens_cpu + 1
+        batch.seq_lens_sum = None
+        batch.spec_info = None
+        mode = CaptureHiddenMode.FULL if self.reads_hidden_states else CaptureHiddenMode.NULL
+        result: GenerationBatchResult = self.target_worker.forward_batch_generation(
+            batch, capture_hidden_mode=mode
+        )
+        return result

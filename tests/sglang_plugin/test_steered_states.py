@@ -1,0 +1,237 @@
+"""Workers with a draft model under a table, on an engine of a few lines."""
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+MODULES = (
+    "sglang",
+    "sglang.srt",
+    "sglang.srt.layers",
+    "sglang.srt.layers.moe",
+    "sglang.srt.layers.moe.utils",
+    "sglang.srt.managers",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.model_executor",
+    "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.model_executor.model_runner_components",
+    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
+    "sglang.srt.runtime_context",
+    "sglang.srt.speculative",
+    "sglang.srt.speculative.base_spec_worker",
+    "sglang.srt.speculative.spec_info",
+    "sglang.srt.speculative.spec_utils",
+)
+OURS = tuple(f"specctl_sglang.compat.{name}" for name in ("runtime_states", "eagle_states", "steered_states"))
+
+
+class Base:
+    """SGLang's worker: it tells what it was asked for."""
+
+    def __init__(self, drafts, topk, has_graphs):
+        self.speculative_num_draft_tokens, self.topk, self.device = drafts + 1, topk, "cpu"
+        runner = SimpleNamespace(decode_cuda_graph_runner=object() if has_graphs else None)
+        self.target_worker = SimpleNamespace(model_runner=runner, forward_batch_generation=self._decode)
+        self.ran = []
+
+    def init_cuda_graphs(self):
+        self.ran.append("captured")
+
+    def forward_batch_generation(self, batch, on_publish, grammar_barrier, pp_proxy_tensors):
+        self.ran.append("drafted")
+        return "drafted"
+
+    def _decode(self, batch, capture_hidden_mode):
+        self.ran.append((batch.seq_lens.tolist(), batch.input_ids.tolist(), batch.out_cache_loc.tolist()))
+        tokens = torch.tensor([7, 8])
+        return SimpleNamespace(next_token_ids=tokens, logits_output=SimpleNamespace())
+
+
+@pytest.fixture
+def make(monkeypatch):
+    for name in MODULES:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in OURS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    moe = sys.modules["sglang.srt.layers.moe.utils"]
+    moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = None
+    graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
+    graphs.capture_decode_graph = None
+    sys.modules["sglang.srt.managers.scheduler"].GenerationBatchResult = object
+    sys.modules["sglang.srt.model_executor.forward_batch_info"].CaptureHiddenMode = SimpleNamespace(
+        FULL="full", NULL="null"
+    )
+    context = sys.modules["sglang.srt.runtime_context"]
+    context.get_context = None
+    context.group = SimpleNamespace(world_size=1)
+    context.get_parallel = lambda: SimpleNamespace(tp_group=context.group)
+    sys.modules["sglang.srt.speculative.base_spec_worker"].BaseSpecWorker = object
+    sys.modules["sglang.srt.speculative.spec_info"].SpeculativeAlgorithm = None
+    sys.modules["sglang.srt.speculative.spec_utils"].record_stream_for_v2_verify = lambda *_: None
+    module = importlib.import_module("specctl_sglang.compat.steered_states")
+    runtime = sys.modules["specctl_sglang.compat.runtime_states"]
+    for name in OURS:
+        monkeypatch.delitem(sys.modules, name)
+
+    class States(runtime.RuntimeStates):
+        def _build(self, key):
+            if key in self.full_for:
+                raise torch.OutOfMemoryError("no room")
+
+        full_for = ()
+
+    class Worker(module.SteeredByStates, Base):
+        own, full_for = (), ()
+
+        def _made_at_start(self):
+            states = States([], self.at_start)
+            states.full_for = self.full_for
+            return states
+
+        def _own_candidates(self):
+            return self.own
+
+        def _carried(self, tokens, lengths):
+            return ("carried", tokens.tolist(), lengths.tolist())
+
+        def _follow(self, batch, result):
+            self.ran.append(("follows", batch.seq_lens.tolist(), result.accept_lens.tolist()))
+
+    def made(drafts=7, topk=1, has_graphs=True, options="{}", group=None, **more):
+        monkeypatch.setenv("SPECCTL_SGLANG_OPTIONS", options)
+        context.group = group or SimpleNamespace(world_size=1)
+        worker = Worker(drafts, topk, has_graphs)
+        vars(worker).update(more)
+        worker.init_cuda_graphs()
+        return worker
+
+    return made
+
+
+def step(worker, drafts, branches=1):
+    current = SimpleNamespace(num_speculative_tokens=drafts, branches=branches)
+    worker.specctl = SimpleNamespace(is_active=True, current=current)
+    return current
+
+
+def batch(is_decode=True, is_greedy=True):
+    pool = torch.arange(20).view(2, 10)
+    return SimpleNamespace(
+        forward_mode=SimpleNamespace(is_decode=lambda: is_decode),
+        is_extend_in_batch=not is_decode,
+        reqs=["a", "b"],
+        sampling_info=SimpleNamespace(is_all_greedy=is_greedy),
+        seq_lens=torch.tensor([3, 5]),
+        seq_lens_cpu=torch.tensor([3, 5]),
+        seq_lens_sum=8,
+        req_pool_indices=torch.tensor([1, 0]),
+        req_to_token_pool=SimpleNamespace(req_to_token=pool),
+        spec_info=SimpleNamespace(bonus_tokens=torch.tensor([5, 6], dtype=torch.int32)),
+        has_grammar=True,
+        return_logprob=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "prepared", "topks"),
+    [
+        ({}, (0, 1, 2, 3, 5, 7), (1,)),
+        ({"has_graphs": False}, tuple(range(8)), (1,)),
+        ({"options": '{"candidates": [2]}'}, (2, 7), (1,)),
+        ({"options": '{"candidates": [2]}', "has_graphs": False}, (0, 2, 7), (1,)),
+        ({"topk": 4}, (0, 1, 2, 3, 5, 7), (1, 4)),
+        ({"topk": 4, "options": '{"tree_topks": [2]}'}, (0, 1, 2, 3, 5, 7), (1, 2, 4)),
+        ({"topk": 4, "full_for": {(3, 4)}}, (0, 1, 2, 3, 5, 7), (1,)),
+        ({"topk": 4, "full_for": {(3, 1)}}, (0, 1, 2, 5, 7), (1, 4)),
+        ({"own": (0, 1, 3, 9)}, (0, 1, 3, 9), (1,)),
+        ({"own": (0, 1, 3, 9), "options": '{"candidates": [5]}'}, (5, 7, 9), (1,)),
+    ],
+    ids=["usual", "no graphs", "asked", "asked without graphs", "trees", "more trees", "no room for a tree",
+         "no room for a number", "of the algorithm", "asked of the algorithm"],
+)  # fmt: skip
+def test_what_is_prepared(make, more, prepared, topks):
+    worker = make(**more)
+    if "own" in more and "options" not in more:
+        # The start's own number is prepared in any case.
+        prepared = tuple(sorted({*prepared, 7}))
+    assert (worker.prepared, worker.tree_topks) == (prepared, topks)
+    assert all((tokens, 1) in worker._states for tokens in worker.prepared)
+
+
+def test_a_start_that_cannot_be_kept_gives_way_to_the_largest(make):
+    worker = make(topk=4, full_for={(7, 1)})
+    assert worker.prepared == (0, 1, 2, 3, 5)
+    assert worker.at_start == (5, 4)
+
+
+def test_a_table_beyond_the_start_is_refused_by_its_option(make):
+    with pytest.raises(ValueError, match="expected at most 7"):
+        make(options='{"candidates": [8]}')
+    with pytest.raises(ValueError, match="expected at most 1"):
+        make(options='{"tree_topks": [2]}')
+
+
+def test_a_batch_takes_the_state_of_its_row(make):
+    worker = make(topk=4)
+    current = step(worker, 3, 4)
+    assert worker.forward_batch_generation(batch()) == "drafted"
+    assert worker._states._active == (3, 4)
+    assert current.drafted == [3, 3]
+    step(worker, 1, 4)
+    worker.forward_batch_generation(batch())
+    assert worker._states._active == (1, 1)
+    worker.forward_batch_generation(batch(is_decode=False))
+    assert worker._states._active == (7, 4)
+
+
+def test_without_a_table_the_start_stays_in_force(make):
+    worker = make(topk=4)
+    worker.forward_batch_generation(batch())
+    assert worker._states._active == (7, 4)
+
+
+def test_at_0_the_target_decodes_and_the_draft_model_follows(make):
+    worker = make()
+    current, published, decoding = step(worker, 0), [], batch()
+    barrier = worker.ran.append
+    result = worker.forward_batch_generation(decoding, published.append, lambda: barrier("grammar"))
+    assert worker.ran[1:] == [
+        "grammar",
+        ([4, 6], [5, 6], [13, 5]),
+        ("follows", [3, 5], [1, 1]),
+    ]
+    assert [one.tolist() for one in published] == [[4, 6]]
+    assert (decoding.seq_lens.tolist(), decoding.seq_lens_cpu.tolist(), decoding.seq_lens_sum) == (
+        [3, 5],
+        [3, 5],
+        8,
+    )
+    assert result.next_draft_input == ("carried", [7, 8], [4, 6])
+    assert (result.new_seq_lens.tolist(), result.speculative_num_draft_tokens) == ([4, 6], 1)
+    assert current.drafted == [0, 0]
+
+
+def test_sampled_batches_are_guarded_on_a_cpu(make):
+    worker = make(has_graphs=False)
+    current = step(worker, 5)
+    worker.forward_batch_generation(batch(is_greedy=False))
+    assert (current.is_guarded, current.num_speculative_tokens) == (True, 0)
+    assert "drafted" not in worker.ran
+
+
+def test_ranks_take_the_first_ones_setting_and_what_all_could_prepare(make):
+    others = ((0, 1), (2, 1), (7, 1))
+    group = SimpleNamespace(
+        world_size=2,
+        rank_in_group=1,
+        all_gather_object=lambda keys: [keys, others],
+        broadcast_object=lambda told, src: (2, 1),
+    )
+    worker = make(group=group)
+    assert worker.prepared == (0, 2, 7)
+    step(worker, 7)
+    worker.forward_batch_generation(batch())
+    assert worker._states._active == (2, 1)
