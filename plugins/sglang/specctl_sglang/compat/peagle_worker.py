@@ -8,14 +8,18 @@ next pass writes over the others before anything reads them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+from sglang.srt.environ import envs
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
@@ -29,6 +33,7 @@ from specctl_sglang.terms import width_of
 
 __all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker"]
 
+logger = logging.getLogger("sglang.specctl")
 _KEPT_ROWS = 32
 """Of each request while nothing is drafted, at least."""
 
@@ -50,6 +55,27 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     def _capture_cuda_graphs(self) -> None:
         with self._as_one_pass():
             super()._capture_cuda_graphs()
+            if self.cuda_graph_runner_for_draft_extend is None and self._is_left_eager():
+                self.cuda_graph_runner_for_draft_extend = self._captured()
+
+    def _is_left_eager(self) -> bool:
+        """SGLang captures draft-extend with the attention backends that it lists, fa3 not among them, though
+        fa3 can refresh what a captured pass reads."""
+        backend = self.draft_extend_attn_backend
+        return (
+            torch.cuda.is_available()
+            and not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+            and not envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.get()
+            and backend is not None
+            and bool(backend.draft_extend_metadata_captured_in_graph())
+        )
+
+    def _captured(self) -> EAGLEDraftExtendCudaGraphRunner | None:
+        try:
+            return EAGLEDraftExtendCudaGraphRunner(self)
+        except Exception:
+            logger.exception("specctl: the head's pass cannot be captured; it runs without a graph")
+            return None
 
     @contextmanager
     def _as_one_pass(self) -> Iterator[None]:
@@ -205,15 +231,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             select_index=select,
         )
         runner = self.cuda_graph_runner_for_draft_extend
-        forward_batch = prepare_for_draft_extend(
-            given,
-            batch,
-            ids.flatten(),
-            rows,
-            self.draft_runner,
-            runner,
-            return_hidden_states_before_norm=False,
-        )
+        more = (ids.flatten(), rows, self.draft_runner, runner)
+        forward_batch = prepare_for_draft_extend(given, batch, *more, return_hidden_states_before_norm=False)
         drafts: torch.Tensor
         if runner and runner.can_run_graph(forward_batch):
             # The graph's own memory, which the next pass writes over.
