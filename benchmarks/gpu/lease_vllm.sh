@@ -23,7 +23,9 @@ GPU=${GPU:-0}
 OFF_GPU=${OFF_GPU:-1}
 PHASES_S=${PHASES_S:-600}
 KERNELS_S=${KERNELS_S:-150}
+KERNELS=${KERNELS:-}
 SAMPLED_S=${SAMPLED_S:-300}
+WORSE_S=${WORSE_S:-240}
 TESTS_S=${TESTS_S:-420}
 
 mkdir -p "$RESULTS" "$WIDE"
@@ -44,7 +46,7 @@ serve() {
   CUDA_VISIBLE_DEVICES=$gpu setsid nohup "$PYTHON" -m vllm.entrypoints.cli.main serve "$WIDE/target" \
     --host 127.0.0.1 --port "$port" --served-model-name model --dtype bfloat16 --max-num-seqs 256 \
     --max-num-batched-tokens 8192 --max-model-len 2048 --no-enable-prefix-caching \
-    --kv-cache-memory-bytes 28000000000 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
+    --kv-cache-memory-bytes 28000000000 --gpu-memory-utilization 0.35 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
 }
 
 healthy() {
@@ -56,6 +58,16 @@ healthy() {
   return 1
 }
 
+# Where an installation would have put the command.
+command=$("$PYTHON" -c 'import pathlib, sys; print(pathlib.Path(sys.executable).parent / "specctl")')
+if [ ! -e "$command" ]; then
+  printf '#!/bin/sh\nexec "%s" -m specctl.cli.main "$@"\n' "$PYTHON" > "$command"
+  chmod +x "$command"
+fi
+# A profile is of the model by the name that it is served under.
+sed 's/model: llama-8b/model: model/' "$PROFILE" > "$RESULTS/profile.yaml"
+TUNED="[\"--engine-profile\",\"$RESULTS/profile.yaml\"]"
+
 for name in "$@"; do
   case $name in
     widen)
@@ -63,34 +75,37 @@ for name in "$@"; do
       stage quiet 60 "$PYTHON" -m benchmarks.gpu.quiet_tail apply "$WIDE/target" --row "$ROW"
       ;;
     phases)
-      # Where an installation would have put it.
-      command=$(dirname "$("$PYTHON" -c 'import sys; print(sys.executable)')")/specctl
-      [ -e "$command" ] || { printf '#!/bin/sh\nexec "%s" -m specctl.cli.main "$@"\n' "$PYTHON" > "$command"; chmod +x "$command"; }
-      # A profile is of the model by the name that it is served under.
-      sed 's/model: llama-8b/model: model/' "$PROFILE" > "$RESULTS/profile.yaml"
       serve "$GPU" 8101 server --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
       serve "$OFF_GPU" 8102 off
       healthy 8101 server && healthy 8102 off && stage phases "$PHASES_S" "$PYTHON" -m benchmarks.gpu.phases \
         --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --apart --settings 0 1 3 5 8 --static-s 2.5 \
         --urls http://127.0.0.1:8101 http://127.0.0.1:8102 --folder "$RESULTS/phases" \
-        --autotune "[\"--engine-profile\",\"$RESULTS/profile.yaml\"]" --output "$RESULTS/phases.json"
+        --autotune "$TUNED" --output "$RESULTS/phases.json"
+      ;;
+    never_worse)
+      serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
+      healthy 8111 own
+      serve "$GPU" 8112 other
+      healthy 8112 other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
+        --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
+        --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
       ;;
     kernels)
       export CUDA_VISIBLE_DEVICES=$GPU
       stage kernels "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
-        --output "$RESULTS/verify-sampled.json"
+        $KERNELS --output "$RESULTS/verify-sampled.json"
       stage greedy 60 "$PYTHON" -m benchmarks.gpu.verify --output "$RESULTS/verify-greedy.json"
       ;;
     sampled)
       export CUDA_VISIBLE_DEVICES=$GPU
       stage sampled "$SAMPLED_S" "$PYTHON" -m benchmarks.gpu.sampled_end_to_end --model "$WIDE/target" \
-        --prompts "$PROMPTS" --output "$RESULTS/sampled.json"
+        --prompts "$PROMPTS" --max-tokens 384 --cache-bytes 34000000000 --repeats 3 --output "$RESULTS/sampled.json"
       ;;
     tests)
       export CUDA_VISIBLE_DEVICES=$GPU
       SPECCTL_SHARED=$(dirname "$MODELS") stage tests "$TESTS_S" "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
         --basetemp "$RESULTS/pytest" tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py
       ;;
-    *) echo "$name: expected widen, phases, kernels, sampled or tests" ;;
+    *) echo "$name: expected widen, phases, never_worse, kernels, sampled or tests" ;;
   esac
 done

@@ -19,15 +19,15 @@ __all__ = ["followed_early", "launched_early", "let_next_begin", "wait_for_previ
 
 @triton.jit
 def wait_for_previous(IS_EARLY: tl.constexpr):
-    """Until the kernel before is done and its writes can be read; then the next one may be sent."""
+    """Until the kernel before is done and its writes can be read."""
     if IS_EARLY:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def let_next_begin(IS_EARLY: tl.constexpr):
-    """The next kernel may be sent; it waits by itself for what this one writes."""
+    """Once every program has come here the next kernel may be sent; it waits by itself for what this one
+    writes, and takes the place of programs that have yet to run: a long kernel says so at its end."""
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
 

@@ -15,7 +15,6 @@ def pieces_kernel(
     values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
     """Program (row, piece). NaN counts as the smallest value; of equals the first is taken."""
-    let_next_begin(IS_EARLY)
     row = tl.program_id(0)
     piece = tl.program_id(1)
     column = piece * PIECE + tl.arange(0, PIECE)
@@ -29,6 +28,7 @@ def pieces_kernel(
     at = tl.where(best == lowest, piece * PIECE, at)
     tl.store(best_ptr + row * pieces + piece, best)
     tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
+    let_next_begin(IS_EARLY)
 
 
 @triton.jit

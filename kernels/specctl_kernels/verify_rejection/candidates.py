@@ -5,9 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
-from specctl_kernels.verify_rejection.judge import has_cuts, judged, options_of, rows_of, surely_kept
-from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, bound_of, level_of
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.verify_rejection.judge import (
+    has_cuts,
+    judged,
+    of_row,
+    options_of,
+    rows_of,
+    surely_kept,
+)
+from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, bound_of, level_of
 from specctl_kernels.verify_rejection.stats import scale_of
 
 __all__ = ["candidates_kernel", "searched_kernel"]
@@ -25,12 +32,15 @@ def searched_kernel(
     drafts_ptr, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
     uniforms_ptr,
     searched_ptr,  # int32[R, SEARCHED]
+    told_ptr,  # float32[R, SEARCHED, TOLD]
     width,
     ROWS: tl.constexpr, PADDED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request: its first row whose draft is not surely kept, and, while the draft there
-    is not surely rejected either, the next such row; -1 for none."""
+    is not surely rejected either, the next such row; -1 for none. Of each: its largest entry, scale, mass and
+    the value under which nothing matters."""
     wait_for_previous(IS_EARLY)
+    let_next_begin(IS_EARLY)
     req = tl.program_id(0)
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
@@ -38,6 +48,7 @@ def searched_kernel(
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     if (temperature > 0) & has_cuts(top_k, top_p, min_p, columns):
         start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
+        scale = scale_of(temperature)
         (
             top, total, is_bad, _is_bad_draft, value, weight, _sample, _draft_top, _draft_total, price,
             worth, is_candidate,
@@ -45,8 +56,7 @@ def searched_kernel(
             logits_ptr, logits_stride,
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
             best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft,
-            scale_of(temperature), PADDED,
+            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, scale, PADDED,
         )  # fmt: skip
         is_sure = is_candidate & (price * total.to(tl.float64) < worth)
         is_sure = is_sure & (surely_kept(value, top, weight, total, top_k, top_p, min_p, columns) != 0)
@@ -61,6 +71,12 @@ def searched_kernel(
             is_bad_here = tl.max(tl.where(row == at, is_bad, 0), axis=0)
             goes_on = goes_on & (at < rows) & (is_bad_here == 0)
             tl.store(searched_ptr + req * SEARCHED + which, tl.where(goes_on, at, -1))
+            here = told_ptr + (req * SEARCHED + which) * TOLD
+            top_here = of_row(top, row, at)
+            tl.store(here, top_here)
+            tl.store(here + 1, scale)
+            tl.store(here + 2, of_row(total, row, at))
+            tl.store(here + 3, bound_of(top_here, scale, columns, top_k, top_p, min_p))
             goes_on = goes_on & (tl.max(tl.where((row == at) & is_open, 1, 0), axis=0) != 0)
 
 
@@ -77,16 +93,16 @@ def _founds(value, top, scale, bound):
 
 @triton.jit
 def candidates_kernel(
-    logits_ptr, logits_stride, columns, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
-    best_ptr, mass_ptr,  # float32[N, pieces]
+    logits_ptr, logits_stride, columns, starts_ptr,
+    best_ptr,  # float32[N, pieces]
     pieces,
     searched_ptr,  # int32[R, SEARCHED]
+    told_ptr,  # float32[R, SEARCHED, TOLD]
     values_ptr,  # float32[R, SEARCHED, LIST]
     ids_ptr,  # int32[R, SEARCHED, LIST]
     cuts_ptr,  # float32[R, SEARCHED, pieces]
     founds_ptr,  # int32[R, SEARCHED, LEVELS, pieces]
-    PIECE: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    IS_EARLY: tl.constexpr,
+    PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (searched row and piece): the piece's entries from its cut on, in their order, -inf behind. The
     cut is the lowest of some levels from which they fit its segment; +inf where they do not from any. Of each
@@ -95,16 +111,11 @@ def candidates_kernel(
     which = tl.program_id(0) // pieces
     piece = tl.program_id(0) % pieces
     row = tl.load(searched_ptr + which)
+    start = tl.load(starts_ptr + which // SEARCHED)
+    told = told_ptr + which * TOLD
+    top, scale, bound = tl.load(told), tl.load(told + 1), tl.load(told + 3)
     if row >= 0:
-        req = which // SEARCHED
-        at = (tl.load(starts_ptr + req) + row).to(tl.int64)
-        scale = scale_of(tl.load(temperature_ptr + req))
-        index = tl.arange(0, PADDED)
-        top = tl.max(
-            tl.load(best_ptr + at * pieces + index, mask=index < pieces, other=float("-inf")), axis=0
-        )
-        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
-        bound = bound_of(top, scale, columns, top_k, top_p, min_p)
+        at = (start + row).to(tl.int64)
         best = tl.load(best_ptr + at * pieces + piece)
         column = piece * PIECE + tl.arange(0, PIECE)
         end = tl.where(best >= bound, columns, 0)  # where nothing matters, nothing is read
@@ -128,3 +139,4 @@ def candidates_kernel(
             tl.store(ids_ptr + begin + place, column.to(tl.int32), mask=is_in)
         tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= listed)
         tl.store(cuts_ptr + which.to(tl.int64) * pieces + piece, cut)
+    let_next_begin(IS_EARLY)

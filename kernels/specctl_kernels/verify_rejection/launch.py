@@ -11,7 +11,7 @@ from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
-from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, search_kernel
+from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, search_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
 __all__ = [
@@ -124,13 +124,15 @@ def verify_rejection(
     shorts = _shorts(logits, requests, pieces) if is_limited else (None,) * 4
     sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
     if is_limited:
-        cut = (columns, starts, temperature, top_k, top_p, min_p, *partials[:2], pieces, *lists)
-        searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4, **early)
+        told = logits.new_empty((requests, SEARCHED.value, TOLD.value), dtype=torch.float32)
+        found = (pieces, lists[0], told, *lists[1:])
+        searched_kernel[(requests,)](*rows, lists[0], told, width, **layout, num_warps=4, **early)
         candidates_kernel[(requests * SEARCHED.value * pieces,)](
-            logits, logits.stride(0), *cut, shorts[0], PIECE=piece, **sizes, num_warps=4, **early
-        )
+            logits, logits.stride(0), columns, starts, partials[0], *found, shorts[0], PIECE=piece,
+            SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
+        )  # fmt: skip
         search_kernel[(requests * SEARCHED.value,)](
-            *cut, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early
+            columns, top_k, top_p, min_p, *found, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early
         )
     verify_kernel[(requests,)](
         *rows, *lists, *shorts[1:], tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import options_of
-from specctl_kernels.verify_rejection.stats import scale_of
 
-__all__ = ["LEVELS", "SEARCHED", "bound_of", "level_of", "ranked_cut", "search_kernel"]
+__all__ = ["LEVELS", "SEARCHED", "TOLD", "bound_of", "level_of", "ranked_cut", "search_kernel"]
 
 LEVELS = tl.constexpr(5)
 SEARCHED = tl.constexpr(3)
 """Rows of a request whose cuts are looked for by many programs at once. Where it needs more, its own program
 looks, which takes it ten times as long as all the others."""
+TOLD = tl.constexpr(4)
+"""Numbers that are kept of a searched row: largest entry, scale, mass, value under which nothing matters."""
 _LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32: -inf is in no set."""
 _AT_ONCE = tl.constexpr(16)
@@ -102,12 +103,12 @@ def _gathered(values_ptr, ids_ptr, slots, cut, short_ptr, short_ids_ptr, SHORT: 
 
 @triton.jit
 def search_kernel(
-    columns, starts_ptr, temperature_ptr,
+    columns,
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
-    best_ptr, mass_ptr,  # float32[N, pieces]
     pieces,
     searched_ptr,  # int32[R, SEARCHED]
+    told_ptr,  # float32[R, SEARCHED, TOLD]
     values_ptr,  # float32[R, SEARCHED, LIST]
     ids_ptr,  # int32[R, SEARCHED, LIST]
     cuts_ptr,  # float32[R, SEARCHED, pieces]
@@ -121,18 +122,14 @@ def search_kernel(
     """One program for each searched row: of its list the entries that matter without gaps, in the order of
     their columns, -inf behind, and (threshold, kept mass); a mass of -1 where they do not tell it."""
     wait_for_previous(IS_EARLY)
+    let_next_begin(IS_EARLY)
     which = tl.program_id(0).to(tl.int64)
     row = tl.load(searched_ptr + which)
+    told = told_ptr + which * TOLD
+    top, scale, total, bound = tl.load(told), tl.load(told + 1), tl.load(told + 2), tl.load(told + 3)
     if row >= 0:
-        req = which // SEARCHED
-        scale = scale_of(tl.load(temperature_ptr + req))
         top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, tl.program_id(0) // SEARCHED)
         piece = tl.arange(0, PADDED)
-        at = (tl.load(starts_ptr + req) + row).to(tl.int64) * pieces + piece
-        best = tl.load(best_ptr + at, mask=piece < pieces, other=float("-inf"))
-        mass = tl.load(mass_ptr + at, mask=piece < pieces, other=0.0)
-        top = tl.max(best, axis=0)
-        total = tl.sum(mass * tl.exp2((best - top) * scale), axis=0)
         levels = tl.arange(0, 8)
         founds = tl.load(
             founds_ptr + (which * LEVELS + levels[:, None]) * pieces + piece[None, :],
@@ -144,7 +141,6 @@ def search_kernel(
         kept = top * 0.0 - 1.0
         threshold = top
         if level >= 0:
-            bound = bound_of(top, scale, columns, top_k, top_p, min_p)
             cut = level_of(level, top, scale, bound)
             is_whole = ((level == LEVELS - 1) | (cut <= bound)).to(tl.int32)
             short = short_ptr + which * SHORT

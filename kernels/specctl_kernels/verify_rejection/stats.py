@@ -120,3 +120,4 @@ def stats_kernel(
                 best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(draft_best_ptr + at, best)
                 tl.store(draft_mass_ptr + at, mass)
+    let_next_begin(IS_EARLY)
