@@ -12,6 +12,8 @@ MODULES = (
     "sglang.srt.layers",
     "sglang.srt.layers.moe",
     "sglang.srt.layers.moe.utils",
+    "sglang.srt.mem_cache",
+    "sglang.srt.mem_cache.allocation_sizing",
     "sglang.srt.model_executor",
     "sglang.srt.model_executor.model_runner_components",
     "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
@@ -75,6 +77,7 @@ def engine(monkeypatch, request):
     for name in OURS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     context = Context(speculative_num_draft_tokens=WIDTH, return_hidden_states_mode=None)
+    sys.modules["sglang.srt.mem_cache.allocation_sizing"].get_alloc_len_per_decode = None
     moe = sys.modules["sglang.srt.layers.moe.utils"]
     moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = None
     graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]

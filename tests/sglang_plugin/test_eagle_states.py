@@ -14,6 +14,8 @@ MODULES = (
     "sglang.srt.layers",
     "sglang.srt.layers.moe",
     "sglang.srt.layers.moe.utils",
+    "sglang.srt.mem_cache",
+    "sglang.srt.mem_cache.allocation_sizing",
     "sglang.srt.model_executor",
     "sglang.srt.model_executor.model_runner_components",
     "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
@@ -98,6 +100,10 @@ def engine(monkeypatch):
         return_hidden_states_mode=None,
     )
     target = Target(context)
+    sizing = sys.modules["sglang.srt.mem_cache.allocation_sizing"]
+    sizing.get_alloc_len_per_decode = lambda: max(
+        context.speculative_num_steps * context.speculative_eagle_topk, context.speculative_num_draft_tokens
+    )
     moe = sys.modules["sglang.srt.layers.moe.utils"]
     moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = nullcontext
     graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
@@ -219,3 +225,9 @@ def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
         drafter.draft(SimpleNamespace(spec_info=carried, forward_mode=mode))
         assert drafter.topk == 4
     assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]
+
+
+def test_what_needs_more_places_than_the_server_reserves_is_left_out(engine, caplog):
+    engine.states.prepare([(15, 1), (5, 4)])
+    assert engine.states.keys == ((5, 4), (7, 4))
+    assert "up to 16 KV places of a request, 12 are reserved" in caplog.text

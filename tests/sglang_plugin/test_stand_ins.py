@@ -119,3 +119,15 @@ def test_eagles_best_drafts_become_a_tree():
 def test_a_mask_of_another_mode_is_refused_by_its_number():
     with pytest.raises(NotImplementedError, match="mode 0"):
         stand_ins.build_tree_kernel_efficient_cpu(*[torch.zeros(1)] * 8, 1, 1, 2, 0)
+
+
+def test_a_draft_without_its_parent_is_linked_from_nowhere():
+    width = 3
+    parents, kept = torch.tensor([[-1, 0, 1]]), torch.tensor([[0, 4]])
+    mask, positions = torch.zeros(width * width, dtype=torch.bool), torch.zeros(width, dtype=torch.int64)
+    links = [torch.full((1, width), -1) for _ in range(3)]
+    stand_ins.build_tree_kernel_efficient_cpu(
+        parents, kept, torch.tensor([10]), mask, positions, *links, 2, 2, width, 1
+    )
+    assert links[1].tolist() == [[1, -1, -1]]
+    assert links[2].tolist() == [[-1, -1, -1]]

@@ -15,6 +15,8 @@ MODULES = (
     "sglang.srt.layers.moe.utils",
     "sglang.srt.managers",
     "sglang.srt.managers.scheduler",
+    "sglang.srt.mem_cache",
+    "sglang.srt.mem_cache.allocation_sizing",
     "sglang.srt.model_executor",
     "sglang.srt.model_executor.forward_batch_info",
     "sglang.srt.model_executor.model_runner_components",
@@ -56,6 +58,7 @@ def make(monkeypatch):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for name in OURS:
         monkeypatch.delitem(sys.modules, name, raising=False)
+    sys.modules["sglang.srt.mem_cache.allocation_sizing"].get_alloc_len_per_decode = None
     moe = sys.modules["sglang.srt.layers.moe.utils"]
     moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = None
     graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]

@@ -24,6 +24,7 @@ _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
+_NOWHERE = -1
 _WIDTH_ONLY = 1
 """Of SGLang's modes of a mask: what drafts see of each other, which is the one on a CPU."""
 _library: torch.library.Library | None = None
@@ -322,13 +323,17 @@ def build_tree_kernel_efficient_cpu(
     retrive_index.copy_(torch.arange(requests * width).view(requests, width))
     for i in range(requests):
         made = selected_index[i].tolist()
-        ranks = [number // topk for number in made]
-        parents = [0 if rank == 0 else made.index(int(parent_list[i, rank])) + 1 for rank in ranks]
+        above = [int(parent_list[i, number // topk]) if number >= topk else None for number in made]
+        place = {None: 0, **{number: node for node, number in enumerate(made, start=1)}}
+        # Of equal scores a child may have been kept without its parent; it is linked from nowhere.
+        parents = [place.get(one, _NOWHERE) for one in above]
         for node, parent in enumerate(parents, start=1):
-            depths[i, node] = depths[i, parent] + 1
-            masks[i, node] |= masks[i, parent]
+            depths[i, node] = depths[i, max(parent, 0)] + 1
+            masks[i, node] |= masks[i, max(parent, 0)]
         for node in range(width - 1, 0, -1):
             parent = parents[node - 1]
+            if parent == _NOWHERE:
+                continue
             retrive_next_sibling[i, node] = retrive_next_token[i, parent]
             retrive_next_token[i, parent] = node
     positions.copy_((depths + verified_seq_len[:, None]).flatten())

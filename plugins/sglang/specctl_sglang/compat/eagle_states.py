@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if_configured, capture_target
 from specctl_sglang.terms import steps_of, width_of
@@ -50,6 +52,7 @@ class EagleStates(RuntimeStates[Setting]):
         self._worker, self._drafter = worker, worker.draft_worker
         self._target = worker.target_worker.model_runner
         self._steps_at_start = worker.speculative_num_steps
+        self._reserved_tokens = get_alloc_len_per_decode()
         draft_runner = self._drafter.draft_runner
         places = [
             *((worker, name) for name in _OF_WORKER),
@@ -70,6 +73,7 @@ class EagleStates(RuntimeStates[Setting]):
         steps, width = steps_of(tokens, topk, self._steps_at_start), width_of(tokens)
         configured = {"speculative_num_steps": steps, "speculative_num_draft_tokens": width}
         with as_if_configured(speculative_eagle_topk=topk, **configured), _topk(drafter, topk):
+            self._check_places(get_alloc_len_per_decode())
             worker.topk = topk
             for thing in (worker, drafter):
                 thing.speculative_num_steps, thing.speculative_num_draft_tokens = steps, width
@@ -78,6 +82,13 @@ class EagleStates(RuntimeStates[Setting]):
                 drafter.init_attention_backend()
                 drafter._capture_cuda_graphs()
             self._capture_target(is_plain=tokens == 0)
+
+    def _check_places(self, tokens: int) -> None:
+        """The scheduler reserves KV places for what the server was started with."""
+        if tokens > self._reserved_tokens:
+            raise torch.OutOfMemoryError(
+                f"a step takes up to {tokens} KV places of a request, {self._reserved_tokens} are reserved"
+            )
 
     def _capture_target(self, is_plain: bool) -> None:
         if is_plain and self._worker.reads_hidden_states:

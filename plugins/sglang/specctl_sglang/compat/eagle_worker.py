@@ -58,12 +58,21 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
     def _follow(self, batch: Any, result: GenerationBatchResult) -> None:
         if _skips_while_off():
             self._stub_skipped_draft_extend(batch, result)
+            self._rank_stubs(result.next_draft_input)
             return
         drafter = self._draft_worker
         if drafter.plan_stream is not None:
             drafter.plan_stream.wait_stream(torch.get_device_module(self.device).current_stream())
         with as_drafter(drafter):
             drafter._draft_extend_for_decode(batch, result)
+
+    def _rank_stubs(self, draft_input: Any) -> None:
+        """SGLang's have the active state's columns and are all equal; of equal ones a tree may keep a child
+        without its parent, which its kernels do not expect."""
+        ranks = torch.arange(self._draft_worker.topk, device=self.device)
+        shape = (draft_input.topk_p.shape[0], -1)
+        draft_input.topk_index = ranks.expand(shape).contiguous()
+        draft_input.topk_p = (1.0 / (ranks + 1)).expand(shape).contiguous()
 
 
 class SteeredStandalone(SteeredEagle, StandaloneWorkerV2):

@@ -182,6 +182,7 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
             "topk",
         )
     ),
+    Seam("sglang.srt.mem_cache.allocation_sizing", "get_alloc_len_per_decode", ()),
     Seam(_BASE, "EagleDraftWorkerBase._rebuild_topk1_chain_buffers", ("self",)),
     Seam(_BASE, "EagleDraftWorkerBase._topk1_parents_prealloc"),
     Seam(_BASE, "EagleDraftWorkerBase._topk1_score_indices_prealloc"),
