@@ -80,6 +80,11 @@ def test_capabilities(told):
     assert "SPECCTL_PEAGLE" in found["algorithms"]
 
 
+def test_a_request_has_places_for_a_pass_behind_what_is_being_verified(told):
+    """The overlap scheduler reserves them before it knows what the step before has accepted."""
+    assert told["reserved_places"] >= (FULL + 1) + 2 * FULL
+
+
 def test_output_without_drafts_is_the_targets(told, twin, prompts):
     expected = [twin.generate(prompt, TOKENS, 0)[0] for prompt in prompts]
     assert told["scenarios"]["off"]["outputs"] == expected

@@ -137,8 +137,11 @@ def main():
     with torch.inference_mode():
         run = Run(asked["target"], asked["head"], asked["drafts"])
         results = [run.answer(**scenario) for scenario in asked["scenarios"]]
+    from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+
     steering = run.scheduler.specctl
     told = {
+        "reserved_places": get_alloc_reserve_per_decode(),
         "capabilities": json.loads(steering.capabilities.model_dump_json()),
         "guarded_steps": steering.telemetry().guarded_steps,
         "scenarios": results,
