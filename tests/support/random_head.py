@@ -1,4 +1,5 @@
-"""A DFlash head of random weights: never right, so that only what surrounds a draft is tested."""
+"""Heads for tests alone: a DFlash head of random weights, never right, so that only what surrounds a draft is
+tested; and a P-EAGLE head with all that its formats allow and the reference head does not have."""
 
 import json
 from pathlib import Path
@@ -43,6 +44,39 @@ def write_random_dflash(target: Path, folder: Path) -> Path:
     torch.manual_seed(0)
     weights = {f"{name}.weight": torch.randn(shape) * 0.02 for name, shape in matrices.items()}
     weights |= {f"{name}.weight": torch.ones(size) for name, size in norms.items()}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(weights, str(folder / "model.safetensors"))
+    return folder
+
+
+def write_speculators_peagle(source: Path, folder: Path) -> Path:
+    """``folder``, with the head ``source`` in the format of speculators: every other token of its vocabulary,
+    biases, other layers read, the first residual after its norm. What it drafts is worth less."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shape = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    weights = load_file(str(source / "model.safetensors"))
+    own = ("architectures", "draft_vocab_size", "ptd_token_id")
+    tokens = shape["vocab_size"] // 2
+    weights["lm_head.weight"] = weights["lm_head.weight"][::2].contiguous()
+    weights |= {"d2t": torch.arange(tokens), "t2d": torch.arange(2 * tokens) % 2 == 0}
+    torch.manual_seed(0)
+    for name in [name for name in weights if name.endswith("_proj.weight") and "self_attn" in name]:
+        bias = torch.randn(weights[name].shape[0]) * 0.02
+        weights[name.replace("weight", "bias")] = bias.to(weights[name].dtype)
+    config = {
+        "speculators_model_type": "peagle",
+        "mask_token_id": shape["ptd_token_id"],
+        "draft_vocab_size": tokens,
+        "norm_before_residual": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 4, 6],
+        "transformer_layer_config": {
+            **{name: value for name, value in shape.items() if name not in own},
+            "attention_bias": True,
+        },
+    }
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, str(folder / "model.safetensors"))

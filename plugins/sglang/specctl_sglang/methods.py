@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specctl_sglang.terms import STEERED, SUFFIX, drafts_of
+from specctl_sglang.terms import PEAGLE, STEERED, SUFFIX, drafts_of
 
 __all__ = ["MethodSupport", "method_support"]
 
@@ -41,6 +41,6 @@ def method_support(
         return MethodSupport(prepared, tree_topks=tree_topks or tuple(range(1, _TREE_TOPK_MAX + 1)))
     why = (
         f"algorithm {speculative_algorithm} runs as stock: {why_as_stock or _NOT_ASKED}; steered are "
-        f"{SUFFIX} and, with SPECCTL_SGLANG_OPTIONS, {', '.join(STEERED)}"
+        f"{SUFFIX}, {PEAGLE} and, with SPECCTL_SGLANG_OPTIONS, {', '.join(STEERED)}"
     )
     return MethodSupport((drafts_of(speculative_num_draft_tokens),), why)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from specctl.draft.options import SHARED
 
 __all__ = [
+    "PEAGLE",
     "STEERED",
     "SUFFIX",
     "checked_candidates",
@@ -21,7 +22,8 @@ __all__ = [
 ]
 
 SUFFIX = "SPECCTL_SUFFIX"
-"""The name for ``--speculative-algorithm``."""
+PEAGLE = "SPECCTL_PEAGLE"
+"""Names for ``--speculative-algorithm``."""
 STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 """SGLang's own algorithms that get a table where it is asked for."""
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)

@@ -8,22 +8,33 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from specctl_sglang.terms import SUFFIX
+from specctl_sglang.terms import PEAGLE, SUFFIX
 
 __all__ = ["register", "steer_stock", "why_as_stock"]
 
 
 def register() -> None:
     """Workers are imported when one is built: their modules load the model's."""
+    from specctl_sglang.compat.peagle_algorithm import PEagleAlgorithm, attend_to_heads
     from specctl_sglang.compat.suffix_algorithm import SuffixAlgorithm
 
     SpeculativeAlgorithm.register(SUFFIX, supports_overlap=True, spec_class=SuffixAlgorithm)(_suffix_worker)
+    SpeculativeAlgorithm.register(PEAGLE, supports_overlap=True, spec_class=PEagleAlgorithm)(_peagle_worker)
+    attend_to_heads()
 
 
 def _suffix_worker(_server_args: Any) -> type:
     from specctl_sglang.compat.suffix_worker import SuffixWorker
 
     return SuffixWorker
+
+
+def _peagle_worker(_server_args: Any) -> type:
+    from specctl_sglang.compat.peagle_algorithm import register_model
+    from specctl_sglang.compat.peagle_worker import PEagleWorker
+
+    register_model()
+    return PEagleWorker
 
 
 def steer_stock() -> None:

@@ -6,6 +6,7 @@ A test compares it with the plugin's own sources, so that an import or a patch w
 from __future__ import annotations
 
 from specctl.engine.seams import Seam
+from specctl_sglang.compat.relied_on_peagle import PEAGLE
 
 __all__ = ["RELIED_ON"]
 
@@ -325,6 +326,7 @@ RELIED_ON: tuple[Seam, ...] = (
     *_IN_SCHEDULER,
     *_WORKER,
     *_EAGLE_WORKER,
+    *PEAGLE,
     *_DFLASH_WORKER,
     *_VERIFICATION,
     *_CPU,

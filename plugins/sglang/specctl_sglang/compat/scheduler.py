@@ -29,7 +29,7 @@ from specctl_sglang.compat.steered import Steered
 from specctl_sglang.control.steering import Steering
 from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
-from specctl_sglang.terms import SUFFIX, method_of
+from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
 
 __all__ = ["install"]
 
@@ -113,7 +113,7 @@ def _not_steered() -> str:
         "this server was not started with an algorithm of specctl, nor with SPECCTL_SGLANG_OPTIONS for "
         "one of SGLang's own; see the server's log"
     )
-    body = {"error": "not_steered", "message": message, "algorithms": [SUFFIX]}
+    body = {"error": "not_steered", "message": message, "algorithms": [SUFFIX, PEAGLE]}
     return json.dumps({"status": 503, "body": body})
 
 
@@ -175,7 +175,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         rows_max=_ROWS_MAX,
         lease_max_s=options.lease_max_s,
         has_shadow_acceptance=scheduler.spec_algorithm.name == SUFFIX,
-        algorithms=(SUFFIX,),
+        algorithms=(SUFFIX, PEAGLE),
         warnings=support.warnings(scheduler.device),
         **machine_of(scheduler),
     )

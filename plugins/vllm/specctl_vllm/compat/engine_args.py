@@ -14,10 +14,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from specctl.engine.peagle_checkpoint import check_peagle_checkpoint
 from specctl_vllm.compat import decode_graphs, engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
-from specctl_vllm.peagle_checkpoint import check_peagle_checkpoint
 
 __all__ = ["install"]
 

@@ -1,7 +1,8 @@
 """Does a folder hold a P-EAGLE draft head (arXiv 2602.01469) that fits the target? Asked before the start.
 
-Two formats are published, and vLLM reads both: an EAGLE-3 config with ``ptd_token_id`` or ``pard_token``, and
-that of the library speculators. Only config.json and the headers of safetensors files are read.
+Two formats are published, and both are read as vLLM reads them: an EAGLE-3 config with ``ptd_token_id`` or
+``pard_token``, and that of the library speculators. Only config.json and the headers of safetensors files are
+looked at.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-__all__ = ["PEagleCheckpoint", "check_peagle_checkpoint"]
+__all__ = [
+    "EAGLE3_BY_METHOD",
+    "PEagleCheckpoint",
+    "check_peagle_checkpoint",
+    "is_peagle_head",
+    "tensor_names",
+]
+
+EAGLE3_BY_METHOD = '"method": "eagle3"'
+"""How an EAGLE-3 head is asked for on vLLM."""
 
 _MASK_TOKEN_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
 """vLLM's order: the first that is there counts."""
@@ -53,8 +63,11 @@ def check_peagle_checkpoint(
     target_vocab_size: int,
     num_speculative_tokens: int,
     target_num_hidden_layers: int | None = None,
+    eagle3_by: str = EAGLE3_BY_METHOD,
 ) -> PEagleCheckpoint:
     """The head in ``folder``; ``num_speculative_tokens`` is the most that one pass is to draft.
+
+    eagle3_by: how the engine is asked for an EAGLE-3 head, for the message where the folder holds one.
 
     Raises ValueError that names the file and the key or tensor, what was expected, and what was found.
     """
@@ -62,7 +75,7 @@ def check_peagle_checkpoint(
         raise ValueError(f"num_speculative_tokens: expected at least 1, found {num_speculative_tokens}")
     head = _Head(_config_file(folder))
     tensors = _tensors(folder)
-    _check_is_peagle(head, tensors)
+    _check_is_peagle(head, tensors, eagle3_by)
     _check_target_sizes(head, target_hidden_size, target_vocab_size)
     _check_aux_layers(head, target_num_hidden_layers)
     trained = head.trained_tokens
@@ -80,6 +93,22 @@ def check_peagle_checkpoint(
         num_layers=head.number(head.layer, "num_hidden_layers"),
         file=weights,
     )
+
+
+def is_peagle_head(folder: Path) -> bool:
+    """Whether a folder holds a head for a parallel pass: with a mask state, or one that says so. False for
+    what cannot be read."""
+    try:
+        head = _Head(_config_file(folder))
+        return head.kind == "peagle" or _named(_tensors(folder) or {}, "mask_hidden") is not None
+    except ValueError:
+        return False
+
+
+def tensor_names(folder: Path) -> frozenset[str] | None:
+    """Of all *.safetensors files; None where there is only a pytorch_model.bin. ValueError: neither."""
+    tensors = _tensors(folder)
+    return None if tensors is None else frozenset(tensors)
 
 
 class _Head:
@@ -184,16 +213,16 @@ class _Head:
         return self.config.get("eagle_aux_hidden_state_layer_ids") or self.eagle.get("layer_ids") or []
 
 
-def _check_is_peagle(head: _Head, tensors: Tensors | None) -> None:
+def _check_is_peagle(head: _Head, tensors: Tensors | None, eagle3_by: str) -> None:
     """Tells what else the folder holds where that can be seen."""
     if head.kind is not None and head.kind != "peagle":
-        hint = '; a plain EAGLE-3 head goes with "method": "eagle3"' if head.kind == "eagle3" else ""
+        hint = f"; a plain EAGLE-3 head goes with {eagle3_by}" if head.kind == "eagle3" else ""
         raise ValueError(f"{head.error('speculators_model_type', 'peagle', head.kind)}{hint}")
     has_mask_state = tensors is not None and _named(tensors, "mask_hidden") is not None
     if head.format == "eagle3" and not head.has_mask_token and not has_mask_state:
         architectures = head.config.get("architectures")
         is_eagle3 = "eagle3" in str(architectures).lower() or (tensors is not None and "fc.weight" in tensors)
-        what = 'a plain EAGLE-3 head: "method": "eagle3" is the one to use for it' if is_eagle3 else "neither"
+        what = f"a plain EAGLE-3 head: {eagle3_by} is the one to use for it" if is_eagle3 else "neither"
         raise ValueError(
             f"{head.file}: expected a P-EAGLE head, with {' or '.join(head.mask_token_keys)} here and "
             f"a tensor mask_hidden in its weights, found {what} (architectures: {_shown(architectures)})"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from specctl_vllm.peagle_checkpoint import PEagleCheckpoint, check_peagle_checkpoint
+
+from specctl.engine.peagle_checkpoint import PEagleCheckpoint, check_peagle_checkpoint
 
 HIDDEN, VOCAB, LAYERS = 8, 32, 6
 EAGLE3: dict[str, Any] = {

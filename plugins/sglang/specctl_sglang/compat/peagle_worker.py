@@ -1,0 +1,312 @@
+"""The worker of SPECCTL_PEAGLE: SGLang's EAGLE worker with a table, whose draft model makes all drafts in its
+draft-extend pass, so that nothing is left to do before the next verification.
+
+The pass has 2 K rows a request (``peagle_rows``) whatever the table says, which decides how many of the K
+drafts are verified. Its keys and values stand where the text goes on: those of accepted rows stay, and the
+next pass writes over the others before anything reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+from sglang.srt.environ import envs
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
+from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
+from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+
+from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
+from specctl_sglang.compat.eagle_worker import SteeredEagle
+from specctl_sglang.compat.runtime_states import as_if_configured
+from specctl_sglang.proposers.peagle_rows import last_rows, pass_rows, rows_of_pass
+from specctl_sglang.proposers.recent_rows import RecentRows, chunk
+from specctl_sglang.terms import width_of
+
+__all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker"]
+
+logger = logging.getLogger("sglang.specctl")
+_KEPT_ROWS = 32
+"""Of each request while nothing is drafted, at least."""
+
+
+class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
+    """Between steps a request carries its drafts int64[K] in SGLang's place for the first draft, and the
+    target's hidden state of its last row. ``speculative_num_steps`` is K in every state."""
+
+    _recent: RecentRows | None = None
+
+    @property
+    def _rows(self) -> int:
+        return rows_of_pass(self.speculative_num_steps)
+
+    def init_attention_backend(self) -> None:
+        with self._as_one_pass():
+            super().init_attention_backend()
+
+    def _capture_cuda_graphs(self) -> None:
+        with self._as_one_pass():
+            super()._capture_cuda_graphs()
+            if self.cuda_graph_runner_for_draft_extend is None and self._is_left_eager():
+                self.cuda_graph_runner_for_draft_extend = self._captured()
+
+    def _is_left_eager(self) -> bool:
+        """SGLang captures draft-extend with the attention backends that it lists, fa3 not among them, though
+        fa3 can refresh what a captured pass reads."""
+        backend = self.draft_extend_attn_backend
+        return (
+            torch.cuda.is_available()
+            and not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+            and not envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.get()
+            and backend is not None
+            and bool(backend.draft_extend_metadata_captured_in_graph())
+        )
+
+    def _captured(self) -> EAGLEDraftExtendCudaGraphRunner | None:
+        try:
+            return EAGLEDraftExtendCudaGraphRunner(self)
+        except Exception:
+            logger.exception("specctl: the head's pass cannot be captured; it runs without a graph")
+            return None
+
+    @contextmanager
+    def _as_one_pass(self) -> Iterator[None]:
+        """One pass needs no backend of several; and those of draft-extend take its rows from the server's
+        configuration."""
+        drafts, rows = self.speculative_num_steps, self._rows
+        self.speculative_num_steps, self.speculative_num_draft_tokens = 1, rows
+        try:
+            with as_if_configured(speculative_num_draft_tokens=rows):
+                yield
+        finally:
+            self.speculative_num_steps, self.speculative_num_draft_tokens = drafts, width_of(drafts)
+
+    def verify_at_most(self, drafts: int) -> None:
+        """What SGLang keeps ready for a chain of that length, which ``draft`` goes by."""
+        full = self.speculative_num_steps
+        self.speculative_num_steps, self.speculative_num_draft_tokens = drafts, width_of(drafts)
+        self._rebuild_topk1_chain_buffers()
+        self.speculative_num_steps, self.speculative_num_draft_tokens = full, width_of(full)
+
+    def _draft_extend_for_prefill(
+        self,
+        batch: Any,
+        target_hidden_states: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        mm_input_embeds: torch.Tensor | None = None,
+    ) -> Any:
+        """The prompt's keys and values. Places for mask rows come with the request's first decode step."""
+        lengths = torch.tensor(batch.extend_lens)
+        ends = (torch.cumsum(lengths, 0) - 1).to(target_hidden_states.device, non_blocking=True)
+        hidden = target_hidden_states[ends]
+        made = super()._draft_extend_for_prefill(batch, target_hidden_states, next_token_ids, mm_input_embeds)
+        for request in batch.reqs:
+            request.specctl_has_drafts, request.specctl_missed = False, 0
+        self._carry(made, None, hidden)
+        return made
+
+    def draft(self, batch: Any, *, with_topology: bool = False) -> Any:
+        """The verify input of drafts that the step before has made; after a prompt, and after a rest, they
+        are made here."""
+        given = batch.spec_info
+        if any(request.specctl_missed for request in batch.reqs):
+            self._catch_up(batch)
+        drafts = given.topk_index
+        if not all(request.specctl_has_drafts for request in batch.reqs):
+            drafts = self._draft_again(batch)
+        requests = len(batch.seq_lens)
+        ranks = self._topk1_score_indices_prealloc[:requests]
+        number = ranks.shape[1]
+        return build_eagle_verify_input(
+            batch,
+            given,
+            self._topk1_parents_prealloc[:requests],
+            ranks,
+            drafts[:, :number].contiguous(),
+            None,
+            target_worker=self.target_worker,
+            topk=1,
+            num_steps=number,
+            num_draft_tokens=width_of(number),
+            tree_mask_mode=self.tree_mask_mode,
+            device=self.device,
+        )
+
+    def _draft_again(self, batch: Any) -> torch.Tensor:
+        """From each request's last row, which is in the KV cache already and is written there once more."""
+        given, ones = batch.spec_info, torch.ones_like(batch.seq_lens)
+        tokens, hidden = given.bonus_tokens.to(torch.int64), given.hidden_states
+        with _before_step(batch, batch.seq_lens - 1, _less(batch.seq_lens_cpu, 1)):
+            drafts = self._run_pass(batch, tokens[:, None], hidden[:, None], ones)
+        _have_drafts(batch)
+        return drafts
+
+    def rest(self, batch: Any, result: Any) -> None:
+        """After a plain decode: its rows are kept, and the head runs no pass."""
+        hidden = result.logits_output.hidden_states
+        if self._recent is None:
+            kept = -(-_KEPT_ROWS // self._rows) * self._rows
+            pool = self.req_to_token_pool.req_to_token.shape[0]
+            self._recent = RecentRows(pool, kept, hidden.shape[1], hidden)
+        self._recent.put(batch.req_pool_indices, batch.seq_lens, result.next_token_ids, hidden)
+        for request in batch.reqs:
+            request.specctl_has_drafts = False
+            request.specctl_missed += 1
+        self._carry(result.next_draft_input, None, hidden.clone())
+        # The scheduler waits for the step's last reader of what it writes to: here that is the target.
+        self.draft_runner.shared_read_done_event = self.target_worker.model_runner.shared_read_done_event
+
+    def _catch_up(self, batch: Any) -> None:
+        """The last rows of a rest. What lies further back is cleared: it is what another request left."""
+        assert self._recent is not None
+        counts, kept, rows = [request.specctl_missed for request in batch.reqs], self._recent.kept, self._rows
+        missed_cpu = torch.tensor(counts)
+        missed = missed_cpu.to(batch.seq_lens.device, non_blocking=True)
+        if max(counts) > kept:
+            self._clear(batch, missed, max(counts) - kept)
+        for at in range(0, min(max(counts), kept), rows):
+            starts, known = chunk(batch.seq_lens, missed.clamp(max=kept), at, rows)
+            starts_cpu = batch.seq_lens_cpu
+            if starts_cpu is not None:
+                starts_cpu, _ = chunk(starts_cpu, missed_cpu.clamp(max=kept), at, rows)
+            with _before_step(batch, starts, starts_cpu):
+                tokens, hidden = self._recent.take(batch.req_pool_indices, starts, rows)
+                self._run_pass(batch, tokens, hidden, known)
+        for request in batch.reqs:
+            request.specctl_missed = 0
+
+    def _clear(self, batch: Any, missed: torch.Tensor, most: int) -> None:
+        """Keys and values of 0 for the first of the missed rows of each request, ``most`` at most."""
+        assert self._recent is not None
+        number = torch.arange(most, device=missed.device)
+        places = (batch.seq_lens - missed)[:, None] + number
+        is_lost = number < (missed - self._recent.kept)[:, None]
+        table = self.req_to_token_pool.req_to_token[batch.req_pool_indices.long()].long()
+        # Place 0 is nobody's.
+        slots = torch.where(is_lost, table.gather(1, places.clamp(max=table.shape[1] - 1)), 0).flatten()
+        pool = self.draft_runner.token_to_kv_pool
+        for layer in range(self.draft_runner.model_config.num_hidden_layers):
+            pool.get_key_buffer(layer).index_fill_(0, slots, 0)
+            pool.get_value_buffer(layer).index_fill_(0, slots, 0)
+
+    def _draft_extend_for_decode(self, batch: Any, batch_result: Any) -> None:
+        requests, known = len(batch.seq_lens), batch_result.accept_lens
+        tokens = batch_result.next_token_ids.to(torch.int64).view(requests, -1)
+        hidden = batch_result.logits_output.hidden_states.view(requests, tokens.shape[1], -1)
+        drafts = self._run_pass(batch, tokens, hidden, known)
+        _have_drafts(batch)
+        self._carry(batch_result.next_draft_input, drafts, last_rows(hidden, known))
+
+    def _run_pass(
+        self, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor, known: torch.Tensor
+    ) -> torch.Tensor:
+        """int64[n, K] drafts, for requests with 1 to K + 1 known rows. batch.seq_lens: the place of each
+        request's first row; the rest as ``pass_rows`` takes it."""
+        requests, rows, head = len(batch.seq_lens), self._rows, self.draft_runner.model
+        ids, states = pass_rows(tokens, hidden, known, head.mask_token_id, head.mask_hidden, rows)
+        last = (known - 1).clamp(0, rows - self.speculative_num_steps)
+        select = torch.arange(0, requests * rows, rows, device=known.device) + last
+        batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=self.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            batch_size=requests,
+            draft_token_num=rows,
+            device=self.device,
+        )
+        given = EagleDraftExtendInput(
+            hidden_states=states.flatten(0, 1),
+            num_correct_drafts=torch.full_like(known, rows - 1),
+            num_accept_tokens=torch.full_like(known, rows),
+            num_tokens_per_req=rows,
+            num_tokens_for_logprob_per_req=rows,
+            select_index=select,
+        )
+        runner = self.cuda_graph_runner_for_draft_extend
+        more = (ids.flatten(), rows, self.draft_runner, runner)
+        forward_batch = prepare_for_draft_extend(given, batch, *more, return_hidden_states_before_norm=False)
+        drafts: torch.Tensor
+        if runner and runner.can_run_graph(forward_batch):
+            # The graph's own memory, which the next pass writes over.
+            drafts = runner.execute(forward_batch, select).next_token_logits.clone()
+        else:
+            drafts = self.draft_runner.forward(forward_batch).logits_output.next_token_logits
+        return drafts
+
+    def _carry(self, draft_input: Any, drafts: torch.Tensor | None, hidden: torch.Tensor) -> None:
+        """drafts: None where there are none yet."""
+        if drafts is None:
+            shape = (hidden.shape[0], self.speculative_num_steps)
+            drafts = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
+        draft_input.topk_index, draft_input.hidden_states = drafts, hidden
+        draft_input.topk_p = torch.ones_like(drafts[:, :1], dtype=torch.float32)
+
+
+def _have_drafts(batch: Any) -> None:
+    for request in batch.reqs:
+        request.specctl_has_drafts = True
+
+
+def _less(lengths: torch.Tensor | None, number: int) -> torch.Tensor | None:
+    return None if lengths is None else lengths - number
+
+
+@contextmanager
+def _before_step(batch: Any, starts: torch.Tensor, starts_cpu: torch.Tensor | None) -> Iterator[None]:
+    """A pass before the step's own, from other places; what it writes to the batch is taken back."""
+    kept = batch.seq_lens, batch.seq_lens_cpu, batch.spec_info
+    batch.seq_lens, batch.seq_lens_cpu = starts, starts_cpu
+    try:
+        yield
+    finally:
+        batch.seq_lens, batch.seq_lens_cpu, batch.spec_info = kept
+        batch.forward_mode, batch.input_ids = ForwardMode.DECODE, None
+
+
+class PEagleStates(EagleStates):
+    """A state is the target's alone: the head's pass is the same for every number."""
+
+    def _build(self, key: Setting) -> None:
+        drafts, _ = key
+        width = width_of(drafts)
+        with as_if_configured(speculative_num_steps=drafts, speculative_num_draft_tokens=width):
+            self._worker.speculative_num_steps, self._worker.speculative_num_draft_tokens = drafts, width
+            self._drafter.verify_at_most(drafts)
+            self._capture_target(is_plain=drafts == 0)
+
+
+class PEagleWorker(SteeredEagle):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with _own_drafter():
+            super().__init__(*args, **kwargs)
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Kept at 0 drafts too, for when drafting resumes."""
+        return True
+
+    def _made_at_start(self) -> PEagleStates:
+        return PEagleStates(self, self.at_start)
+
+    def _follow(self, batch: Any, result: Any) -> None:
+        with as_drafter(self._draft_worker):
+            self._draft_worker.rest(batch, result)
+
+
+@contextmanager
+def _own_drafter() -> Iterator[None]:
+    """Reason: the worker's constructor makes its draft worker itself, by its module's name for it."""
+    original = eagle_worker_v2.EagleDraftWorker
+    eagle_worker_v2.EagleDraftWorker = PEagleDrafter
+    try:
+        yield
+    finally:
+        eagle_worker_v2.EagleDraftWorker = original

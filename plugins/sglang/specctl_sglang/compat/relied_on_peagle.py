@@ -1,0 +1,94 @@
+"""What SPECCTL_PEAGLE relies on inside SGLang, a part of ``relied_on``."""
+
+from __future__ import annotations
+
+from specctl.engine.seams import Seam
+
+__all__ = ["PEAGLE"]
+
+_SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
+_REGISTRY = "sglang.srt.speculative.spec_registry"
+_EAGLE = "sglang.srt.speculative.eagle_worker_v2"
+_RUNNER = "sglang.srt.model_executor.model_runner"
+
+# All drafts of P-EAGLE come from the draft-extend pass: a model of ours, in SGLang's EAGLE-3 shape, that is
+# run over more rows than SGLang would, by the same functions and graphs.
+PEAGLE: tuple[Seam, ...] = (
+    Seam(_SPEC_ARGUMENTS, "handle_speculative_decoding", ("server_args",)),
+    Seam(_SPEC_ARGUMENTS, "_handle_eagle_family", ("server_args",)),
+    Seam("sglang.srt.arg_groups.overrides", "resolving_view"),
+    Seam("sglang.srt.arg_groups.overrides", "declare_resolution", ("server_args", "source")),
+    Seam("sglang.srt.arg_groups.overrides", "model_config_of"),
+    Seam(_REGISTRY, "CustomSpecAlgo.is_eagle", ("self",)),
+    Seam(_REGISTRY, "CustomSpecAlgo.is_eagle3", ("self",)),
+    Seam(_REGISTRY, "CustomSpecAlgo.supports_grammar_overlap", ("self",)),
+    Seam(_REGISTRY, "CustomSpecAlgo.resolve_max_speculative_num_draft_tokens", ("self", "server_args")),
+    Seam(
+        _REGISTRY,
+        "CustomSpecAlgo.get_num_tokens_per_req_for_target_verify",
+        ("self", "num_draft_tokens", "is_draft_worker"),
+    ),
+    Seam("sglang.srt.models.registry", "ModelRegistry"),
+    Seam("sglang.srt.models.registry", "_ModelRegistry.is_arch_supported", ("self", "architecture")),
+    Seam("sglang.srt.models.registry", "_ModelRegistry.models"),
+    *(
+        Seam("sglang.srt.models.llama_eagle3", f"LlamaForCausalLMEagle3.{name}", parameters)
+        for name, parameters in (
+            ("__init__", ("self", "config", "quant_config", "prefix")),
+            ("load_weights", ("self", "weights")),
+            ("hot_token_id", ()),
+            ("logits_processor", ()),
+            ("lm_head", ()),
+            ("model", ()),
+        )
+    ),
+    Seam("sglang.srt.models.llama_eagle3", "LlamaModel.fc"),
+    Seam("sglang.srt.models.llama_eagle3", "LlamaModel.layers"),
+    Seam("sglang.srt.models.llama_eagle3", "LlamaDecoderLayer.hidden_norm"),
+    Seam("sglang.srt.models.llama", "LlamaForCausalLM.set_embed", ("self", "embed")),
+    Seam("sglang.srt.layers.linear", "QKVParallelLinear"),
+    Seam("sglang.srt.layers.logits_processor", "LogitsMetadata.from_forward_batch", ("cls", "forward_batch")),
+    Seam("sglang.srt.layers.logits_processor", "LogitsProcessorOutput.next_token_logits"),
+    Seam(
+        "sglang.srt.layers.logits_processor",
+        "LogitsProcessor._get_logits",
+        ("self", "hidden_states", "lm_head", "logits_metadata", "embedding_bias", "use_logits_buffer"),
+    ),
+    Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_prefill", ("self", "batch", "target_hidden_states")),
+    Seam("sglang.srt.speculative.eagle_worker_common", "build_eagle_verify_input", ("batch", "draft_input")),
+    Seam(
+        "sglang.srt.speculative.eagle_worker_common",
+        "prepare_for_draft_extend",
+        ("draft_extend_input", "batch", "predict", "num_draft_tokens"),
+    ),
+    Seam(
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+        "EAGLEDraftExtendCudaGraphRunner.execute",
+        ("self", "forward_batch", "select_index"),
+    ),
+    *(
+        Seam("sglang.srt.speculative.eagle_info", f"EagleDraftExtendInput.{name}")
+        for name in (
+            "hidden_states",
+            "num_correct_drafts",
+            "num_accept_tokens",
+            "num_tokens_per_req",
+            "num_tokens_for_logprob_per_req",
+            "select_index",
+        )
+    ),
+    Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.hidden_states"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.DECODE"),
+    Seam(_RUNNER, "ModelRunner.shared_read_done_event"),
+    Seam("sglang.srt.model_executor.cuda_graph_config", "check_cuda_graph_backend", ("phase",)),
+    Seam("sglang.srt.model_executor.cuda_graph_config", "Backend.DISABLED"),
+    Seam("sglang.srt.model_executor.cuda_graph_config", "Phase.DECODE"),
+    Seam(
+        "sglang.srt.layers.attention.base_attn_backend",
+        "AttentionBackend.draft_extend_metadata_captured_in_graph",
+        ("self",),
+    ),
+    Seam("sglang.kernels.ops.speculative.cache_locs", "assign_extend_cache_locs_uniform_func"),
+    Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_key_buffer", ("self", "layer_id")),
+    Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_value_buffer", ("self", "layer_id")),
+)

@@ -1,0 +1,191 @@
+"""SPECCTL_PEAGLE in a scheduler of SGLang's on the CPU, in one process (``support.sglang_peagle_run``): a
+server would be the third that these tests start, and has nothing of its own for this algorithm.
+
+Every draft that it verifies is compared with target and head in plain torch (``support.peagle_twin``).
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.peagle_twin import Twin
+from support.random_head import write_speculators_peagle
+from support.sglang_control import NEEDS_SGLANG
+
+from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
+
+pytestmark = NEEDS_SGLANG
+FULL = 5
+TOKENS = 24
+PROMPTS = [
+    "The quick brown fox jumps over the lazy dog. The quick brown fox jumps",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "Once upon a time, in a small town by the sea, there was a",
+    '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":',
+]
+SCENARIOS = {
+    "off": {"values": [0]},
+    "full": {"values": [FULL]},
+    "three": {"values": [3]},
+    "one": {"values": [1]},
+    "every step another": {"values": [5, 0, 3, 1, 0, 4, 0, 2]},
+    "every third step another": {"values": [5, 0, 2, 0], "every": 3},
+    "one after the other": {"values": [FULL], "apart": 3},
+    "sampled": {"values": [FULL], "sampling": {"temperature": 0.8, "top_k": 20}},
+}
+LONG = {"tokens": 600, "values": [FULL, 0, FULL, FULL, FULL], "every": 50}
+"""A rest of 50 steps, of which 40 rows are kept."""
+
+
+@pytest.fixture(scope="module")
+def prompts(shared_models):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(shared_models / "reference-target" / "tokenizer.json"))
+    return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+
+
+def ran(target, head, out, prompts, scenarios):
+    """What came of the scenarios, by their names, and what the scheduler tells."""
+    defaults = {"prompts": prompts, "tokens": TOKENS, "every": 1, "apart": 0, "sampling": {}}
+    asked = [{**defaults, **scenario} for scenario in scenarios.values()]
+    work = {"target": str(target), "head": str(head), "drafts": FULL, "out": str(out), "scenarios": asked}
+    script = Path(__file__).parents[1] / "support" / "sglang_peagle_run.py"
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), str(script), json.dumps(work)],
+        capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(out.read_text())
+    return answer | {"scenarios": dict(zip(scenarios, answer["scenarios"], strict=True))}
+
+
+@pytest.fixture(scope="module")
+def told(prompts, shared_models, logs):
+    target, head = shared_models / "reference-target", shared_models / "reference-peagle"
+    scenarios = {**SCENARIOS, "long": {**LONG, "prompts": prompts[1:2]}}
+    return ran(target, head, logs / "sglang-peagle.json", prompts, scenarios)
+
+
+@pytest.fixture(scope="module")
+def twin(shared_models):
+    return Twin(shared_models / "reference-target", shared_models / "reference-peagle")
+
+
+def test_capabilities(told):
+    found = told["capabilities"]
+    assert (found["engine"], found["method"], found["controllable"]) == ("sglang", "specctl_peagle", True)
+    assert found["num_speculative_tokens_legal"] == list(range(FULL + 1))
+    assert "SPECCTL_PEAGLE" in found["algorithms"]
+
+
+def test_a_request_has_places_for_a_pass_behind_what_is_being_verified(told):
+    """The overlap scheduler reserves them before it knows what the step before has accepted."""
+    assert told["reserved_places"] >= (FULL + 1) + 2 * FULL
+
+
+def test_output_without_drafts_is_the_targets(told, twin, prompts):
+    expected = [twin.generate(prompt, TOKENS, 0)[0] for prompt in prompts]
+    assert told["scenarios"]["off"]["outputs"] == expected
+
+
+@pytest.mark.parametrize("name", [name for name, one in SCENARIOS.items() if "sampling" not in one])
+def test_greedy_output_is_the_same_for_every_table(told, name):
+    scenarios = told["scenarios"]
+    assert scenarios[name]["outputs"] == scenarios["off"]["outputs"]
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in ("off", "sampled")])
+def test_every_draft_is_the_heads(told, twin, prompts, name):
+    """After a prompt, after other drafts and after a rest, and no more of them than the table says."""
+    assert compared(told["scenarios"][name], twin, prompts, set(SCENARIOS[name]["values"])) >= 40
+
+
+def compared(found, twin, prompts, numbers):
+    """How many drafts there were, all of which are the twin's."""
+    total = 0
+    for prompt, output, steps in zip(prompts, found["outputs"], found["steps"], strict=True):
+        expected = twin.drafts_along(prompt, output, [accepted + 1 for _, accepted in steps], FULL)
+        for (drafts, _), wanted in zip(steps, expected, strict=False):
+            assert len(drafts) in numbers
+            assert drafts == list(wanted[: len(drafts)])
+            total += len(drafts)
+    return total
+
+
+def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs, tmp_path):
+    """With a vocabulary of its own, biases, other layers of the target and another residual."""
+    target = shared_models / "reference-target"
+    head = write_speculators_peagle(shared_models / "reference-peagle", tmp_path / "head")
+    found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}})["scenarios"][
+        "full"
+    ]
+    assert found["outputs"] == told["scenarios"]["off"]["outputs"]
+    assert compared(found, Twin(target, head), prompts, {FULL}) >= 40
+
+
+def test_as_many_steps_as_the_twin_takes(told, twin, prompts):
+    for prompt, steps in zip(prompts, told["scenarios"]["full"]["steps"], strict=True):
+        _, expected = twin.generate(prompt, TOKENS, FULL)
+        assert [accepted for _, accepted in steps] == [step.accepted for step in expected]
+
+
+def test_drafts_are_accepted_after_a_rest_longer_than_what_is_kept(told):
+    steps = told["scenarios"]["long"]["steps"][0]
+    resting = [number for number, (drafts, _) in enumerate(steps) if not drafts]
+    assert len(resting) >= 49
+    after = steps[resting[-1] + 1 :]
+    assert sum(accepted for _, accepted in after) > len(after) * FULL / 2
+
+
+def test_nothing_is_drafted_for_sampled_requests_on_a_cpu(told):
+    found = told["scenarios"]["sampled"]
+    assert not any(drafts for steps in found["steps"] for drafts, _ in steps)
+    assert found["outputs"] != told["scenarios"]["off"]["outputs"]
+    assert told["guarded_steps"] >= TOKENS - 1
+
+
+STARTS = """
+import sys
+import specctl_sglang.cpu_serve
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import prepare_server_args
+load_plugins()
+target, peagle, eagle3 = sys.argv[1:]
+def refused(algorithm, head, *more):
+    flags = ["--model-path", target, "--device", "cpu", "--speculative-algorithm", algorithm, *more]
+    try:
+        head_flags = ["--speculative-draft-model-path", head] if head else []
+        prepare_server_args([*flags, *head_flags]).resolve_once()
+    except ValueError as error:
+        print(error)
+    else:
+        print("taken")
+refused("SPECCTL_PEAGLE", eagle3, "--speculative-num-draft-tokens", "6")
+refused("EAGLE3", peagle)
+refused("SPECCTL_PEAGLE", peagle)
+refused("SPECCTL_PEAGLE", None, "--speculative-num-draft-tokens", "6")
+refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-num-steps", "3")
+refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-eagle-topk", "4")
+"""
+
+
+def test_a_head_of_the_wrong_format_ends_the_start(shared_models):
+    heads = [str(shared_models / f"reference-{name}") for name in ("target", "peagle", "eagle3")]
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), "-c", STARTS, *heads],
+        capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.strip()][-6:]
+    expected = (
+        "found a plain EAGLE-3 head: --speculative-algorithm EAGLE3 is the one to use for it",
+        "expected an EAGLE-3 head for EAGLE3, found a P-EAGLE head",
+        "--speculative-num-draft-tokens: expected at least 2, one more than are drafted, got None",
+        "--speculative-draft-model-path: expected a P-EAGLE head, got nothing",
+        "--speculative-num-steps: expected 5, --speculative-num-draft-tokens less 1, got 3",
+        "--speculative-eagle-topk: expected 1, got 4",
+    )
+    for line, part in zip(told, expected, strict=True):
+        assert part in line

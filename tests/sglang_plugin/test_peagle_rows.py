@@ -1,0 +1,82 @@
+"""The rows of a draft pass, and the last rows that are kept while none runs."""
+
+import pytest
+import torch
+from specctl_sglang.proposers.peagle_rows import last_rows, pass_rows, rows_of_pass
+from specctl_sglang.proposers.recent_rows import RecentRows, chunk
+
+MASK = 99
+HIDDEN = 3
+
+
+def by_hand(tokens, hidden, known, mask_hidden, rows):
+    """Request by request, as the paper has it; what nobody reads are mask rows too."""
+    ids, states = [], []
+    for one_tokens, one_hidden, number in zip(tokens.tolist(), hidden, known.tolist(), strict=True):
+        ids.append(one_tokens[:number] + [MASK] * (rows - number))
+        states.append(torch.cat([one_hidden[:number], mask_hidden.expand(rows - number, -1)]))
+    return torch.tensor(ids), torch.stack(states)
+
+
+@pytest.mark.parametrize(
+    ("width", "drafts", "known"),
+    [
+        pytest.param(2, 1, [1, 2], id="one draft"),
+        pytest.param(6, 5, [1, 6, 3], id="five drafts"),
+        pytest.param(3, 5, [3, 1, 2], id="fewer verified than prepared"),
+        pytest.param(1, 5, [1], id="after a prompt"),
+        pytest.param(10, 5, [0, 10, 4], id="after a rest"),
+        pytest.param(9, 8, list(range(1, 10)) * 4, id="36 requests"),
+    ],
+)
+def test_known_rows_come_first_and_masks_after_them(width, drafts, known):
+    generator = torch.Generator().manual_seed(width)
+    tokens = torch.randint(0, 50, (len(known), width), generator=generator)
+    hidden = torch.randn((len(known), width, HIDDEN), generator=generator)
+    mask_hidden, known = torch.randn(HIDDEN, generator=generator), torch.tensor(known)
+    rows = rows_of_pass(drafts)
+    found = pass_rows(tokens, hidden, known, MASK, mask_hidden, rows)
+    for one, expected in zip(found, by_hand(tokens, hidden, known, mask_hidden, rows), strict=True):
+        assert torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("drafts", range(1, 9))
+def test_a_pass_holds_all_that_can_be_accepted_and_a_row_for_each_further_draft(drafts):
+    assert rows_of_pass(drafts) == (drafts + 1) + (drafts - 1)
+
+
+def test_the_mask_state_takes_the_states_dtype():
+    tokens, hidden = torch.zeros((1, 2), dtype=torch.int64), torch.zeros((1, 2, 4), dtype=torch.bfloat16)
+    _, states = pass_rows(tokens, hidden, torch.tensor([1]), MASK, torch.ones(4), 4)
+    assert states.dtype == torch.bfloat16
+
+
+def test_the_last_accepted_row_of_each_request():
+    hidden = torch.arange(24.0).view(2, 4, 3)
+    assert torch.equal(last_rows(hidden, torch.tensor([4, 1], dtype=torch.int32)), hidden[[0, 1], [3, 0]])
+
+
+def test_kept_rows_come_back_by_their_positions():
+    recent = RecentRows(4, 8, HIDDEN, torch.zeros(1))
+    row = torch.tensor([3, 1], dtype=torch.int32)
+    for at in range(20):
+        positions = torch.tensor([at, at + 5])
+        recent.put(row, positions, positions * 10, positions[:, None].expand(-1, HIDDEN).float())
+    tokens, hidden = recent.take(row, torch.tensor([12, 17]), 8)
+    expected = torch.stack([torch.arange(12, 20), torch.arange(17, 25)])
+    assert torch.equal(tokens, expected * 10)
+    assert torch.equal(hidden[..., 0], expected.float())
+    assert recent.nbytes == 4 * 8 * (8 + 4 * HIDDEN)
+
+
+@pytest.mark.parametrize("missed", [[1], [4], [5, 0, 12, 3], [8, 8], [12, 1]])
+def test_chunks_cover_what_was_missed_once_and_in_order(missed):
+    rows, missed = 4, torch.tensor(missed)
+    ends = missed + 7
+    covered = [[] for _ in missed]
+    for at in range(0, int(missed.max()), rows):
+        starts, known = chunk(ends, missed, at, rows)
+        assert bool((starts + known <= ends).all())
+        for request, (start, number) in enumerate(zip(starts.tolist(), known.tolist(), strict=True)):
+            covered[request] += range(start, start + number)
+    assert covered == [list(range(7, int(end))) for end in ends]
