@@ -26,6 +26,7 @@ KERNELS_S=${KERNELS_S:-150}
 KERNELS=${KERNELS:-}
 SAMPLED_S=${SAMPLED_S:-300}
 WORSE_S=${WORSE_S:-240}
+AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
 
 mkdir -p "$RESULTS" "$WIDE"
@@ -86,6 +87,9 @@ for name in "$@"; do
       serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
       healthy 8111 own
       serve "$GPU" 8112 other
+      healthy 8112 other
+      # Another stage on this GPU, by its process.
+      while [ -n "$AFTER" ] && kill -0 "$AFTER" 2> /dev/null; do sleep 1; done
       healthy 8112 other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
         --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
         --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
@@ -104,7 +108,7 @@ for name in "$@"; do
     tests)
       export CUDA_VISIBLE_DEVICES=$GPU
       SPECCTL_SHARED=$(dirname "$MODELS") stage tests "$TESTS_S" "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
-        --basetemp "$RESULTS/pytest" tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py
+        --basetemp "$RESULTS/pytest" ${TESTS:-tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py}
       ;;
     *) echo "$name: expected widen, phases, never_worse, kernels, sampled or tests" ;;
   esac
