@@ -12,6 +12,7 @@ from specctl.controller.explain import explain
 from specctl.controller.forecast import Bounds, active_batches, batch_sums, bucket_bounds, forecast_buckets
 from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
+from specctl.controller.rest import NO_REST
 from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
 from specctl.types import BucketChoice, BucketForecast, Decision, Observation, Reason, SurvivalEstimate
@@ -66,19 +67,21 @@ def _decide(
     base = dict(present)
     if probe is not None and probe.bucket_to in base:
         base[probe.bucket_to] = probe.resume_num_speculative_tokens
-    forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
+    rest = NO_REST if survival.drifted else state.rest
+    standing = rest.standing(policy, candidates, base, batches, time_s)
+    due = [b for b in bounds if b[1] not in standing]
+    forecasts = forecast_buckets(due, batches, base, candidates, survival, state.cost)
     ttft = state.ttft.estimate()
     if ttft is not None:
         forecasts = [f._replace(ttft=ttft) if f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
-    choices = _capped(
-        [
-            policy.decide(f, since_change_s=time_s - state.changed_s.get(f.decode_batch_to, float("-inf")),
-                          changes_left=left)
-            for f in forecasts
-        ]
-    )  # fmt: skip
+    made: dict[int, BucketChoice] = {}
+    for f in forecasts:
+        since_s = time_s - state.changed_s.get(f.decode_batch_to, float("-inf"))
+        made[f.decode_batch_to] = policy.decide(f, since_change_s=since_s, changes_left=left)
+    choices = _capped([made[b[1]] if b[1] in made else standing[b[1]] for b in bounds])
+    state = replace(state, rest=rest.after(policy, candidates, choices, standing, time_s))
     # What nobody may apply must not start a dwell time.
     changed = [choice for choice in choices if choice.is_change and observation.may_act]
     state = _remember(state, changed, recent, time_s)
