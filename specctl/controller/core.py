@@ -62,7 +62,6 @@ def _decide(
         candidates = _within_reach(candidates, survival, present)
     sums = batch_sums(state.batch_sums, observation)
     batches = active_batches(sums, observation)
-    state = replace(state, batch_sums=sums)
     probe = state.schedule.running
     base = dict(present)
     if probe is not None and probe.bucket_to in base:
@@ -81,7 +80,7 @@ def _decide(
         since_s = time_s - state.changed_s.get(f.decode_batch_to, float("-inf"))
         made[f.decode_batch_to] = policy.decide(f, since_change_s=since_s, changes_left=left)
     choices = _capped([made[b[1]] if b[1] in made else standing[b[1]] for b in bounds])
-    state = replace(state, rest=rest.after(policy, candidates, choices, standing, time_s))
+    state = replace(state, batch_sums=sums, rest=rest.after(policy, candidates, choices, standing, time_s))
     # What nobody may apply must not start a dwell time.
     changed = [choice for choice in choices if choice.is_change and observation.may_act]
     state = _remember(state, changed, recent, time_s)

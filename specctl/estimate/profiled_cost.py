@@ -147,15 +147,16 @@ class ProfiledStepCost:
                 key = (row.decode_batch_to, row.num_speculative_tokens > 0)
                 cells[key] = cells.get(key, _NOTHING).plus(self._sums_of(row))
         server, ratios, is_refuted = _levels(cells)
-        return replace(
-            self,
+        return type(self)(
+            curve=self.curve,
             cells=cells,
             loads=loads,
-            learned=learned,
             ratios=ratios,
             server_ratio=server.ratio(1.0),
             server_steps=server.steps,
+            knows_off=self.knows_off,
             is_refuted=self.is_refuted or is_refuted,
+            learned=learned,
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
