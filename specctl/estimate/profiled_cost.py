@@ -251,10 +251,11 @@ def _with_loads(known: Mapping[int, _Load], cells: Sequence[CellDelta]) -> dict[
 
 def _levels(cells: Mapping[_Key, _Sums]) -> tuple[_Sums, dict[int, float], bool]:
     """All together, the ratio of each bucket, and whether the cells contradict the profile."""
-    server, buckets = _Sums(), dict[int, _Sums]()
+    server, buckets = _NOTHING, dict[int, _Sums]()
     for (upper, _), sums in cells.items():
         server = server.plus(sums)
-        buckets[upper] = buckets.get(upper, _Sums()).plus(sums)
+        known = buckets.get(upper)
+        buckets[upper] = sums if known is None else known.plus(sums)
     server_ratio = server.ratio(1.0)
     scatter = sum(
         sums.steps * math.log(sums.measured_s / sums.predicted_s / server_ratio) ** 2

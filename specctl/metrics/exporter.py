@@ -54,6 +54,7 @@ class Exporter:
         self._children: dict[str, dict[tuple[_Metric, tuple[str, ...]], Any]] = {}
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
         self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
+        self._by_position: dict[str, list[Gauge]] = {}
         self._shown_tables: dict[str, tuple[tuple[int, int], ...]] = {}
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
@@ -89,8 +90,9 @@ class Exporter:
             for bucket, value in table:
                 self._at(self._setting, target, str(bucket)).set(value)
         if decision.survival is not None:
-            for j, share in enumerate(decision.survival.survival_at):
-                self._show(self._survival, target, share, str(j + 1))
+            shares = decision.survival.survival_at
+            for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):
+                gauge.set(share)
 
     def regret(
         self,
@@ -148,8 +150,16 @@ class Exporter:
         """A target that left is no longer served."""
         self._shown.pop(target, None)
         self._shown_tables.pop(target, None)
+        self._by_position.pop(target, None)
         for metric, labels in self._children.pop(target, {}):
             metric.remove(target, *labels)
+
+    def _positions(self, target: str, count: int) -> list[Gauge]:
+        """At least ``count`` gauges of the survival, by position: they move at every look."""
+        known = self._by_position.setdefault(target, [])
+        for j in range(len(known), count):
+            known.append(self._at(self._survival, target, str(j + 1)))
+        return known
 
     def _show(self, gauge: Gauge, target: str, value: float, *labels: str) -> None:
         shown = self._shown.setdefault(target, {})

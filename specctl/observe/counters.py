@@ -34,6 +34,7 @@ _COUNTS = (
     "draft_s",
     "verify_s",
 )
+_NO_COUNTS = (0,) * len(_COUNTS)
 _counts_of = attrgetter(*_COUNTS)
 _key_of = attrgetter("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "has_prefill")
 CellKey = tuple[int, int, int, bool]
@@ -122,18 +123,17 @@ def cell_key(cell: TelemetryCell) -> CellKey:
 
 
 def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
-    old = (0,) * len(_COUNTS) if before is None else _counts_of(before)
-    gains: dict[str, Any] = {
-        name: _rise(name, a, b) for name, a, b in zip(_COUNTS, old, _counts_of(after), strict=True)
-    }
+    old, new = _NO_COUNTS if before is None else _counts_of(before), _counts_of(after)
+    gains = tuple(map(sub, new, old))
+    if min(gains) < 0:
+        for name, a, b in zip(_COUNTS, old, new, strict=True):
+            _rise(name, a, b)
+    drafted_at = _rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at)
+    accepted_at = _rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at)
+    steps, request_steps, emitted_tokens, verified_tokens, *rest = gains
+    # By place: names take twice the time, and every look makes some.
     return CellDelta(
-        decode_batch_from=after.decode_batch_from,
-        decode_batch_to=after.decode_batch_to,
-        num_speculative_tokens=after.num_speculative_tokens,
-        has_prefill=after.has_prefill,
-        drafted_at=_rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at),
-        accepted_at=_rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at),
-        **gains,
+        *_key_of(after), steps, request_steps, emitted_tokens, verified_tokens, drafted_at, accepted_at, *rest
     )
 
 
