@@ -73,6 +73,7 @@ PURE = [
     "probe",
     "recommend",
     "regret",
+    "rest",
     "restart_advice",
     "rollout",
     "state",

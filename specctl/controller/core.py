@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -75,10 +76,7 @@ def _decide(
         forecasts = [f._replace(ttft=ttft) if f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
-    made: dict[int, BucketChoice] = {}
-    for f in forecasts:
-        since_s = time_s - state.changed_s.get(f.decode_batch_to, float("-inf"))
-        made[f.decode_batch_to] = policy.decide(f, since_change_s=since_s, changes_left=left)
+    made = _weighed(forecasts, policy, state.changed_s, left, time_s)
     choices = _capped([made[b[1]] if b[1] in made else standing[b[1]] for b in bounds])
     state = replace(state, batch_sums=sums, rest=rest.after(policy, candidates, choices, standing, time_s))
     # What nobody may apply must not start a dwell time.
@@ -88,6 +86,22 @@ def _decide(
     told = _against(present, choices, probe)
     active = tuple(forecast for forecast in forecasts if forecast.is_active)
     return _decision(observation, told, survival, batches, active), state
+
+
+def _weighed(
+    forecasts: list[BucketForecast],
+    policy: Policy,
+    changed_s: Mapping[int, float],
+    changes_left: int,
+    time_s: float,
+) -> dict[int, BucketChoice]:
+    """By bucket's upper end."""
+    made = {}
+    for forecast in forecasts:
+        upper = forecast.decode_batch_to
+        since_s = time_s - changed_s.get(upper, float("-inf"))
+        made[upper] = policy.decide(forecast, since_change_s=since_s, changes_left=changes_left)
+    return made
 
 
 def _survival(
