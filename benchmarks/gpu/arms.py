@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+_One = TypeVar("_One")
 
 
 class Arm:
@@ -69,7 +71,7 @@ def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[A
     return ready
 
 
-def in_turn(arms: list[Arm], repeat: int) -> list[Arm]:
+def in_turn(arms: list[_One], repeat: int) -> list[_One]:
     """A B, then B A: the order of one repeat."""
     return arms if repeat % 2 == 0 else arms[::-1]
 

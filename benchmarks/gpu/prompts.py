@@ -1,6 +1,7 @@
 """Copying-heavy prompts for benchmarks.gpu.compare copying: a JSON list of lists of token ids.
 
     python -m benchmarks.gpu.prompts --output FILE [--count 1364]
+    python -m benchmarks.gpu.prompts --output FILE --chat --count 64
 
 A prompt asks the reference target to repeat a passage and begins the answer with the passage's first tokens.
 The passages are pieces of the prompt sets of $SPECCTL_SHARED that hold much text and, as these repeat each
@@ -9,6 +10,8 @@ before it. Kept are prompts where, with the passage's first part given, the mode
 the passage's at 80 % of the next 64 places. No proposer is asked. This costs one pass and no decoding, and it
 does not promise that the model's own answer stays on the passage: it often leaves it after the first wrong
 token. compare copying therefore measures how much of the answers is repeated.
+
+``--chat``: questions of the prompt sets instead, chat, code and SQL in turn; no model is asked.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from benchmarks.lossless import SHARED
 from benchmarks.suffix_stream import code_files, default_roots
 
 KINDS = ("swe", "spec_bench", "sql", "bfcl", "agentic_steps", "agentic_traj")
+CHAT_KINDS = ("mt_bench", "humaneval", "sharegpt", "sql")
+_CHAT_TOKENS_MAX = 400
 PASSAGE_TOKENS = (256, 440)
 PASSAGES_OF_A_TEXT = 3
 OPENING_TOKENS = 24
@@ -106,10 +111,20 @@ def chosen(model: Any, encode: Any, pieces: Sequence[list[int]], count: int) -> 
     return kept[:count]
 
 
+def chat(encode: Any, count: int) -> list[list[int]]:
+    """``count`` questions, one of each kind in turn; fewer where one kind runs out."""
+    found = []
+    for rows in zip(*map(rows_of, CHAT_KINDS), strict=False):
+        prompts = [encode(f"<|bos|><|user|>{row['prompt']}<|end|><|assistant|>") for row in rows]
+        found += [ids for ids in prompts if len(ids) <= _CHAT_TOKENS_MAX]
+    return found[:count]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
     parser.add_argument("--count", type=int, default=1364, help="4 sets of 1, 4, 16, 64 and 256")
+    parser.add_argument("--chat", action="store_true", help="questions instead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
@@ -122,10 +137,13 @@ def main() -> None:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    pieces = passages(map(encode, texts()), arguments.count * 3 // 2, arguments.seed)
-    print(f"{len(pieces)} passages", flush=True)
-    model = LlamaForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
-    prompts = chosen(model, encode, pieces, arguments.count)
+    if arguments.chat:
+        prompts = chat(encode, arguments.count)
+    else:
+        pieces = passages(map(encode, texts()), arguments.count * 3 // 2, arguments.seed)
+        print(f"{len(pieces)} passages", flush=True)
+        model = LlamaForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
+        prompts = chosen(model, encode, pieces, arguments.count)
     arguments.output.write_text(json.dumps(prompts) + "\n", encoding="utf-8")
     lengths = [len(prompt) for prompt in prompts]
     print(f"{len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, median {median(lengths)}")

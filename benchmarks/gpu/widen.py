@@ -36,6 +36,7 @@ from safetensors.torch import save_file
 
 AUX_LAYERS = (2, 4, 5)
 """Whose inputs the reference heads read: vLLM's default for 8 layers, which a deeper model would move."""
+_AUX_KEY = "eagle_aux_hidden_state_layer_ids"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 _ROLES = {
     "embed_tokens": ("vocab", "written"),
@@ -235,7 +236,9 @@ def widen(
         wider["num_hidden_layers"] = layers
         files = target_files(names, config["num_hidden_layers"], layers)
     else:
-        wider |= {"draft_vocab_size": wide.output, "eagle_aux_hidden_state_layer_ids": list(aux_layers)}
+        wider |= {"draft_vocab_size": wide.output, _AUX_KEY: list(aux_layers)}
+        # SGLang reads only these, counts layers by their outputs and would else take those of a deep model.
+        wider["eagle_config"] = {_AUX_KEY: [layer - 1 for layer in aux_layers]}
         files = {"model.safetensors": [Part(name, name) for name in names]}
     out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:

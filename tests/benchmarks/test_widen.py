@@ -190,6 +190,8 @@ def test_a_wide_head_has_the_small_ones_logits(heads):
     assert not got[:, rows:].any()
     assert expected.std() > 0.1
     assert wide_config["eagle_aux_hidden_state_layer_ids"] == [0, 1, 2]
+    # SGLang adds 1.
+    assert wide_config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [-1, 0, 1]
 
 
 def test_extra_draft_tokens_point_at_distinct_unused_tokens(heads):

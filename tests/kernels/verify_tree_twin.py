@@ -142,6 +142,7 @@ def test_a_chain_emits_what_verify_rejection_does(options: str, is_sampled: bool
         assert path == [*range(count), *[NO_TOKEN] * (given["width"] - count)]
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # numpy's, under the interpreter
 @pytest.mark.parametrize(
     ("vocabulary", "dtype"),
     [*zip([1, 7, 2049], DTYPES, strict=True), *((8193, one) for one in DTYPES[:2])],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+
 __all__ = ["best_of_pieces", "finish_kernel", "pieces_kernel"]
 
 
 @triton.jit
 def pieces_kernel(
-    values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr
+    values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
     """Program (row, piece). NaN counts as the smallest value; of equals the first is taken."""
     row = tl.program_id(0)
@@ -19,12 +21,14 @@ def pieces_kernel(
     lowest = float("-inf")
     value = tl.load(values_ptr + row.to(tl.int64) * stride + column, mask=column < width, other=lowest)
     value = value.to(tl.float32)
-    value = tl.where(value == value, value, lowest)
-    best = tl.max(value, axis=0)
+    best = tl.max(value, axis=0)  # of a NaN and a number the number
+    best = tl.where(best == best, best, lowest)
     # Two plain reductions: one that carries the column along takes longer than the read.
     at = tl.min(tl.where(value == best, column, piece * PIECE + PIECE), axis=0)
+    at = tl.where(best == lowest, piece * PIECE, at)
     tl.store(best_ptr + row * pieces + piece, best)
     tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
+    let_next_begin(IS_EARLY)
 
 
 @triton.jit
@@ -37,6 +41,7 @@ def best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED: tl.constexpr):
 
 
 @triton.jit
-def finish_kernel(best_ptr, at_ptr, out_ptr, pieces, PADDED: tl.constexpr):
+def finish_kernel(best_ptr, at_ptr, out_ptr, pieces, PADDED: tl.constexpr, IS_EARLY: tl.constexpr):
+    wait_for_previous(IS_EARLY)
     row = tl.program_id(0)
     tl.store(out_ptr + row, best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED).to(tl.int64))

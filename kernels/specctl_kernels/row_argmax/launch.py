@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.row_argmax.kernel import finish_kernel, pieces_kernel
 
 __all__ = ["Partials", "row_argmax", "row_partials"]
@@ -53,7 +54,15 @@ def row_partials(values: torch.Tensor) -> Partials:
     )
     if rows:
         pieces_kernel[(rows, pieces)](
-            values, values.stride(0), width, partials.best, partials.at, pieces, PIECE=piece, num_warps=8
+            values,
+            values.stride(0),
+            width,
+            partials.best,
+            partials.at,
+            pieces,
+            PIECE=piece,
+            num_warps=8,
+            **followed_early(values.device),
         )
     return partials
 
@@ -67,6 +76,12 @@ def row_argmax(values: torch.Tensor) -> torch.Tensor:
     out = values.new_empty(values.shape[0], dtype=torch.int64)
     if values.shape[0]:
         finish_kernel[(values.shape[0],)](
-            partials.best, partials.at, out, partials.pieces, PADDED=partials.padded, num_warps=1
+            partials.best,
+            partials.at,
+            out,
+            partials.pieces,
+            PADDED=partials.padded,
+            num_warps=1,
+            **launched_early(values.device),
         )
     return out

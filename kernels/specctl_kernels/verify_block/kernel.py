@@ -87,8 +87,8 @@ def block_kernel(
     seeds_ptr,  # int64[R]
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
-    searched_ptr,  # int32[R, 2], -1, or None
-    lists_ptr,  # float32[2 R or more, LIST] or None
+    searched_ptr,  # int32[R, SEARCHED], -1, or None
+    lists_ptr,  # float32[SEARCHED R or more, LIST] or None
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
@@ -112,7 +112,7 @@ def block_kernel(
             # No row was searched before, so what a search would have left is not read.
             searched_ptr, lists_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
             tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,
-            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 1, LIST, 16, MOST_PASSES,
+            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 1, LIST, 16, MOST_PASSES, False,
         )  # fmt: skip
     else:
         row = tl.arange(0, ROWS)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import triton
 
+from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
 from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
@@ -21,6 +22,7 @@ from specctl_kernels.verify_rejection.launch import (
     layout_of,
     partials_of,
 )
+from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import stats_kernel
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
@@ -67,7 +69,7 @@ def verify_block(
     Returns what ``verify_rejection`` does; ``NOT_FINITE`` where a block was kept up to a row without a
     distribution of the target or of its draft, or what ``not_finite`` says: counted, and the row's first
     largest number, or a sample of p.
-    Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 8 KiB for each row, for two
+    Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 8 KiB for each row, for three
     of a request at least.
     ValueError: another shape or dtype.
     """
@@ -91,7 +93,8 @@ def verify_block(
     target = (logits, logits.stride(0), columns)
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     given = (drafts, starts, *options, positions, uniforms)
-    lists, weighed = _weighed(target, drafted, given, width, piece)
+    is_early = launched_early(logits.device, is_first=slots is None)
+    lists, weighed = _weighed(target, drafted, given, width, piece, is_early)
     block_kernel[(requests,)](
         *target, *drafted, *weighed, *given, *lists, tokens, tokens.stride(0), counts, not_finite, width,
         NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
@@ -101,7 +104,12 @@ def verify_block(
 
 
 def _weighed(
-    target: tuple[Any, ...], drafted: tuple[Any, ...], given: tuple[Any, ...], width: int, piece: int
+    target: tuple[Any, ...],
+    drafted: tuple[Any, ...],
+    given: tuple[Any, ...],
+    width: int,
+    piece: int,
+    is_early: dict[str, Any],
 ) -> tuple[tuple[torch.Tensor | None, ...], tuple[Any, ...]]:
     """((rows that are listed: none; lists to search with) or None of both, what the block kernel takes
     between ``drafted`` and ``given``)."""
@@ -116,11 +124,12 @@ def _weighed(
     lists, padded = (None, None), _padded(width, pieces)
     stats_kernel[(requests * width * pieces, 2)](
         *target, *drafted, starts, temperature, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
-        num_warps=4,
+        num_warps=4, **is_early,
     )  # fmt: skip
     if any(cut is not None for cut in cuts):
-        searched = logits.new_empty((requests, 2), dtype=torch.int32)
-        lists = (searched, logits.new_empty((max(rows, 2 * requests), LIST), dtype=torch.float32))
+        searched = logits.new_empty((requests, SEARCHED.value), dtype=torch.int32)
+        most = max(rows, SEARCHED.value * requests)
+        lists = (searched, logits.new_empty((most, LIST), dtype=torch.float32))
         cuts_kernel[(requests * width,)](
             *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], searched,
             threshold, kept, width, LIST=LIST, MOST_PASSES=MOST_PASSES, **padded, num_warps=16,

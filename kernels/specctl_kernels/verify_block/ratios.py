@@ -7,6 +7,7 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
 from specctl_kernels.verify_rejection.judge import has_cuts, of_row, options_of, rows_of, totals_of
+from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import scale_of
 from specctl_kernels.verify_rejection.threshold import kept_by_reading
 
@@ -42,7 +43,7 @@ def cuts_kernel(
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
     lists_ptr,  # float32[N or more, LIST]
-    searched_ptr,  # int32[R, 2]
+    searched_ptr,  # int32[R, SEARCHED]
     threshold_ptr, kept_ptr,  # float32[N]
     width,
     ROWS: tl.constexpr, PADDED: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
@@ -53,8 +54,8 @@ def cuts_kernel(
     req = tl.program_id(0) // width
     place = tl.program_id(0) % width
     if place == 0:
-        tl.store(searched_ptr + req * 2, -1)
-        tl.store(searched_ptr + req * 2 + 1, -1)
+        for which in tl.static_range(SEARCHED):
+            tl.store(searched_ptr + req * SEARCHED + which, -1)
     start, rows, row, _draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
     temperature = tl.load(temperature_ptr + req)
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)

@@ -5,30 +5,32 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.row_argmax.kernel import best_of_pieces
+from specctl_kernels.dependent_launch import wait_for_previous
 
 __all__ = ["accept_kernel"]
 
 
 @triton.jit
 def accept_kernel(
-    best_ptr, at_ptr, pieces, drafts_ptr, starts_ptr, tokens_ptr, tokens_stride, num_tokens_ptr,
-    width, NO_TOKEN: tl.constexpr, PADDED: tl.constexpr,
+    best_ptr, at_ptr,  # float32, int32 [N, pieces]
+    pieces, drafts_ptr, starts_ptr, tokens_ptr, tokens_stride, num_tokens_ptr, width,
+    NO_TOKEN: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One program for each request."""
+    """One program for each request; all of its rows at once, as what they read is waited for."""
+    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
     start = tl.load(starts_ptr + req)
-    rows = tl.load(starts_ptr + req + 1) - start
+    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
+    row = tl.arange(0, ROWS)
+    piece = tl.arange(0, PADDED)
+    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
+    first = (start + row) * pieces
+    is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
+    best = tl.load(best_ptr + first[:, None] + piece[None, :], mask=is_in, other=float("-inf"))
+    winner = tl.argmax(best, axis=1, tie_break_left=True)
+    token = tl.load(at_ptr + first + winner, mask=row < rows, other=0)
+    stop = tl.min(tl.where((draft == token) & (row + 1 < rows), ROWS, row), axis=0)
+    kept = tl.where(rows > 0, stop + 1, 0)
     goal = tokens_ptr + req.to(tl.int64) * tokens_stride
-    kept = rows * 0
-    last = rows
-    for row in range(rows):
-        if row < last:
-            token = best_of_pieces(best_ptr, at_ptr, start + row, pieces, PADDED)
-            tl.store(goal + row, token.to(tl.int64))
-            kept += 1
-            draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
-            last = tl.where(draft == token, last, 0)
-    for row in range(kept, width):
-        tl.store(goal + row, NO_TOKEN)
+    tl.store(goal + row, tl.where(row < kept, token, NO_TOKEN).to(tl.int64), mask=row < width)
     tl.store(num_tokens_ptr + req, kept)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+import triton
 
+from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
 from specctl_kernels.verify_greedy.kernel import accept_kernel
 
@@ -36,6 +38,7 @@ def verify_greedy(
     if requests:
         accept_kernel[(requests,)](
             partials.best, partials.at, partials.pieces, drafts, starts, tokens, tokens.stride(0), counts,
-            width, NO_TOKEN=NO_TOKEN, PADDED=partials.padded, num_warps=1,
+            width, NO_TOKEN=NO_TOKEN, ROWS=max(2, triton.next_power_of_2(width)), PADDED=partials.padded,
+            num_warps=4, **launched_early(logits.device),
         )  # fmt: skip
     return tokens, counts

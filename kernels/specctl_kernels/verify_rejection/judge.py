@@ -31,14 +31,14 @@ def totals_of(best_ptr, mass_ptr, at, is_in, scale):
 
 
 @triton.jit
-def surely_kept(weight, total, top_k, top_p, min_p, columns):
-    """1 where an entry is in the kept set whatever the rest of its row: k larger ones, or a nucleus without
-    it, would weigh more than is left. The margin is for rounding."""
+def surely_kept(value, top, weight, total, top_k, top_p, min_p, columns):
+    """1 where an entry is in the kept set whatever the rest of its row: it is the largest, or k larger ones,
+    or a nucleus without it, would weigh more than is left. The margin is for rounding."""
     safe = weight * 0.999
     of_top_k = tl.where((top_k > 0) & (top_k < columns), 1.0 / (top_k + 1), 0.0)
     of_top_p = tl.where(top_p < 1, 1.0 - top_p, -1.0)
     is_kept = (safe >= of_top_k * total) & (safe > of_top_p * total) & (safe >= min_p)
-    return is_kept.to(tl.int32)
+    return (is_kept | (value >= top)).to(tl.int32)
 
 
 @triton.jit

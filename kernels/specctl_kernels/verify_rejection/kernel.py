@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.verify_rejection.judge import (
     has_cuts,
     judged,
@@ -14,6 +15,7 @@ from specctl_kernels.verify_rejection.judge import (
     surely_kept,
 )
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
+from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of
 from specctl_kernels.verify_rejection.threshold import kept_set
 
@@ -39,13 +41,12 @@ def _stop_within_cuts(
     ROWS: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """(row where the request stops, its threshold, its kept mass, what has its kept entries: 0 or 1, a list,
-    2 or 3, a short one, or -1, the row): from the first draft on that is not surely kept, one row after the
-    other is cut until one's draft is not kept."""
+    """(row where the request stops, its threshold, its kept mass, what has its kept entries: a list, by its
+    number, or a short one, SEARCHED more, or -1, the row): from the first draft on that is not surely kept,
+    one row after the other is cut until one's draft is not kept."""
     stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
     threshold = scale * 0.0 + float("-inf")
     kept = of_row(total, row, stop)
-    second = tl.load(searched_ptr + 1)
     listed = stop * 0 - 1
     tried = stop * 0  # of a row: 0 nothing, 1 its short list, 2 its list too
     is_open = stop * 0 + 1
@@ -53,11 +54,14 @@ def _stop_within_cuts(
         is_open = is_open * 0
         listed = stop * 0 - 1
         if (stop < rows) & (of_row(is_bad, row, stop) == 0):
-            here = tl.where(stop == second, 1, 0)
-            tried = tl.where((stop == tl.load(searched_ptr)) | (stop == second), tried, 2)
+            here = stop * 0 - 1
+            for which in tl.static_range(SEARCHED):
+                here = tl.where(stop == tl.load(searched_ptr + which), which, here)
+            tried = tl.where(here >= 0, tried, 2)
+            here = tl.maximum(here, 0)
             is_right = stop * 0
             if tried == 0:
-                listed = here + 2
+                listed = here + SEARCHED
                 threshold = tl.load(kept_ptr + here * 2)
                 kept = tl.load(kept_ptr + here * 2 + 1)
                 is_right = tl.where(kept >= 0, 1, is_right)
@@ -108,13 +112,13 @@ def verify_kernel(
     seeds_ptr,  # int64[R]
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
-    searched_ptr,  # int32[R, 2] or None
-    lists_ptr,  # float32[R, 2, LIST] or None
-    ids_ptr,  # int32[R, 2, LIST] or None
-    cuts_ptr,  # float32[R, 2, pieces] or None
-    short_ptr,  # float32[R, 2, SHORT] or None
-    short_ids_ptr,  # int32[R, 2, SHORT] or None
-    kept_ptr,  # float32[R, 2, 2] or None
+    searched_ptr,  # int32[R, SEARCHED] or None
+    lists_ptr,  # float32[R, SEARCHED, LIST] or None
+    ids_ptr,  # int32[R, SEARCHED, LIST] or None
+    cuts_ptr,  # float32[R, SEARCHED, pieces] or None
+    short_ptr,  # float32[R, SEARCHED, SHORT] or None
+    short_ids_ptr,  # int32[R, SEARCHED, SHORT] or None
+    kept_ptr,  # float32[R, SEARCHED, 2] or None
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
@@ -122,11 +126,12 @@ def verify_kernel(
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr,
+    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
+    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
     temperature = tl.load(temperature_ptr + req)
     start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
@@ -157,12 +162,15 @@ def verify_kernel(
         if IS_LIMITED:
             top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
             if has_cuts(top_k, top_p, min_p, columns):
-                is_accepted = is_accepted & surely_kept(weight, total, top_k, top_p, min_p, columns)
+                is_accepted = is_accepted & surely_kept(
+                    value, top, weight, total, top_k, top_p, min_p, columns
+                )
                 stop, threshold, kept, listed = _stop_within_cuts(
-                    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr + req * 2,
-                    lists_ptr + req.to(tl.int64) * 2 * LIST, cuts_ptr + req.to(tl.int64) * 2 * pieces,
-                    kept_ptr + req * 4, pieces, top, total, scale, is_bad, is_accepted, is_candidate, value,
-                    price, worth, top_k, top_p, min_p, ROWS, PADDED, SEGMENT, LIST, MOST_PASSES,
+                    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr + req * SEARCHED,
+                    lists_ptr + req.to(tl.int64) * SEARCHED * LIST,
+                    cuts_ptr + req.to(tl.int64) * SEARCHED * pieces, kept_ptr + req * SEARCHED * 2, pieces,
+                    top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth,
+                    top_k, top_p, min_p, ROWS, PADDED, SEGMENT, LIST, MOST_PASSES,
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
@@ -183,15 +191,15 @@ def verify_kernel(
             stop_top, stop_draft_top = of_row(top, row, stop), of_row(draft_top, row, stop)
             uniform = of_row(sample, row, stop)
             if IS_LIMITED:
-                if listed >= 2:
-                    list_at = (req.to(tl.int64) * 2 + listed - 2) * SHORT
+                if listed >= SEARCHED:
+                    list_at = (req.to(tl.int64) * SEARCHED + listed - SEARCHED) * SHORT
                     token = sample_list(
                         short_ptr + list_at, short_ids_ptr + list_at, SHORT, stop_top, scale, threshold,
                         uniform, without, draft_row_ptr, given_columns, stop_draft_top, factor, least,
                         HAS_DRAFTS, SHORT,
                     )  # fmt: skip
                 elif listed >= 0:
-                    list_at = (req.to(tl.int64) * 2 + listed) * LIST
+                    list_at = (req.to(tl.int64) * SEARCHED + listed) * LIST
                     token = sample_list(
                         lists_ptr + list_at, ids_ptr + list_at, pieces * SEGMENT, stop_top, scale, threshold,
                         uniform, without, draft_row_ptr, given_columns, stop_draft_top, factor, least,

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 import triton
 
+from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
-from specctl_kernels.verify_rejection.search import LEVELS, search_kernel
+from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, search_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
 
 __all__ = [
@@ -26,7 +27,7 @@ up as rarely, so the law is kept to this."""
 PIECE = 4096
 """Columns of a piece. By vocabulary alone: sums in another order for another batch could move a token."""
 LIST = 2048
-"""Entries of a row that may be kept while its threshold is looked for, at least; two rows of a request."""
+"""Entries of a row that may be kept while its threshold is looked for, at least."""
 _SEGMENT = 128
 """Of them, those of a piece, at least."""
 _SHORT = 512
@@ -87,9 +88,9 @@ def verify_rejection(
                  if there is none); where only the draft's distribution is so, a sample of p
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
     ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts two lists of a
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts three lists of a
     request, 8 bytes for each entry, of which there are 128 for each 4,096 columns, and 512 of them again
-    without gaps: 40 to 140 KiB a request.
+    without gaps: 60 to 210 KiB a request.
     ValueError: another shape or dtype.
     """
     options = (temperature, top_k, top_p, min_p, seeds)
@@ -110,29 +111,34 @@ def verify_rejection(
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
-        PIECE=piece, num_warps=4,
+        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
         drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
     )  # fmt: skip
+    early = launched_early(logits.device)
     is_limited = not (top_k is None and top_p is None and min_p is None)
     segment = max(_SEGMENT, LIST // layout["PADDED"])
     lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
     shorts = _shorts(logits, requests, pieces) if is_limited else (None,) * 4
     sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
     if is_limited:
-        cut = (columns, starts, temperature, top_k, top_p, min_p, *partials[:2], pieces, *lists)
-        searched_kernel[(requests,)](*rows, lists[0], width, **layout, num_warps=4)
-        candidates_kernel[(requests * 2 * pieces,)](
-            logits, logits.stride(0), *cut, shorts[0], PIECE=piece, **sizes, num_warps=16
+        told = logits.new_empty((requests, SEARCHED.value, TOLD.value), dtype=torch.float32)
+        found = (pieces, lists[0], told, *lists[1:])
+        searched_kernel[(requests,)](*rows, lists[0], told, width, **layout, num_warps=4, **early)
+        candidates_kernel[(requests * SEARCHED.value * pieces,)](
+            logits, logits.stride(0), columns, starts, partials[0], *found, shorts[0], PIECE=piece,
+            SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
+        )  # fmt: skip
+        search_kernel[(requests * SEARCHED.value,)](
+            columns, top_k, top_p, min_p, *found, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early
         )
-        search_kernel[(requests * 2,)](*cut, *shorts, **sizes, SHORT=_SHORT, num_warps=4)
     verify_kernel[(requests,)](
         *rows, *lists, *shorts[1:], tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
         NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece, **sizes,
         SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
-        num_warps=4 if draft_logits is None and not is_limited else 16,
+        num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
 
@@ -142,19 +148,19 @@ def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
     requests = slots.shape[0]
     made = [None if one is None else slots.new_empty(requests, dtype=one.dtype) for one in options]
     gather_kernel[(triton.cdiv(requests, _GATHERED),)](
-        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4
+        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4, **followed_early(slots.device)
     )
     return tuple(made)
 
 
 def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> tuple[torch.Tensor, ...]:
-    """By request: two rows that are searched; the values and columns of each that may be kept; by piece, the
+    """By request: some rows that are searched; the values and columns of each that may be kept; by piece, the
     value from which it has all."""
     return (
-        logits.new_empty((requests, 2), dtype=torch.int32),
-        logits.new_empty((requests, 2, most), dtype=torch.float32),
-        logits.new_empty((requests, 2, most), dtype=torch.int32),
-        logits.new_empty((requests, 2, pieces), dtype=torch.float32),
+        logits.new_empty((requests, SEARCHED.value), dtype=torch.int32),
+        logits.new_empty((requests, SEARCHED.value, most), dtype=torch.float32),
+        logits.new_empty((requests, SEARCHED.value, most), dtype=torch.int32),
+        logits.new_empty((requests, SEARCHED.value, pieces), dtype=torch.float32),
     )
 
 
@@ -162,10 +168,10 @@ def _shorts(logits: torch.Tensor, requests: int, pieces: int) -> tuple[torch.Ten
     """By searched row: how many entries a piece has from each level on; the values and columns of those that
     matter, without gaps; its threshold and kept mass."""
     return (
-        logits.new_empty((requests, 2, LEVELS.value, pieces), dtype=torch.int32),
-        logits.new_empty((requests, 2, _SHORT), dtype=torch.float32),
-        logits.new_empty((requests, 2, _SHORT), dtype=torch.int32),
-        logits.new_empty((requests, 2, 2), dtype=torch.float32),
+        logits.new_empty((requests, SEARCHED.value, LEVELS.value, pieces), dtype=torch.int32),
+        logits.new_empty((requests, SEARCHED.value, _SHORT), dtype=torch.float32),
+        logits.new_empty((requests, SEARCHED.value, _SHORT), dtype=torch.int32),
+        logits.new_empty((requests, SEARCHED.value, 2), dtype=torch.float32),
     )
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import options_of
-from specctl_kernels.verify_rejection.stats import scale_of
 
-__all__ = ["LEVELS", "bound_of", "level_of", "ranked_cut", "search_kernel"]
+__all__ = ["LEVELS", "SEARCHED", "TOLD", "bound_of", "level_of", "ranked_cut", "search_kernel"]
 
 LEVELS = tl.constexpr(5)
+SEARCHED = tl.constexpr(3)
+"""Rows of a request whose cuts are looked for by many programs at once. Where it needs more, its own program
+looks, which takes it ten times as long as all the others."""
+TOLD = tl.constexpr(4)
+"""Numbers that are kept of a searched row: largest entry, scale, mass, value under which nothing matters."""
 _LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32: -inf is in no set."""
+_AT_ONCE = tl.constexpr(16)
+"""Entries of a list that are loaded together: each alone would be waited for."""
 _SCAN = tl.constexpr(2048)
 """Entries of a list read at a time."""
 
@@ -48,12 +55,13 @@ def ranked_cut(
     # Ties are kept: a value is cut by what lies above it alone.
     above = tl.zeros((SHORT,), tl.int32)
     mass_above = tl.zeros((SHORT,), tl.float64)
-    for place in tl.range(0, found, loop_unroll_factor=4):
-        other = tl.load(list_ptr + place)
-        weight = tl.exp2((other - top) * scale).to(tl.float64)
-        is_above = other > value
-        above += is_above.to(tl.int32)
-        mass_above += tl.where(is_above, weight, 0.0)
+    for begin in tl.range(0, found, _AT_ONCE):
+        for behind in tl.static_range(_AT_ONCE):  # the list ends with -inf, which is above nothing
+            other = tl.load(list_ptr + begin + behind)
+            weight = tl.exp2((other - top) * scale).to(tl.float64)
+            is_above = other > value
+            above += is_above.to(tl.int32)
+            mass_above += tl.where(is_above, weight, 0.0)
     is_top_k = (top_k > 0) & (top_k < columns)
     is_in = value > float("-inf")
     is_right = is_whole
@@ -95,35 +103,33 @@ def _gathered(values_ptr, ids_ptr, slots, cut, short_ptr, short_ids_ptr, SHORT: 
 
 @triton.jit
 def search_kernel(
-    columns, starts_ptr, temperature_ptr,
+    columns,
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
-    best_ptr, mass_ptr,  # float32[N, pieces]
     pieces,
-    searched_ptr,  # int32[R, 2]
-    values_ptr,  # float32[R, 2, LIST]
-    ids_ptr,  # int32[R, 2, LIST]
-    cuts_ptr,  # float32[R, 2, pieces]
-    founds_ptr,  # int32[R, 2, LEVELS, pieces]
-    short_ptr,  # float32[R, 2, SHORT]
-    short_ids_ptr,  # int32[R, 2, SHORT]
-    kept_ptr,  # float32[R, 2, 2]
+    searched_ptr,  # int32[R, SEARCHED]
+    told_ptr,  # float32[R, SEARCHED, TOLD]
+    values_ptr,  # float32[R, SEARCHED, LIST]
+    ids_ptr,  # int32[R, SEARCHED, LIST]
+    cuts_ptr,  # float32[R, SEARCHED, pieces]
+    founds_ptr,  # int32[R, SEARCHED, LEVELS, pieces]
+    short_ptr,  # float32[R, SEARCHED, SHORT]
+    short_ids_ptr,  # int32[R, SEARCHED, SHORT]
+    kept_ptr,  # float32[R, SEARCHED, 2]
     PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr, SHORT: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each searched row: of its list the entries that matter without gaps, in the order of
     their columns, -inf behind, and (threshold, kept mass); a mass of -1 where they do not tell it."""
+    wait_for_previous(IS_EARLY)
+    let_next_begin(IS_EARLY)
     which = tl.program_id(0).to(tl.int64)
     row = tl.load(searched_ptr + which)
+    told = told_ptr + which * TOLD
+    top, scale, total, bound = tl.load(told), tl.load(told + 1), tl.load(told + 2), tl.load(told + 3)
     if row >= 0:
-        req = which // 2
-        scale = scale_of(tl.load(temperature_ptr + req))
-        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, tl.program_id(0) // 2)
+        top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, tl.program_id(0) // SEARCHED)
         piece = tl.arange(0, PADDED)
-        at = (tl.load(starts_ptr + req) + row).to(tl.int64) * pieces + piece
-        best = tl.load(best_ptr + at, mask=piece < pieces, other=float("-inf"))
-        mass = tl.load(mass_ptr + at, mask=piece < pieces, other=0.0)
-        top = tl.max(best, axis=0)
-        total = tl.sum(mass * tl.exp2((best - top) * scale), axis=0)
         levels = tl.arange(0, 8)
         founds = tl.load(
             founds_ptr + (which * LEVELS + levels[:, None]) * pieces + piece[None, :],
@@ -135,7 +141,6 @@ def search_kernel(
         kept = top * 0.0 - 1.0
         threshold = top
         if level >= 0:
-            bound = bound_of(top, scale, columns, top_k, top_p, min_p)
             cut = level_of(level, top, scale, bound)
             is_whole = ((level == LEVELS - 1) | (cut <= bound)).to(tl.int32)
             short = short_ptr + which * SHORT

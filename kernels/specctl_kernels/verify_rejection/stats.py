@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
 
 
@@ -16,10 +18,11 @@ def gather_kernel(
     top_p_ptr, min_p_ptr,  # float32[S] or None
     seeds_ptr,  # int64[S]
     temperature_out, top_k_out, top_p_out, min_p_out, seeds_out,  # the same of R
-    requests, BLOCK: tl.constexpr,
+    requests, BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """The options of the requests, in their order: engines keep them by slot, in host memory that a device
     can read, but not from every program."""
+    let_next_begin(IS_EARLY)
     req = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_in = req < requests
     slot = tl.load(slots_ptr + req, mask=is_in, other=0).to(tl.int64)
@@ -40,10 +43,15 @@ def scale_of(temperature):
 
 
 @triton.jit
-def _mass_of_piece(row_ptr, columns, piece, scale, PIECE: tl.constexpr):
-    """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
+def _piece(row_ptr, columns, piece, PIECE: tl.constexpr):
+    """(column, entry) of a piece, -inf behind the row's end."""
     column = piece * PIECE + tl.arange(0, PIECE)
-    value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    return column, tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _mass_of(value, scale):
+    """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
     best = tl.max(value, axis=0)
     # Of +inf, inf - inf is NaN too: the sum tells of both, and no entry is asked by itself.
     against = tl.where(best > float("-inf"), best, 0.0)
@@ -51,13 +59,17 @@ def _mass_of_piece(row_ptr, columns, piece, scale, PIECE: tl.constexpr):
 
 
 @triton.jit
-def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
-    """(largest entry, its first column); NaN counts as the smallest."""
-    column = piece * PIECE + tl.arange(0, PIECE)
-    value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+def _first_best_of(column, value, end):
     value = tl.where(value == value, value, float("-inf"))
     best = tl.max(value, axis=0)
-    return best, tl.min(tl.where(value == best, column, piece * PIECE + PIECE), axis=0)
+    return best, tl.min(tl.where(value == best, column, end), axis=0)
+
+
+@triton.jit
+def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
+    """(largest entry, its first column); NaN counts as the smallest."""
+    column, value = _piece(row_ptr, columns, piece, PIECE)
+    return _first_best_of(column, value, piece * PIECE + PIECE)
 
 
 @triton.jit
@@ -73,7 +85,7 @@ def stats_kernel(
     at_ptr,  # int32[N, pieces]
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
     width, pieces,
-    PIECE: tl.constexpr,
+    PIECE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (request, its row and piece; target or draft). Greedy rows get columns instead of masses."""
     piece = tl.program_id(0) % pieces
@@ -81,23 +93,31 @@ def stats_kernel(
     req = tl.program_id(0) // pieces // width
     start = tl.load(starts_ptr + req)
     rows = tl.load(starts_ptr + req + 1) - start
-    if row < rows:
-        temperature = tl.load(temperature_ptr + req)
-        at = (start + row).to(tl.int64) * pieces + piece
-        if tl.program_id(1) == 0:
-            row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
+    at = (start + row).to(tl.int64) * pieces + piece
+    if tl.program_id(1) == 0:
+        # The logits were there before the kernel that gathered the temperatures.
+        row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
+        column, value = _piece(row_ptr, tl.where(row < rows, columns, 0), piece, PIECE)
+        wait_for_previous(IS_EARLY)
+        if row < rows:
+            temperature = tl.load(temperature_ptr + req)
             if temperature > 0:
-                best, mass = _mass_of_piece(row_ptr, columns, piece, scale_of(temperature), PIECE)
+                best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(best_ptr + at, best)
                 tl.store(mass_ptr + at, mass)
             else:
-                best, column = first_best_of_piece(row_ptr, columns, piece, PIECE)
+                best, first = _first_best_of(column, value, piece * PIECE + PIECE)
                 tl.store(best_ptr + at, best)
-                tl.store(at_ptr + at, column.to(tl.int32))
-        elif draft_logits_ptr is not None:
+                tl.store(at_ptr + at, first.to(tl.int32))
+    else:
+        wait_for_previous(IS_EARLY)
+        if draft_logits_ptr is not None:
             slot = tl.load(draft_slots_ptr + req).to(tl.int64)
+            temperature = tl.load(temperature_ptr + req)
             if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
                 row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
-                best, mass = _mass_of_piece(row_ptr, draft_columns, piece, scale_of(temperature), PIECE)
+                _column, value = _piece(row_ptr, draft_columns, piece, PIECE)
+                best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(draft_best_ptr + at, best)
                 tl.store(draft_mass_ptr + at, mass)
+    let_next_begin(IS_EARLY)

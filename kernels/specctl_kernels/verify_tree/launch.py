@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
+from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
 from specctl_kernels.verify_rejection.launch import (
@@ -116,7 +117,7 @@ def verify_tree(
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
-        PIECE=piece, num_warps=4,
+        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     tree_kernel[(requests,)](
         logits, logits.stride(0), columns, *drafted, *partials, pieces,

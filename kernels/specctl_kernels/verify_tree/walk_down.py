@@ -30,7 +30,8 @@ def _one_of_given(
 ):  # fmt: skip
     """(accepted child or ROWS, threshold, kept mass) where children were not sampled. To try each with its
     share of what is left is to find where one uniform number falls among their masses."""
-    weight = tl.exp2((tl.where(is_child, value, float("-inf")) - top) * scale)
+    child_value = tl.where(is_child, value, float("-inf"))
+    weight = tl.exp2((child_value - top) * scale)
     child, before = _child_over(weight, is_child, row, accept * total, ROWS)
     threshold = scale * 0.0 + float("-inf")
     kept = total
@@ -38,7 +39,7 @@ def _one_of_given(
         is_cut = has_cuts(top_k, top_p, min_p, columns)
         if is_cut:
             # Without a search: the kept mass is from top_p of all to all, and both ends say the same child.
-            is_kept = surely_kept(weight, total, top_k, top_p, min_p, columns) != 0
+            is_kept = surely_kept(child_value, top, weight, total, top_k, top_p, min_p, columns) != 0
             least = tl.where(has_cuts(top_k, 1.0, min_p, columns), 0.0, top_p * 0.999 * total)
             in_doubt = tl.max((is_child & (row <= child) & (is_kept == 0)).to(tl.int32), axis=0)
             if (child == ROWS) | (in_doubt != 0) | (before > accept * least):
@@ -59,7 +60,8 @@ def _one_of_sampled(
 ):  # fmt: skip
     """(accepted child or ROWS, threshold, kept mass, debt, row behind the last child tried) where children
     were sampled without replacement. A uniform number that rejects is stretched to one again."""
-    weight = tl.exp2((tl.where(is_child, value, float("-inf")) - top) * scale)
+    child_value = tl.where(is_child, value, float("-inf"))
+    weight = tl.exp2((child_value - top) * scale)
     own = tl.where(is_child, draft_value, float("-inf"))
     share = tl.exp2((own - draft_top) * scale).to(tl.float64) / draft_total
     threshold = scale * 0.0 + float("-inf")
@@ -69,7 +71,9 @@ def _one_of_sampled(
     if IS_LIMITED:
         is_cut = has_cuts(top_k, top_p, min_p, columns)
         if is_cut:
-            is_kept = of_row(surely_kept(weight, total, top_k, top_p, min_p, columns), row, child)
+            is_kept = of_row(
+                surely_kept(child_value, top, weight, total, top_k, top_p, min_p, columns), row, child
+            )
             is_worth = accept * of_row(share, row, child) < of_row(weight, row, child).to(tl.float64) / total
             if is_worth & (is_kept != 0):
                 is_trying = is_trying * 0

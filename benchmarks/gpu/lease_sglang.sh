@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SGLang's figures on one GPU, within one command of a lent machine.
+#
+#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [verify] [main] [peagle] [tree]
+#
+# Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
+# PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
+# once. ARMS: other servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the
+# environment of PYTHON.
+set -u
+
+PYTHON=${PYTHON:-python3}
+SITE=${SITE:-/tmp/site}
+TARGET=${TARGET:-/tmp/target}
+EAGLE3=${EAGLE3:-/tmp/eagle3}
+PEAGLE=${PEAGLE:-/tmp/peagle}
+WIDE=${WIDE:-/tmp/wide}
+PROMPTS=${PROMPTS:-.gpu/run/copying2048.json}
+CHAT=${CHAT:-.gpu/run/chat.json}
+RESULTS=${RESULTS:-/tmp/sglang-results}
+OUT=${OUT:?a folder for what comes back}
+TOTAL_S=${TOTAL_S:-545}
+VERIFY_S=${VERIFY_S:-90}
+ATTENTION=${ATTENTION:-triton}
+ARMS=${ARMS:-}
+ARMS_FILE=${ARMS_FILE:-}
+QUICK=${QUICK:-}
+STAGES=${*:-verify main}
+# What stopping the servers and packing may take.
+SPARE_S=30
+LOG_BYTES=400000
+OUT_BYTES_MAX=16000000
+
+left() { echo $((TOTAL_S - SECONDS)); }
+
+# Runs a stage of at most so many seconds; a failure is told and the next stage runs.
+stage() {
+  local name=$1 seconds=$2
+  shift 2
+  if [ "$seconds" -lt 10 ]; then echo "$name: no time is left"; return; fi
+  local began=$SECONDS
+  timeout --kill-after=20 "$seconds" "$@" 2>&1 | tee "$RESULTS/$name.txt"
+  echo "$name: ended with ${PIPESTATUS[0]} after $((SECONDS - began)) s, $(left) s are left"
+}
+
+# config.json is written last.
+widened() {
+  local source=$1 name=$2
+  [ -n "$QUICK" ] || [ -f "$WIDE/$name/config.json" ] ||
+    stage "widen-$name" "$(left)" "$PYTHON" -m benchmarks.gpu.widen "$source" "$WIDE/$name" --jobs "$(nproc)"
+}
+
+compare() {
+  local name=$1
+  shift
+  local seconds=$(($(left) - SPARE_S))
+  local more=(--folder "$RESULTS/$name" --attention "$ATTENTION" --seconds "$((seconds - SPARE_S))")
+  if [ -n "$ARMS_FILE" ]; then more+=(--arms-file "$ARMS_FILE"); fi
+  if [ -n "$QUICK" ]; then more+=(--quick); fi
+  stage "$name" "$seconds" "$PYTHON" -m benchmarks.gpu.sglang_compare "$@" "${more[@]}"
+}
+
+mkdir -p "$RESULTS" "$OUT" "$WIDE"
+export HF_HUB_OFFLINE=1
+export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$SITE"
+"$PYTHON" -m benchmarks.gpu.entry_points "$RESULTS/entry" --captures || exit 1
+
+for name in $STAGES; do
+  case $name in
+    verify)
+      quick=()
+      if [ -n "$QUICK" ]; then
+        quick=(--quick)
+        export TRITON_INTERPRET=1 SGLANG_USE_CPU_ENGINE=1
+      fi
+      stage verify "$VERIFY_S" "$PYTHON" -m benchmarks.gpu.sglang_verify --output "$RESULTS/sglang-verify.json" "${quick[@]}"
+      unset TRITON_INTERPRET
+      ;;
+    main)
+      widened "$TARGET" target
+      model=$WIDE/target
+      if [ -n "$QUICK" ]; then model=$TARGET; fi
+      # ARMS is a list of words.
+      compare main copying table off drafts --model "$model" --prompts "$PROMPTS" ${ARMS:+--arms $ARMS}
+      ;;
+    peagle)
+      widened "$TARGET" target
+      widened "$EAGLE3" eagle3
+      widened "$PEAGLE" peagle
+      compare peagle peagle --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" --prompts "$CHAT"
+      ;;
+    tree) compare tree tree --model "$TARGET" --eagle3 "$EAGLE3" --prompts "$CHAT" ;;
+    *) echo "$name: expected verify, main, peagle or tree" ;;
+  esac
+done
+
+find "$RESULTS" -name '*.json' -not -path '*/entry/*' -exec cp {} "$OUT" \;
+find "$RESULTS" -name '*.log' -size +"${LOG_BYTES}c" |
+  while read -r log; do tail -c "$LOG_BYTES" "$log" > "$log.end" && mv "$log.end" "$log"; done
+tar -C "$RESULTS" -czf "$OUT/sglang-logs.tar.gz" .
+if [ "$(stat -c %s "$OUT/sglang-logs.tar.gz")" -gt "$OUT_BYTES_MAX" ]; then
+  echo "sglang-logs.tar.gz: over $OUT_BYTES_MAX bytes, left out"
+  rm "$OUT/sglang-logs.tar.gz"
+fi
+ls -l "$OUT"

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# vLLM's figures on a lent machine, one stage after another; those of different GPUs may run at the same time.
+#
+#   RESULTS=FOLDER bash benchmarks/gpu/lease_vllm.sh widen
+#   RESULTS=FOLDER GPU=0 OFF_GPU=1 bash benchmarks/gpu/lease_vllm.sh phases
+#   RESULTS=FOLDER GPU=2 bash benchmarks/gpu/lease_vllm.sh kernels sampled tests
+#
+# From the root of the tree. SITE holds the unpacked engine, TARGET and HEADS the reference models, PROMPTS and CHAT
+# lists of token ids (copying prompts of benchmarks.gpu.prompts, texts), ROW what benchmarks.gpu.quiet_tail fitted.
+set -u
+
+PYTHON=${PYTHON:-python3}
+SITE=${SITE:-/tmp/site}
+TARGET=${TARGET:-/tmp/target}
+MODELS=${MODELS:-/tmp/models}
+WIDE=${WIDE:-/tmp/wide}
+PROMPTS=${PROMPTS:-.gpu/run/copying2048.json}
+CHAT=${CHAT:-.gpu/run/chat_texts.json}
+ROW=${ROW:-.gpu/run/tail.json}
+PROFILE=${PROFILE:-policies/profiles/h200-llama8b-vllm032-measured.yaml}
+RESULTS=${RESULTS:?a folder for what comes back}
+GPU=${GPU:-0}
+OFF_GPU=${OFF_GPU:-1}
+PHASES_S=${PHASES_S:-600}
+KERNELS_S=${KERNELS_S:-150}
+KERNELS=${KERNELS:-}
+SAMPLED_S=${SAMPLED_S:-300}
+WORSE_S=${WORSE_S:-240}
+TESTS_S=${TESTS_S:-420}
+
+mkdir -p "$RESULTS" "$WIDE"
+export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1
+export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$PWD/tests:$SITE"
+"$PYTHON" -m benchmarks.gpu.entry_points "$RESULTS/entry" > /dev/null || exit 1
+
+stage() {
+  local name=$1 seconds=$2 began=$SECONDS
+  shift 2
+  timeout --kill-after=20 "$seconds" "$@" > "$RESULTS/$name.txt" 2>&1
+  echo "$name: ended with $? after $((SECONDS - began)) s" | tee -a "$RESULTS/$name.txt"
+}
+
+serve() {
+  local gpu=$1 port=$2 name=$3
+  shift 3
+  CUDA_VISIBLE_DEVICES=$gpu setsid nohup "$PYTHON" -m vllm.entrypoints.cli.main serve "$WIDE/target" \
+    --host 127.0.0.1 --port "$port" --served-model-name model --dtype bfloat16 --max-num-seqs 256 \
+    --max-num-batched-tokens 8192 --max-model-len 2048 --no-enable-prefix-caching \
+    --kv-cache-memory-bytes 28000000000 --gpu-memory-utilization 0.35 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
+}
+
+healthy() {
+  for _ in $(seq 240); do
+    "$PYTHON" -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$1/health')" 2> /dev/null && return 0
+    sleep 1
+  done
+  tail -n 30 "$RESULTS/$2.log"
+  return 1
+}
+
+# Where an installation would have put the command.
+command=$("$PYTHON" -c 'import pathlib, sys; print(pathlib.Path(sys.executable).parent / "specctl")')
+if [ ! -e "$command" ]; then
+  printf '#!/bin/sh\nexec "%s" -m specctl.cli.main "$@"\n' "$PYTHON" > "$command"
+  chmod +x "$command"
+fi
+# A profile is of the model by the name that it is served under.
+sed 's/model: llama-8b/model: model/' "$PROFILE" > "$RESULTS/profile.yaml"
+TUNED="[\"--engine-profile\",\"$RESULTS/profile.yaml\"]"
+
+for name in "$@"; do
+  case $name in
+    widen)
+      stage widen 120 "$PYTHON" -m benchmarks.gpu.widen "$TARGET" "$WIDE/target" --jobs "$(nproc)"
+      stage quiet 60 "$PYTHON" -m benchmarks.gpu.quiet_tail apply "$WIDE/target" --row "$ROW"
+      ;;
+    phases)
+      serve "$GPU" 8101 server --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
+      serve "$OFF_GPU" 8102 off
+      healthy 8101 server && healthy 8102 off && stage phases "$PHASES_S" "$PYTHON" -m benchmarks.gpu.phases \
+        --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --apart --settings 0 1 3 5 8 --static-s 2.5 \
+        --urls http://127.0.0.1:8101 http://127.0.0.1:8102 --folder "$RESULTS/phases" \
+        --autotune "$TUNED" --output "$RESULTS/phases.json"
+      ;;
+    never_worse)
+      serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
+      healthy 8111 own
+      serve "$GPU" 8112 other
+      healthy 8112 other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
+        --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
+        --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
+      ;;
+    kernels)
+      export CUDA_VISIBLE_DEVICES=$GPU
+      stage kernels "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
+        $KERNELS --output "$RESULTS/verify-sampled.json"
+      stage greedy 60 "$PYTHON" -m benchmarks.gpu.verify --output "$RESULTS/verify-greedy.json"
+      ;;
+    sampled)
+      export CUDA_VISIBLE_DEVICES=$GPU
+      stage sampled "$SAMPLED_S" "$PYTHON" -m benchmarks.gpu.sampled_end_to_end --model "$WIDE/target" \
+        --prompts "$PROMPTS" --max-tokens 384 --cache-bytes 34000000000 --repeats 3 --output "$RESULTS/sampled.json"
+      ;;
+    tests)
+      export CUDA_VISIBLE_DEVICES=$GPU
+      SPECCTL_SHARED=$(dirname "$MODELS") stage tests "$TESTS_S" "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
+        --basetemp "$RESULTS/pytest" tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py
+      ;;
+    *) echo "$name: expected widen, phases, never_worse, kernels, sampled or tests" ;;
+  esac
+done

@@ -1,0 +1,203 @@
+"""The parts of benchmarks.gpu.sglang_compare, over servers that stand.
+
+A set of prompts belongs to one batch and one repeat and is the same for all arms, which take turns. The first
+set of each batch warms up and is not timed; outputs of every set are compared with those of off.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.arms import in_turn
+from benchmarks.gpu.sglang_arms import Arm
+from benchmarks.gpu.sglang_settings import BARS, OFF_FEW
+from benchmarks.gpu.wide import gate, ratios, repeated
+from benchmarks.provenance import summary
+
+__all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
+
+_PROMPT_TOKENS = 256
+_REQUESTS_MIN = 4
+"""Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
+_TREE_PROMPTS = 16
+_Figures = dict[str, Any]
+_Sets = Mapping[int, Sequence[Sequence[list[int]]]]
+
+
+def copying(
+    arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
+) -> _Figures:
+    """No prompt occurs twice: a corpus is as warm as answers to other prompts make it."""
+    figures = compared(arms, sets_of(prompts, batches, repeats + 1), tokens)
+    stock = next((arm.name for arm in arms if arm.name.startswith("ngram")), "ngram")
+    return figures | told_against(figures["arms"], stock, steered(arms), BARS["copying"])
+
+
+def off(
+    arms: list[Arm], _prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
+) -> _Figures:
+    """Prompts of random tokens. Stock speculation has no part in it."""
+    generator = random.Random(0)
+    count = sum(max(batch, _REQUESTS_MIN) for batch in batches) * (repeats + 1)
+    prompts = [[generator.randrange(10, 16_000) for _ in range(_PROMPT_TOKENS)] for _ in range(count)]
+    taking_part = [
+        arm
+        for arm in arms
+        if arm.setting.places >= max(batches) and (arm.setting.rows or not speculates(arm))
+    ]
+    for arm in (arm for arm in taking_part if arm.setting.rows):
+        arm.set_rows([(1, 0)])
+    figures = compared(taking_part, sets_of(prompts, batches, repeats + 1), tokens)
+    for arm in (arm for arm in taking_part if arm.setting.rows):
+        arm.set_rows(arm.setting.rows)
+    return figures | told_against(figures["arms"], "off", steered(taking_part), BARS["off"])
+
+
+def peagle(
+    arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
+) -> _Figures:
+    """Prompts may occur again: a head has no memory."""
+    sets = sets_of(prompts, batches, repeats + 1, may_repeat=True)
+    figures = compared(arms, sets, tokens, OFF_FEW)
+    names = [arm.name for arm in arms if "peagle" in arm.name]
+    return figures | told_against(figures["arms"], "eagle3", names, BARS["peagle"])
+
+
+def tree(
+    arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], _repeats: int, tokens: int
+) -> _Figures:
+    """Requests one after another; the trees of a width against its longest chain."""
+    sets = {batches[0]: [prompts[:2], prompts[2 : 2 + _TREE_PROMPTS]]}
+    figures = compared(arms, sets, tokens, OFF_FEW)
+    steps: dict[str, dict[str, float]] = {}
+    for name, row in figures["arms"].items():
+        for one in row.values():
+            if name.startswith(("chain-", "tree-")) and one["tokens a step"] is not None:
+                steps.setdefault(name.split("-")[1], {})[name] = one["tokens a step"]
+    against = {}
+    for width, by_name in steps.items():
+        chain = by_name.get(f"chain-{width}")
+        trees = {name: value for name, value in by_name.items() if name.startswith("tree")}
+        if chain and trees:
+            best = max(trees, key=lambda name: trees[name])
+            ratio = round(trees[best] / chain, 4)
+            against[width] = {"best": best, "tree / chain": ratio, "reached": ratio > BARS["tree"]}
+            print(f"tokens a step: {best} / chain-{width}: {ratio}, to be over {BARS['tree']:g}", flush=True)
+    if not against:
+        print("tree: no width has both a tree and a chain", flush=True)
+    return figures | {"tokens a step": steps, "trees against chains": against}
+
+
+def sets_of(
+    prompts: Sequence[list[int]], batches: Sequence[int], count: int, may_repeat: bool = False
+) -> _Sets:
+    """``count`` sets for each batch, from the first prompt on. Raises ValueError for too few."""
+    sizes = [max(batch, _REQUESTS_MIN) for batch in batches]
+    needed = max(sizes) if may_repeat else sum(sizes) * count
+    if len(prompts) < needed:
+        raise ValueError(f"expected {needed} prompts, got {len(prompts)}")
+    at = 0
+    sets: dict[int, list[list[list[int]]]] = {}
+    for batch, size in zip(batches, sizes, strict=True):
+        for _ in range(count):
+            sets.setdefault(batch, []).append([prompts[(at + i) % len(prompts)] for i in range(size)])
+            at += size
+    return sets
+
+
+def speculates(arm: Arm) -> bool:
+    return "--speculative-algorithm" in arm.setting.arguments
+
+
+def steered(arms: Sequence[Arm]) -> list[str]:
+    return [arm.name for arm in arms if arm.setting.rows]
+
+
+def compared(arms: list[Arm], sets: _Sets, tokens: int, off_name: str = "off") -> _Figures:
+    """Every set through every arm: tokens/s, equal outputs, tokens a step and accepted drafts a step."""
+    alive = list(arms)
+    rows: dict[str, dict[str, Any]] = {arm.name: {} for arm in arms}
+    left_out: list[str] = []
+    for batch, repeats in sets.items():
+        taken: dict[str, list[Any]] = {arm.name: [] for arm in alive}
+        done = []
+        for repeat, prompts in enumerate(repeats):
+            if alive and alive[0].deadline.is_over():
+                left_out.append(f"{batch} at once: {len(repeats) - repeat} of {len(repeats)} sets")
+                break
+            done.append(prompts)
+            for arm in in_turn(list(alive), repeat):
+                taken[arm.name].append(arm.run(list(prompts), tokens, batch))
+                if taken[arm.name][-1] is None:
+                    alive.remove(arm)
+        if len(done) < 2:
+            continue
+        for name, answers in taken.items():
+            if None in answers:
+                left_out.append(f"{batch} at once: {name} has died")
+                continue
+            rows[name][str(batch)] = row_of(answers, taken.get(off_name))
+            if name == off_name:
+                rows[name][str(batch)]["repeated_share"] = repeated(done, answers)
+            print(f"{batch} at once, {name}: {brief(rows[name][str(batch)])}", flush=True)
+    return {"arms": rows, "left out": left_out, "gate": {name: gate(row) for name, row in rows.items()}}
+
+
+def row_of(answers: Sequence[Any], truth: Sequence[Any] | None) -> _Figures:
+    """One arm at one batch: all but outputs without the first answer."""
+    timed = answers[1:]
+    speeds = [one["tokens"] / one["seconds"] for one in timed]
+    row: _Figures = {"tokens/s": speeds, "summary": summary(speeds)}
+    row["tokens"] = sum(one["tokens"] for one in timed)
+    row["tokens a step"] = row["accepted drafts a step"] = None
+    if all(one["steps"] for one in timed):
+        steps = sum(one["steps"] for one in timed)
+        first_tokens = sum(len(one["outputs"]) for one in timed)
+        # A request's first token comes with its prompt.
+        row["tokens a step"] = round((row["tokens"] - first_tokens) / steps, 4)
+        row["accepted drafts a step"] = round(sum(one["accepted"] for one in timed) / steps, 4)
+    if truth and None not in truth:
+        pairs = [
+            (mine, other)
+            for answer, one in zip(answers, truth, strict=True)
+            for mine, other in zip(answer["outputs"], one["outputs"], strict=True)
+        ]
+        row["outputs"] = len(pairs)
+        row["outputs as off"] = sum(mine == other for mine, other in pairs)
+    return row
+
+
+def brief(row: Mapping[str, Any]) -> str:
+    told, parts = row["summary"], []
+    parts.append(f"{told['median']:,.0f} tokens/s ({told['min']:,.0f} to {told['max']:,.0f})")
+    if row["tokens a step"] is not None:
+        parts.append(
+            f"{row['tokens a step']:.2f} tokens and {row['accepted drafts a step']:.2f} drafts a step"
+        )
+    if "outputs" in row:
+        parts.append(f"{row['outputs as off']} of {row['outputs']} outputs as off")
+    return ", ".join(parts)
+
+
+def told_against(
+    rows: Mapping[str, Mapping[str, Any]], base: str, names: Sequence[str], bar: float
+) -> _Figures:
+    """Ratios to ``base`` and whether the bar is reached; an arm whose gate fails gets none, and does not."""
+    against = ratios(rows, base)
+    if not rows.get(base) or not any(rows.get(name) for name in names):
+        print(f"nothing to tell against {base}: it or ours was not measured", flush=True)
+    reached: dict[str, dict[str, bool]] = {}
+    for name in names:
+        for batch in rows.get(name, {}):
+            one = against.get(name, {}).get(batch)
+            reached.setdefault(name, {})[batch] = one is not None and one["median"] >= bar
+            told = (
+                "no ratio" if one is None else f"{one['median']:.3f} ({one['min']:.3f} to {one['max']:.3f})"
+            )
+            word = "reached" if reached[name][batch] else "NOT reached"
+            print(f"{batch} at once: {name} / {base}: {told}, bar {bar:g} {word}", flush=True)
+    found = {f"tokens/s against {base}": against, "bar": bar, "bar reached": reached}
+    off_name = next((name for name in rows if name.startswith("off")), base)
+    return found | {f"tokens/s against {off_name}": ratios(rows, off_name)}

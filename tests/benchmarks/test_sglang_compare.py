@@ -1,0 +1,221 @@
+import json
+import re
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import entry_points, graph_captures
+from benchmarks.gpu.sglang_arms import Deadline, Machine, Setting, standing, table_rows
+from benchmarks.gpu.sglang_parts import compared, copying, off, row_of, sets_of, tree
+from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
+from benchmarks.gpu.sglang_table import drafts, table
+
+
+def answer(outputs, seconds=1.0, steps=None, accepted=None):
+    return {
+        "seconds": seconds,
+        "tokens": sum(map(len, outputs)),
+        "outputs": outputs,
+        "steps": steps,
+        "accepted": accepted,
+    }
+
+
+class FakeArm:
+    """A server that writes a number again and again."""
+
+    def __init__(self, name, seconds=1.0, steps=None, dies_at=None):
+        self.name, self.setting = name, SETTINGS[name]
+        self.deadline = Deadline(60)
+        self.seconds, self.steps, self.dies_at = seconds, steps, dies_at
+        self.asked, self.rows = [], []
+
+    def run(self, prompts, max_tokens, at_once=0):
+        self.asked.append((prompts, at_once))
+        if len(self.asked) == self.dies_at:
+            return None
+        steps = None if self.steps is None else self.steps * len(prompts)
+        return answer([[7] * max_tokens] * len(prompts), self.seconds, steps, steps)
+
+    def set_rows(self, rows):
+        self.rows.append(tuple(rows))
+
+
+class SteeredArm(FakeArm):
+    """Each look at its telemetry finds one step more, of which the first after a change is ``late``."""
+
+    def __init__(self, name, late=0):
+        super().__init__(name)
+        self.number, self.late, self.steps_by_number, self.owed = 8, late, {}, 0
+
+    def set_rows(self, rows):
+        before, self.number = self.number, rows[0][1]
+        self.owed = self.late if before != self.number else 0
+        self.before = before
+
+    def captures(self):
+        return 12
+
+    def get(self, route):
+        if route == "capabilities":
+            return {"num_speculative_tokens_legal": [0, 2, 4, 8]}
+        # The first look after a change is before any step.
+        number = self.number
+        if self.owed:
+            number, self.owed = self.before, self.owed - 1
+        cells = [{"num_speculative_tokens": k, "steps": v} for k, v in self.steps_by_number.items()]
+        self.steps_by_number[number] = self.steps_by_number.get(number, 0) + 1
+        return {"decoding": 1, "cells": cells, "proposer": {"graph_bytes": 5.0}}
+
+
+def test_the_entry_points_are_found_by_their_folder(tmp_path):
+    entry_points.write(tmp_path, tells_captures=True)
+    [found] = distributions(path=[str(tmp_path)])
+    told = {(point.group, point.name): point.value for point in found.entry_points}
+    assert found.metadata["Name"] == "specctl-serving"
+    assert told["sglang.srt.plugins", "specctl"] == "specctl_sglang.register:register"
+    assert told["sglang.srt.plugins", "graph_captures"] == "benchmarks.gpu.graph_captures:install"
+    assert ("vllm.general_plugins", "specctl") in told
+
+
+def test_captures_are_counted_where_somebody_counts(tmp_path, monkeypatch, capfd):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda self, pool=None: pool, raising=False)
+    log = tmp_path / "log"
+    log.write_text("started\n")
+    assert graph_captures.counted(log) is None
+    graph_captures.install()
+    assert torch.cuda.CUDAGraph.capture_begin(None, pool=3) == 3
+    torch.cuda.CUDAGraph.capture_begin(None)
+    log.write_text(capfd.readouterr().err)
+    assert graph_captures.counted(log) == 2
+
+
+def test_a_setting_from_a_file_adds_to_the_known_ones(tmp_path):
+    file = tmp_path / "arms.json"
+    file.write_text(json.dumps({"mine": {"arguments": ["--x", 1], "rows": [[1, 2]], "places": 4}}))
+    found = chosen(["mine", "off"], file)
+    assert found["mine"] == Setting(("--x", "1"), rows=((1, 2),), places=4)
+    with pytest.raises(ValueError, match=r"expected arms among .* got nobody"):
+        chosen(["nobody"], file)
+    with pytest.raises(ValueError, match=r"got \['argument'\]"):
+        Setting.of({"argument": []})
+
+
+def test_every_default_arm_is_known():
+    assert set(sum(DEFAULTS.values(), ())) <= set(SETTINGS)
+
+
+def test_the_command_names_heads_and_graph_sizes():
+    machine = Machine(Path("model"), {"eagle3": "a/head"}, arguments=("--common",))
+    parts = machine.command(SETTINGS["eagle3"], 1)
+    assert "a/head" in parts
+    assert "{eagle3}" not in parts
+    assert parts[parts.index("--cuda-graph-max-bs-decode") + 1] == "8"
+    assert parts.index("--common") < parts.index("--speculative-algorithm")
+
+
+def test_rows_of_a_table_end_where_the_next_begins():
+    first, last = table_rows([(1, 8), (33, 4)])
+    assert (first["decode_batch_to"], last["decode_batch_from"]) == (32, 33)
+    assert "decode_batch_to" not in last
+
+
+def test_no_prompt_occurs_twice_unless_it_may():
+    prompts = [[i] for i in range(40)]
+    sets = sets_of(prompts, [1, 4, 6], 2)
+    assert [len(found) for found in sets.values()] == [2, 2, 2]
+    used = [ids[0] for found in sets.values() for one in found for ids in one]
+    assert len(set(used)) == len(used) == 28
+    with pytest.raises(ValueError, match="expected 64 prompts, got 40"):
+        sets_of(prompts, [32], 2)
+    assert len(sets_of(prompts, [32], 2, may_repeat=True)[32]) == 2
+
+
+def test_a_row_leaves_the_first_answer_out_of_all_but_the_outputs():
+    answers = [answer([[1, 2]], 9.0, 1, 1), answer([[1, 2, 3, 4, 5]], 2.0, 2, 3)]
+    truth = [answer([[1, 9]]), answer([[1, 2, 3, 4, 5]])]
+    row = row_of(answers, truth)
+    assert row["tokens/s"] == [2.5]
+    assert (row["tokens a step"], row["accepted drafts a step"]) == (2.0, 1.5)
+    assert (row["outputs"], row["outputs as off"]) == (2, 1)
+
+
+def test_copying_takes_turns_and_tells_the_bar():
+    arms = [FakeArm("off", 1.0), FakeArm("ngram", 0.6, 4), FakeArm("specctl_suffix", 0.4, 2)]
+    figures = copying(arms, [[i] for i in range(100)], [1, 8], 2, 5)
+    assert figures["bar reached"] == {"specctl_suffix": {"1": True, "8": True}}
+    assert figures["tokens/s against ngram"]["specctl_suffix"]["8"]["median"] == pytest.approx(1.5)
+    assert [at_once for _, at_once in arms[0].asked] == [1, 1, 1, 8, 8, 8]
+    assert arms[0].asked == arms[1].asked
+
+
+def test_an_arm_that_dies_leaves_the_others_measured():
+    arms = [FakeArm("off"), FakeArm("ngram", 0.5, 4, dies_at=2)]
+    figures = compared(arms, sets_of([[i] for i in range(100)], [4, 8], 2), 5)
+    assert set(figures["arms"]["off"]) == {"4", "8"}
+    assert figures["arms"]["ngram"] == {}
+    assert figures["left out"] == ["4 at once: ngram has died"]
+
+
+def test_what_time_does_not_suffice_for_is_named():
+    arms = [FakeArm("off")]
+    arms[0].deadline = Deadline(-1)
+    figures = compared(arms, sets_of([[0]] * 20, [4], 2), 5)
+    assert figures["left out"] == ["4 at once: 2 of 2 sets"]
+
+
+def test_off_holds_ours_at_no_drafts_and_leaves_stock_out():
+    arms = [FakeArm("off"), FakeArm("ngram"), FakeArm("specctl_suffix", 1.01)]
+    figures = off(arms, [], [8], 1, 5)
+    assert arms[1].asked == []
+    assert arms[2].rows == [((1, 0),), SETTINGS["specctl_suffix"].rows]
+    assert figures["bar reached"] == {"specctl_suffix": {"8": True}}
+
+
+def test_trees_are_told_against_the_chain_of_their_width():
+    names = {"off-few": None, "chain-16": 4, "tree-16-4x6": 3, "tree-16-2x8": 5, "chain-32": 4}
+    arms = [FakeArm(name, steps=steps) for name, steps in names.items()]
+    figures = tree(arms, [[i] for i in range(20)], [1], 1, 13)
+    assert figures["tokens a step"]["16"] == {"chain-16": 3.0, "tree-16-4x6": 4.0, "tree-16-2x8": 2.4}
+    told = figures["trees against chains"]
+    assert set(told) == {"16"}
+    assert (told["16"]["best"], told["16"]["reached"]) == ("tree-16-4x6", True)
+
+
+@pytest.mark.parametrize(("late", "is_soon"), [(0, True), (3, False)])
+def test_steps_behind_a_change_of_the_table_are_counted(late, is_soon):
+    arms = [FakeArm("off"), SteeredArm("specctl_suffix", late)]
+    found = table(arms, [[i] for i in range(4)], [2], 1, 5)["arms"]["specctl_suffix"]
+    assert found["within one step"] is is_soon
+    assert found["captures by changes"] == 0
+    assert found["outputs"] == found["outputs as off"] > 0
+
+
+def test_every_prepared_number_is_measured_on_prompts_of_its_own():
+    arm = SteeredArm("specctl_suffix")
+    found = drafts([arm], [[i] for i in range(200)], [4], 2, 5)
+    assert set(found["arms"]["specctl_suffix"]["4"]) == {"0", "2", "4", "8"}
+    used = [ids[0] for prompts, _ in arm.asked for ids in prompts]
+    assert len(set(used)) == len(used) == 48
+    with pytest.raises(ValueError, match="16 prompts more were needed"):
+        drafts([arm], [[i] for i in range(100)], [16], 2, 5)
+
+
+def test_a_server_that_does_not_start_is_told_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    code = "import sys; sys.exit('no such algorithm')"
+    monkeypatch.setattr(Machine, "command", lambda *_: [sys.executable, "-c", code])
+    with standing({"off": SETTINGS["off"]}, Machine(tmp_path), tmp_path, Deadline(60)) as arms:
+        assert arms == []
+    assert re.search("off: does not stand: .*no such algorithm", capsys.readouterr().out, re.DOTALL)
+
+
+def test_a_run_without_an_arm_with_a_table_says_so():
+    with pytest.raises(RuntimeError, match="no arm with a live table stands"):
+        table([FakeArm("off")], [[1]], [1], 1, 5)
+
+
+def test_counts_are_left_out_where_one_answer_has_none():
+    assert row_of([answer([[1]], steps=1, accepted=0), answer([[1]])], None)["tokens a step"] is None
