@@ -58,7 +58,11 @@ def main() -> None:
         arms = [stack.enter_context(_Arm(root, options)) for root in roots]
         time.sleep(options.warm_up)
         result = measure(arms, options.seconds)
-    print(json.dumps({"targets": options.targets, **result, "provenance": provenance()}, indent=2))
+    told = provenance()
+    if options.beside is not None:
+        # Where it lies is this machine's matter.
+        told["command"] = told["command"].replace(str(options.beside), "FOLDER")
+    print(json.dumps({"targets": options.targets, **result, "provenance": told}, indent=2))
 
 
 def measure(arms: list[_Arm], seconds: float) -> dict[str, object]:
