@@ -1,6 +1,6 @@
 """What a daemon with hundreds of targets costs: CPU seconds of its process per second, at 1 Hz each.
 
-    python benchmarks/many_targets.py [--targets 500] [--seconds 30] [--profile FILE]
+    python benchmarks/many_targets.py [--targets 500] [--seconds 30] [--profile FILE] [--beside FOLDER]
 
 The servers are the tests' fake engines, all in one other process: the real protocol over HTTP, 6 buckets of
 traffic in the telemetry, a /metrics page of the size that vLLM 0.32 serves. CPU is the daemon's own, start-up
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -41,78 +42,128 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--warm-up", type=float, default=25.0, metavar="SECONDS")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile of the daemon, for pstats")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FOLDER",
+        help="another checkout: its daemon runs at the same time, so that what disturbs one disturbs both",
+    )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         asyncio.run(_serve(options.targets))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        result = measure(options, Path(folder))
-    print(json.dumps({**result, "provenance": provenance()}, indent=2))
+    roots = [ROOT] if options.beside is None else [ROOT, options.beside.resolve()]
+    with contextlib.ExitStack() as stack:
+        arms = [stack.enter_context(_Arm(root, options)) for root in roots]
+        time.sleep(options.warm_up)
+        result = measure(arms, options.seconds)
+    told = provenance()
+    if options.beside is not None:
+        # Where it lies is this machine's matter.
+        told["command"] = told["command"].replace(str(options.beside), "FOLDER")
+    print(json.dumps({"targets": options.targets, **result, "provenance": told}, indent=2))
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """The daemon and the servers are processes of their own."""
-    command = [sys.executable, __file__, "--serve", "--targets", str(options.targets)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as servers:
+def measure(arms: list[_Arm], seconds: float) -> dict[str, object]:
+    """Short windows, as neighbours on the machine come and go; of all arms at the same time."""
+    windows: list[list[dict[str, float]]] = [[] for _ in arms]
+    for arm in arms:
+        arm.window()
+    for _ in range(max(int(seconds / WINDOW_S), 1)):
+        time.sleep(WINDOW_S)
+        for arm, told in zip(arms, windows, strict=True):
+            told.append(arm.window())
+    result: dict[str, object] = {**_summed(windows[0]), "memory_mb": arms[0].memory_mb()}
+    if len(arms) > 1:
+        pairs = [(a, b) for a, b in zip(*windows, strict=True) if a["looks"] and b["looks"]]
+        shares = [a["cpu_s"] / a["looks"] / (b["cpu_s"] / b["looks"]) for a, b in pairs]
+        result["beside"] = {"commit": _commit(arms[1].root), **_summed(windows[1])}
+        result["cpu_of_a_look_to_that_beside"] = summary(shares)
+    return {**result, "window_s": WINDOW_S, "load_average": os.getloadavg()[0]}
+
+
+def _summed(windows: list[dict[str, float]]) -> dict[str, object]:
+    """A window without a look is left out."""
+    windows = [window for window in windows if window["looks"]]
+    return {
+        "cpu_s_per_s": summary([window["cpu_s"] / window["took_s"] for window in windows]),
+        "looks_per_s": summary([window["looks"] / window["took_s"] for window in windows]),
+        "cpu_ms_per_look": summary([1e3 * window["cpu_s"] / window["looks"] for window in windows]),
+        "puts_per_look": summary([window["puts"] / window["looks"] for window in windows]),
+        "interval_s_p95": summary([window["interval_s_p95"] for window in windows]),
+    }
+
+
+def _commit(root: Path) -> str:
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class _Arm:
+    """A checkout's daemon in a process, and its servers in another."""
+
+    def __init__(self, root: Path, options: argparse.Namespace) -> None:
+        self.root = root
+        self._options = options
+        self._before: tuple[float, float] = (0.0, 0.0)
+
+    def __enter__(self) -> _Arm:
+        self._stack = contextlib.ExitStack()
+        command = [sys.executable, __file__, "--serve", "--targets", str(self._options.targets)]
+        pipe = subprocess.PIPE
+        servers = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._servers = self._stack.enter_context(servers)
+        # They end with their input.
         assert servers.stdin is not None
+        self._stack.callback(servers.stdin.close)
         assert servers.stdout is not None
         urls = json.loads(servers.stdout.readline())
-        targets = folder / "targets.yaml"
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        log = self._stack.enter_context((folder / "log").open("w"))
+        path = os.pathsep.join([str(self.root), os.environ.get("PYTHONPATH", "")])
+        self._daemon = subprocess.Popen(
+            self._command(folder, urls), cwd=self.root, stderr=log, env={**os.environ, "PYTHONPATH": path}
+        )
+        self._stack.callback(self._end)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        self._daemon.terminate()
+        self._daemon.wait()
+
+    def _command(self, folder: Path, urls: list[str]) -> list[str]:
+        targets, profile = folder / "targets.yaml", self._options.profile
         lines = [
             "policies: [{match: {}, policy: balanced}]",
             "targets:",
             *(f"  - url: {url}" for url in urls),
         ]
         targets.write_text("\n".join(lines) + "\n")
-        daemon_command = [sys.executable, "-m", "specctl.cli.main", "autotune", "--targets", str(targets)]
-        if options.profile is not None:
-            daemon_command[1:2] = ["-m", "cProfile", "-o", str(options.profile), "-m"]
-        daemon_command += ["--metrics-port", "0", "--audit-log", str(folder / "audit.jsonl")]
-        with (
-            (folder / "log").open("w") as log,
-            subprocess.Popen(daemon_command, cwd=ROOT, stderr=log) as daemon,
-        ):
-            time.sleep(options.warm_up)
-            windows = _windows(servers, daemon.pid, options.seconds)
-            memory_mb = _memory_mb(daemon.pid)
-            daemon.terminate()
-            daemon.wait()
-        servers.stdin.close()
-    return {
-        "targets": options.targets,
-        "cpu_s_per_s": summary([window["cpu_s"] / window["took_s"] for window in windows]),
-        "looks_per_s": summary([window["looks"] / window["took_s"] for window in windows]),
-        "cpu_ms_per_look": summary([1e3 * window["cpu_s"] / window["looks"] for window in windows]),
-        "puts_per_look": summary([window["puts"] / window["looks"] for window in windows]),
-        "interval_s_p95": summary([window["interval_s_p95"] for window in windows]),
-        "memory_mb": memory_mb,
-        "window_s": WINDOW_S,
-        "load_average": os.getloadavg()[0],
-    }
+        profiled = ["-m", "cProfile", "-o", str(profile)] if profile is not None and self.root == ROOT else []
+        command = [sys.executable, *profiled, "-m", "specctl.cli.main", "autotune", "--targets", str(targets)]
+        return [*command, "--metrics-port", "0", "--audit-log", str(folder / "audit.jsonl")]
 
+    def window(self) -> dict[str, float]:
+        """What came since the last call."""
+        at_s, cpu_s = self._before
+        told = self._ask("count")
+        self._before = told["at_s"], _cpu_s(self._daemon.pid)
+        return {**told, "took_s": told["at_s"] - at_s, "cpu_s": self._before[1] - cpu_s}
 
-def _windows(servers: subprocess.Popen[str], pid: int, seconds: float) -> list[dict[str, float]]:
-    """Short windows, as neighbours on the machine come and go. One without a look is left out."""
-    windows = []
-    before, before_s = _ask(servers, "count"), _cpu_s(pid)
-    for _ in range(max(int(seconds / WINDOW_S), 1)):
-        time.sleep(WINDOW_S)
-        after, after_s = _ask(servers, "count"), _cpu_s(pid)
-        after["took_s"], after["cpu_s"] = after["at_s"] - before["at_s"], after_s - before_s
-        before, before_s = after, after_s
-        if after["looks"]:
-            windows.append(after)
-    return windows
+    def memory_mb(self) -> float:
+        return _memory_mb(self._daemon.pid)
 
-
-def _ask(servers: subprocess.Popen[str], words: str) -> dict[str, float]:
-    assert servers.stdin is not None
-    assert servers.stdout is not None
-    servers.stdin.write(f"{words}\n")
-    servers.stdin.flush()
-    answer: dict[str, float] = json.loads(servers.stdout.readline())
-    return answer
+    def _ask(self, words: str) -> dict[str, float]:
+        assert self._servers.stdin is not None
+        assert self._servers.stdout is not None
+        self._servers.stdin.write(f"{words}\n")
+        self._servers.stdin.flush()
+        answer: dict[str, float] = json.loads(self._servers.stdout.readline())
+        return answer
 
 
 class _QuickEngine(FakeEngine):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from dataclasses import dataclass
+from base64 import b64encode
 from functools import lru_cache
 from pathlib import Path
 
-import aiohttp
 from yarl import URL
 
 from specctl.errors import SpecctlError, TargetError
+from specctl.http_connection import AnswerTooLarge, ConnectionBroken, HttpConnection, Response
 
 __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
 
@@ -18,12 +19,8 @@ TIMEOUT_S = 2.0
 BODY_MAX_BYTES = 8 * 1024 * 1024
 CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    status: int
-    body: bytes
+# Between attempts at a name's second address (RFC 8305).
+SECOND_ADDRESS_S = 0.25
 
 
 def normalise_target(target: str) -> str:
@@ -74,22 +71,24 @@ class HttpClient:
         connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
     ) -> None:
-        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable."""
+        """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
+
+        Raises TargetError for what is no URL with a host.
+        """
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
-        self._connections_max = connections_max
-        self._headers = {"User-Agent": "specctl"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._trust: ssl.SSLContext | bool = True
-        if target.startswith("https"):
+        url = URL(normalise_target(target))
+        self._address = url.raw_host or "", url.port or 0
+        self._trust: ssl.SSLContext | None = None
+        if url.scheme == "https":
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
-        base = target.rstrip("/")
-        # Looks ask the same few paths, and parsing one takes a tenth of a request.
-        self._url = lru_cache(maxsize=16)(lambda path: URL(base + path, encoded=True))
-        self._session: aiohttp.ClientSession | None = None
+        self._prefix = url.raw_path.rstrip("/")
+        self._head = _head(url, token)
+        # The ones at rest; a request takes the last one.
+        self._idle: list[HttpConnection] = []
+        self._free = asyncio.Semaphore(connections_max)
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -98,9 +97,11 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        for connection in idle:
+            await connection.wait_closed()
 
     async def get(self, path: str) -> Response:
         return await self._send("GET", path, None)
@@ -111,43 +112,66 @@ class HttpClient:
     async def post(self, path: str, json_body: bytes) -> Response:
         return await self._send("POST", path, json_body)
 
-    def _opened(self) -> aiohttp.ClientSession:
-        """A session belongs to the running event loop: made with the first request."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._trust),
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("Accept-Encoding",),
-            )
-        return self._session
-
     async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
         if not path.isascii() or not path.isprintable() or " " in path:
             raise TargetError(f"{self.target}{path!r}: not a path")
-        url = self._url(path)
-        headers = None if json_body is None else {"Content-Type": "application/json"}
+        request = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._head
+        if json_body is not None:
+            request += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(json_body)
+        request += b"\r\n"
         try:
-            async with self._opened().request(
-                method, url, data=json_body, headers=headers, allow_redirects=False
-            ) as answer:
-                return Response(answer.status, await self._bounded(answer, path))
+            async with asyncio.timeout(self._timeout_s), self._free:
+                return await self._asked(request + (json_body or b""), may_repeat=method != "POST")
         except TimeoutError as error:
             raise TargetError(f"{self.target}{path}: no answer within {self._timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except AnswerTooLarge as error:
+            raise TargetError(f"{self.target}{path}: answer over {self._body_max_bytes} bytes") from error
+        except OSError as error:
             words = " ".join(str(error).split()) or type(error).__name__
             raise TargetError(f"{self.target}{path}: cannot be reached ({words})") from error
 
-    async def _bounded(self, answer: aiohttp.ClientResponse, path: str) -> bytes:
-        body = bytearray()
-        self._refuse_over(answer.content_length or 0, answer, path)
-        async for part in answer.content.iter_any():
-            body += part
-            self._refuse_over(len(body), answer, path)
-        return bytes(body)
+    async def _asked(self, request: bytes, *, may_repeat: bool) -> Response:
+        """A kept connection may be closed just when it is used: then the server never saw the request."""
+        connection = self._kept()
+        if connection is not None:
+            try:
+                return await self._asked_over(connection, request)
+            except ConnectionBroken as broken:
+                if not broken.is_untouched or not may_repeat:
+                    raise
+        return await self._asked_over(await self._opened(), request)
 
-    def _refuse_over(self, size: int, answer: aiohttp.ClientResponse, path: str) -> None:
-        if size > self._body_max_bytes:
-            answer.close()
-            raise TargetError(f"{self.target}{path}: answer over {self._body_max_bytes} bytes")
+    async def _asked_over(self, connection: HttpConnection, request: bytes) -> Response:
+        answer = await connection.ask(request)
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    def _kept(self) -> HttpConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _opened(self) -> HttpConnection:
+        host, port = self._address
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: HttpConnection(self._body_max_bytes),
+            host,
+            port,
+            ssl=self._trust,
+            happy_eyeballs_delay=SECOND_ADDRESS_S,
+        )
+        return connection
+
+
+def _head(url: URL, token: str | None) -> bytes:
+    """What every request says, from the second line on."""
+    lines = [f"Host: {url.host_port_subcomponent}", "User-Agent: specctl", "Accept: */*"]
+    if token is not None:
+        lines.append(f"Authorization: Bearer {token}")
+    elif url.user is not None:
+        words = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+        lines.append(f"Authorization: Basic {words}")
+    return "".join(f"{line}\r\n" for line in lines).encode()

@@ -73,6 +73,7 @@ PURE = [
     "probe",
     "recommend",
     "regret",
+    "rest",
     "restart_advice",
     "rollout",
     "state",
@@ -88,14 +89,14 @@ def test_the_decision_core_does_no_input_or_output(module: str) -> None:
         "logging",
         "os",
         "pathlib",
-        "aiohttp",
+        "httptools",
         "prometheus_client",
         "datetime",
         "random",
     }
     seen = set(imports(ROOT / f"specctl/controller/{module}.py"))
     assert not {part.split(".")[0] for part in seen} & banned
-    assert not {part for part in seen if part.endswith((".http_client", ".clock"))}
+    assert not {part for part in seen if part.endswith((".http_client", ".http_connection", ".clock"))}
 
 
 @pytest.mark.parametrize("path", sources("specctl/simulate"), ids=name)
@@ -121,7 +122,7 @@ def test_targets_know_no_other_stage(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sources("plugins"), ids=name)
 def test_plugins_never_import_the_daemon(path: Path) -> None:
-    banned = STAGES | {"cli", "types", "http_client"}
+    banned = STAGES | {"cli", "types", "http_client", "http_connection"}
     for module in imports(path):
         parts = module.split(".")
         assert parts[0] != "specctl" or len(parts) == 1 or parts[1] not in banned, f"{name(path)}: {module}"
@@ -136,7 +137,7 @@ def test_kernels_import_torch_and_triton_only() -> None:
 
 def test_the_command_starts_without_torch_engines_or_compilers() -> None:
     code = (
-        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy aiohttp'; "
+        "import sys, specctl.cli.main; heavy = 'torch vllm numba sglang triton scipy httptools'; "
         "print([m for m in heavy.split() if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

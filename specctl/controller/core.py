@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from specctl.controller.explain import explain
 from specctl.controller.forecast import Bounds, active_batches, batch_sums, bucket_bounds, forecast_buckets
 from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
 from specctl.controller.recommend import recommend
+from specctl.controller.rest import NO_REST
 from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
 from specctl.types import BucketChoice, BucketForecast, Decision, Observation, Reason, SurvivalEstimate
@@ -61,24 +63,22 @@ def _decide(
         candidates = _within_reach(candidates, survival, present)
     sums = batch_sums(state.batch_sums, observation)
     batches = active_batches(sums, observation)
-    state = replace(state, batch_sums=sums)
     probe = state.schedule.running
     base = dict(present)
     if probe is not None and probe.bucket_to in base:
         base[probe.bucket_to] = probe.resume_num_speculative_tokens
-    forecasts = forecast_buckets(bounds, batches, base, candidates, survival, state.cost)
+    rest = NO_REST if survival.drifted else state.rest
+    standing = rest.standing(policy, candidates, base, batches, time_s)
+    due = [b for b in bounds if b[1] not in standing]
+    forecasts = forecast_buckets(due, batches, base, candidates, survival, state.cost)
     ttft = state.ttft.estimate()
     if ttft is not None:
         forecasts = [f._replace(ttft=ttft) if f.is_active else f for f in forecasts]
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
     left = policy.guard_rails.changes_max_per_minute - len(recent)
-    choices = _capped(
-        [
-            policy.decide(f, since_change_s=time_s - state.changed_s.get(f.decode_batch_to, float("-inf")),
-                          changes_left=left)
-            for f in forecasts
-        ]
-    )  # fmt: skip
+    made = _weighed(forecasts, policy, state.changed_s, left, time_s)
+    choices = _capped([made[b[1]] if b[1] in made else standing[b[1]] for b in bounds])
+    state = replace(state, batch_sums=sums, rest=rest.after(policy, candidates, choices, standing, time_s))
     # What nobody may apply must not start a dwell time.
     changed = [choice for choice in choices if choice.is_change and observation.may_act]
     state = _remember(state, changed, recent, time_s)
@@ -86,6 +86,22 @@ def _decide(
     told = _against(present, choices, probe)
     active = tuple(forecast for forecast in forecasts if forecast.is_active)
     return _decision(observation, told, survival, batches, active), state
+
+
+def _weighed(
+    forecasts: list[BucketForecast],
+    policy: Policy,
+    changed_s: Mapping[int, float],
+    changes_left: int,
+    time_s: float,
+) -> dict[int, BucketChoice]:
+    """By bucket's upper end."""
+    made = {}
+    for forecast in forecasts:
+        upper = forecast.decode_batch_to
+        since_s = time_s - changed_s.get(upper, float("-inf"))
+        made[upper] = policy.decide(forecast, since_change_s=since_s, changes_left=changes_left)
+    return made
 
 
 def _survival(

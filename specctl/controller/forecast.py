@@ -64,7 +64,7 @@ def forecast_buckets(
     """
     tokens, trials = _Tokens.of(survival), survival.trials
     # A few values serve all buckets, and nothing of this depends on the bucket.
-    variances = {value: _log_ratio_vars(survival, tokens, value) for value in set(present.values())}
+    variances = {value: _log_ratio_vars(survival, tokens, value) for value in {present[b[1]] for b in bounds}}
     return [
         _forecast_bucket(
             b, batches.get(b[1]), present[b[1]], candidates, trials, tokens, variances[present[b[1]]], cost

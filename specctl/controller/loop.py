@@ -110,6 +110,7 @@ class TargetLoop:
         self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
         self._expected: tuple[int, _Wanted] | None = None
+        self._read_back: AppliedTable | None = None
         self._outcomes = Outcomes(self.target, self._audit)
         self._probe: Probe | None = None
         self._accounts.forget()
@@ -247,6 +248,10 @@ class TargetLoop:
         version, wanted = self._expected
         if applied.version != version or applied.state is not TableState.LIVE:
             return
+        if applied is self._read_back:
+            # The very reading that was compared before.
+            return
+        self._read_back = applied
         if (present_values(applied, bucket_bounds(capabilities)), applied.class_limits) != wanted:
             self._expected = None
             self._refused("read_back", f"table {version} was accepted, but another one is in force")
@@ -266,12 +271,18 @@ class TargetLoop:
         if self._was_frozen and not self._is_ours(observation.applied):
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
-        desired = self._desired(observation, decision)
-        is_kept = not decision.is_change and desired.class_limits == observation.applied.class_limits
+        limits = self._class_limits(observation.capabilities, observation.applied)
+        is_kept = not decision.is_change and limits == observation.applied.class_limits
         if is_renewal_due or not is_kept:
-            await self._apply(desired, observation, decision)
+            await self._apply(self._desired(observation, decision, limits), observation, decision)
 
-    def _desired(self, observation: Observation, decision: Decision) -> DesiredTable:
+    def _class_limits(self, capabilities: Capabilities, applied: AppliedTable) -> tuple[ClassLimit, ...]:
+        policy = self._source.policy
+        return self._class_rules.wanted(capabilities, applied, policy, is_frozen=self._was_frozen)
+
+    def _desired(
+        self, observation: Observation, decision: Decision, class_limits: tuple[ClassLimit, ...]
+    ) -> DesiredTable:
         capabilities, applied, policy = observation.capabilities, observation.applied, self._source.policy
         assert capabilities is not None
         assert applied is not None
@@ -284,7 +295,7 @@ class TargetLoop:
             fallback_num_speculative_tokens=largest_not_above(policy.fallback_num_speculative_tokens, legal),
             owner=self._owner,
             reason=f"{decision.reason}: {decision.explanation}"[:512],
-            class_limits=self._class_rules.wanted(capabilities, applied, policy, is_frozen=self._was_frozen),
+            class_limits=class_limits,
         )
 
     async def _apply(self, desired: DesiredTable, observation: Observation, decision: Decision) -> None:
@@ -322,7 +333,7 @@ class TargetLoop:
             words = "the engine applied another table than asked"
             self._block(observation.time_s + REFUSED_RETRY_S, "read_back", words)
             return
-        self._expected = (answer.version, wanted)
+        self._expected, self._read_back = (answer.version, wanted), None
         if observation.applied is not None:
             self._class_rules.applied(observation.applied, answer)
         if decision.is_change:

@@ -10,8 +10,8 @@ left out on both sides, and the look is counted. All sums are discounted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from specctl.types import BucketForecast, CellDelta, Decision, Observation, Reason
 
@@ -26,8 +26,7 @@ COVERED_MIN_RATIO = 0.95
 Rates = Mapping[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Regret:
+class Regret(NamedTuple):
     """Seconds of steps without prefill, and tokens that they emitted.
 
     ``compared_s``: set against predictions; ``static_s``: by number, the part of them that it was predicted
@@ -37,7 +36,7 @@ class Regret:
     """
 
     compared_s: float = 0.0
-    static_s: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    static_s: Mapping[int, tuple[float, float]] = MappingProxyType({})
     step_s: float = 0.0
     emitted_tokens: float = 0.0
     probed_s: float = 0.0
@@ -53,7 +52,7 @@ class Regret:
             if choice.reason is Reason.PROBE
         )
         if observation.cells is None or observation.interval_s is None:
-            return replace(self, probes=probes)
+            return self._replace(probes=probes)
         result = self._discounted(0.5 ** (observation.interval_s / HALF_LIFE_S))
         forecasts = {forecast.decode_batch_to: forecast for forecast in decision.forecasts}
         left_out = 0
@@ -67,7 +66,7 @@ class Regret:
             compared = result._compared(cell, rates)
             left_out = left_out if compared is not None else 1
             result = compared or result
-        return replace(result, probes=probes, left_out_looks=self.left_out_looks + left_out)
+        return result._replace(probes=probes, left_out_looks=self.left_out_looks + left_out)
 
     @property
     def off_ratio(self) -> float | None:
@@ -109,8 +108,7 @@ class Regret:
         return 1.0 - taken_s / covered_s
 
     def _discounted(self, factor: float) -> Self:
-        return replace(
-            self,
+        return self._replace(
             compared_s=self.compared_s * factor,
             static_s={k: (covered * factor, taken * factor) for k, (covered, taken) in self.static_s.items()},
             step_s=self.step_s * factor,
@@ -128,7 +126,7 @@ class Regret:
         for number, rate in rates.items():
             covered_s, taken_s = static_s.get(number, (0.0, 0.0))
             static_s[number] = covered_s + cell.step_s, taken_s + cell.step_s * in_force / rate
-        return replace(self, compared_s=self.compared_s + cell.step_s, static_s=static_s)
+        return self._replace(compared_s=self.compared_s + cell.step_s, static_s=static_s)
 
     def _followed(self, cell: CellDelta, in_force: float | None, usual: float | None) -> Self:
         """Predicted tokens per second as the cell ran, and at the setting apart from probes."""
@@ -136,8 +134,7 @@ class Regret:
         lost = 0.0
         if is_probe and usual is not None and in_force is not None:
             lost = cell.emitted_tokens * (usual / in_force - 1.0)
-        return replace(
-            self,
+        return self._replace(
             step_s=self.step_s + cell.step_s,
             emitted_tokens=self.emitted_tokens + cell.emitted_tokens,
             probed_s=self.probed_s + (cell.step_s if is_probe else 0.0),

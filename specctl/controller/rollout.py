@@ -103,6 +103,9 @@ class RolloutGroup:
             if choice.reason is Reason.PROBE:
                 choices.append(self._probing(member, choice, rolled_back, held))
                 continue
+            if choice.num_speculative_tokens == member.settled[bucket] and bucket not in self._approved:
+                choices.append(choice)
+                continue
             is_raise = self._is_raise(member, choice, decision.time_s)
             why = self._why_not(member, choice, decision, is_alone=is_alone) if is_raise else None
             if why is not None:

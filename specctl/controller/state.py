@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specctl.controller.rest import NO_REST, Rest
 from specctl.controller.ttft import MeanTtft
 from specctl.estimate.base import StepCostModel, SurvivalModel
 
@@ -61,3 +62,4 @@ class ControllerState:
     batch_sums: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     schedule: ProbeSchedule = ProbeSchedule()
     ttft: MeanTtft = field(default_factory=MeanTtft)
+    rest: Rest = NO_REST

@@ -7,7 +7,7 @@ setting in force now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from specctl.types import Observation, TtftEstimate
@@ -67,10 +67,10 @@ class MeanTtft:
         open_s = self.open_s + (observation.interval_s or 0.0)
         stock = observation.stock
         if stock is None or stock.started_requests is None or stock.first_token_wait_s is None:
-            return replace(self, open=opened, open_s=open_s)
+            return type(self)(self.known, opened, open_s)
         read = opened._replace(requests=float(stock.started_requests), wait_s=stock.first_token_wait_s)
         known = self.known.plus(read, 0.5 ** (open_s / HALF_LIFE_S))
-        return replace(self, known=known, open=_NOTHING, open_s=0.0)
+        return type(self)(known)
 
     def estimate(self) -> TtftEstimate | None:
         """None: too few first tokens of late, or no decode-only step among them."""

@@ -64,7 +64,7 @@ class FittedStepCost:
             return replace(self, by_cells=by_cells, fitted=fitted)
         rows = (*self.rows, *fresh)[-ROWS_MAX:]
         looks = self.looks + 1
-        known = replace(self, rows=rows, looks=looks, by_cells=by_cells, fitted=fitted)
+        known = type(self)(self.experts, rows, looks, self.fits, by_cells, fitted, self.is_profile)
         is_due = looks >= min(FIT_FIRST * 2**self.fits, FIT_EVERY) and len(rows) >= ROWS_MIN
         stands = self.is_profile and fitted is not None and not fitted.is_refuted
         return known._refitted() if is_due and not stands else known

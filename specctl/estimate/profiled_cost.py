@@ -147,15 +147,16 @@ class ProfiledStepCost:
                 key = (row.decode_batch_to, row.num_speculative_tokens > 0)
                 cells[key] = cells.get(key, _NOTHING).plus(self._sums_of(row))
         server, ratios, is_refuted = _levels(cells)
-        return replace(
-            self,
+        return type(self)(
+            curve=self.curve,
             cells=cells,
             loads=loads,
-            learned=learned,
             ratios=ratios,
             server_ratio=server.ratio(1.0),
             server_steps=server.steps,
+            knows_off=self.knows_off,
             is_refuted=self.is_refuted or is_refuted,
+            learned=learned,
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:
@@ -250,10 +251,11 @@ def _with_loads(known: Mapping[int, _Load], cells: Sequence[CellDelta]) -> dict[
 
 def _levels(cells: Mapping[_Key, _Sums]) -> tuple[_Sums, dict[int, float], bool]:
     """All together, the ratio of each bucket, and whether the cells contradict the profile."""
-    server, buckets = _Sums(), dict[int, _Sums]()
+    server, buckets = _NOTHING, dict[int, _Sums]()
     for (upper, _), sums in cells.items():
         server = server.plus(sums)
-        buckets[upper] = buckets.get(upper, _Sums()).plus(sums)
+        known = buckets.get(upper)
+        buckets[upper] = sums if known is None else known.plus(sums)
     server_ratio = server.ratio(1.0)
     scatter = sum(
         sums.steps * math.log(sums.measured_s / sums.predicted_s / server_ratio) ** 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -145,12 +145,12 @@ class DiscountedStepCost:
         is_refit_due = cells.keys() != self.cells.keys() or unfitted_steps >= REFIT_RATIO * sum(
             moments.steps for moments in cells.values()
         )
-        return replace(
-            self,
+        return type(self)(
             cells=cells,
             suspects=suspects,
             pool=_Pool(cells) if is_refit_due else self.pool,
             unfitted_steps=0.0 if is_refit_due else unfitted_steps,
+            half_life_s=self.half_life_s,
         )
 
     def is_bucket_measured(self, bucket_to: int) -> bool:

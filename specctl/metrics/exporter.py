@@ -53,7 +53,9 @@ class Exporter:
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
         self._children: dict[str, dict[tuple[_Metric, tuple[str, ...]], Any]] = {}
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
-        self._shown: dict[str, dict[tuple[Gauge, str], float]] = {}
+        self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
+        self._by_position: dict[str, list[Gauge]] = {}
+        self._shown_tables: dict[str, tuple[tuple[int, int], ...]] = {}
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
@@ -70,7 +72,7 @@ class Exporter:
         return stop
 
     def observed(self, observation: Observation) -> None:
-        self._at(self._up, observation.target).set(1)
+        self._show(self._up, observation.target, 1)
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
 
     def decided(self, decision: Decision) -> None:
@@ -81,13 +83,16 @@ class Exporter:
             ("present", decision.present_tokens_per_s),
             ("off", decision.off_tokens_per_s),
         ):
-            self._show(self._predicted, target, setting, _known(rate))
-        for choice in decision.choices:
-            bucket = str(choice.decode_batch_to)
-            self._show(self._setting, target, bucket, choice.from_num_speculative_tokens)
+            self._show(self._predicted, target, _known(rate), setting)
+        table = tuple([(one.decode_batch_to, one.from_num_speculative_tokens) for one in decision.choices])
+        if self._shown_tables.get(target) != table:
+            self._shown_tables[target] = table
+            for bucket, value in table:
+                self._at(self._setting, target, str(bucket)).set(value)
         if decision.survival is not None:
-            for j, value in enumerate(decision.survival.survival_at):
-                self._show(self._survival, target, str(j + 1), value)
+            shares = decision.survival.survival_at
+            for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):
+                gauge.set(share)
 
     def regret(
         self,
@@ -124,13 +129,13 @@ class Exporter:
     def failed(self, target: str, kind: str, *, is_down: bool) -> None:
         self._at(self._errors, target, kind).inc()
         if is_down:
-            self._at(self._up, target).set(0)
+            self._show(self._up, target, 0)
 
     def lease(self, target: str, *, is_held: bool) -> None:
         self._at(self._lease, target).set(1 if is_held else 0)
 
     def frozen(self, target: str, *, is_frozen: bool) -> None:
-        self._at(self._frozen, target).set(1 if is_frozen else 0)
+        self._show(self._frozen, target, 1 if is_frozen else 0)
 
     def ticked(self, target: str, seconds: float) -> None:
         self._at(self._tick, target).observe(seconds)
@@ -144,16 +149,25 @@ class Exporter:
     def forget(self, target: str) -> None:
         """A target that left is no longer served."""
         self._shown.pop(target, None)
+        self._shown_tables.pop(target, None)
+        self._by_position.pop(target, None)
         for metric, labels in self._children.pop(target, {}):
             metric.remove(target, *labels)
 
-    def _show(self, gauge: Gauge, target: str, label: str, value: float) -> None:
+    def _positions(self, target: str, count: int) -> list[Gauge]:
+        """At least ``count`` gauges of the survival, by position: they move at every look."""
+        known = self._by_position.setdefault(target, [])
+        for j in range(len(known), count):
+            known.append(self._at(self._survival, target, str(j + 1)))
+        return known
+
+    def _show(self, gauge: Gauge, target: str, value: float, *labels: str) -> None:
         shown = self._shown.setdefault(target, {})
-        key = gauge, label
+        key = gauge, labels
         # "is": what is not measured does not equal itself.
         if (before := shown.get(key)) is not value and before != value:
             shown[key] = value
-            self._at(gauge, target, label).set(value)
+            self._at(gauge, target, *labels).set(value)
 
     def _at(self, metric: _Metric, target: str, *labels: str) -> Any:
         known = self._children.setdefault(target, {})
@@ -171,4 +185,4 @@ class Exporter:
 
 def _known(value: float | None) -> float:
     """Not known is NaN, never 0."""
-    return float("nan") if value is None else value
+    return NOT_MEASURED if value is None else value

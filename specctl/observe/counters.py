@@ -34,7 +34,9 @@ _COUNTS = (
     "draft_s",
     "verify_s",
 )
+_NO_COUNTS = (0,) * len(_COUNTS)
 _counts_of = attrgetter(*_COUNTS)
+_key_of = attrgetter("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "has_prefill")
 CellKey = tuple[int, int, int, bool]
 _Number = TypeVar("_Number", int, float)
 
@@ -47,13 +49,12 @@ def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
     """Cells that gained steps. Raises CounterReset when any counter fell or a cell vanished."""
     if before.boot_id != after.boot_id:
         raise CounterReset(f"boot_id changed from {before.boot_id} to {after.boot_id}")
-    old = {cell_key(cell): cell for cell in before.cells}
-    vanished = old.keys() - {cell_key(cell) for cell in after.cells}
-    if vanished:
+    old, keys = {cell_key(cell): cell for cell in before.cells}, [cell_key(cell) for cell in after.cells]
+    if old.keys() != set(keys) and (vanished := old.keys() - set(keys)):
         raise CounterReset(f"telemetry cell {min(vanished)} vanished")
     deltas = []
-    for cell in after.cells:
-        known = old.get(cell_key(cell))
+    for key, cell in zip(keys, after.cells, strict=True):
+        known = old.get(key)
         # Most cells rest: a server runs in one bucket or two at a time.
         if known is not None and known.__dict__ == cell.__dict__:
             continue
@@ -117,22 +118,22 @@ def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
 
 
 def cell_key(cell: TelemetryCell) -> CellKey:
-    return cell.decode_batch_from, cell.decode_batch_to, cell.num_speculative_tokens, cell.has_prefill
+    key: CellKey = _key_of(cell)
+    return key
 
 
 def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
-    old = (0,) * len(_COUNTS) if before is None else _counts_of(before)
-    gains: dict[str, Any] = {
-        name: _rise(name, a, b) for name, a, b in zip(_COUNTS, old, _counts_of(after), strict=True)
-    }
+    old, new = _NO_COUNTS if before is None else _counts_of(before), _counts_of(after)
+    gains = tuple(map(sub, new, old))
+    if min(gains) < 0:
+        for name, a, b in zip(_COUNTS, old, new, strict=True):
+            _rise(name, a, b)
+    drafted_at = _rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at)
+    accepted_at = _rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at)
+    steps, request_steps, emitted_tokens, verified_tokens, *rest = gains
+    # By place: names take twice the time, and every look makes some.
     return CellDelta(
-        decode_batch_from=after.decode_batch_from,
-        decode_batch_to=after.decode_batch_to,
-        num_speculative_tokens=after.num_speculative_tokens,
-        has_prefill=after.has_prefill,
-        drafted_at=_rises("drafted_at", () if before is None else before.drafted_at, after.drafted_at),
-        accepted_at=_rises("accepted_at", () if before is None else before.accepted_at, after.accepted_at),
-        **gains,
+        *_key_of(after), steps, request_steps, emitted_tokens, verified_tokens, drafted_at, accepted_at, *rest
     )
 
 

@@ -179,3 +179,69 @@ def test_requests_side_by_side() -> None:
 
     server.run(course)
     assert server.opened == 2
+
+
+def test_what_nobody_asked_for_ends_the_connection() -> None:
+    server = Server([OK + OK], [OK])
+
+    async def course(client: HttpClient) -> None:
+        assert (await client.get("/1")).body == b"hi"
+        assert (await client.get("/2")).body == b"hi"
+
+    server.run(course)
+    assert server.opened == 2
+
+
+def test_a_post_is_not_asked_twice() -> None:
+    async def course(client: HttpClient) -> None:
+        await client.get("/1")
+        with pytest.raises(TargetError, match="cannot be reached"):
+            await client.post("/2", b"{}")
+
+    server = Server([OK, b""], [OK])
+    server.run(course)
+    assert server.opened == 1
+
+
+def test_a_connection_with_a_late_answer_is_not_used_again() -> None:
+    async def whole() -> int:
+        opened = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal opened
+            opened += 1
+            late_s = 0.3 if opened == 1 else 0.0
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(late_s)
+            writer.write(OK)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, HttpClient(url, timeout_s=0.1) as client:
+            with pytest.raises(TargetError, match=r"no answer within 0\.1 s"):
+                await client.get("/1")
+            assert (await client.get("/2")).body == b"hi"
+            await asyncio.sleep(0.3)
+        return opened
+
+    assert asyncio.run(whole()) == 2
+
+
+def test_a_name_and_a_password_in_the_address() -> None:
+    requests: list[bytes] = []
+
+    async def whole() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            requests.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(OK)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, HttpClient(f"http://u:p@127.0.0.1:{port}") as client:
+            await client.get("/1")
+
+    asyncio.run(whole())
+    assert b"\r\nAuthorization: Basic dTpw\r\n" in requests[0]
+    assert b"u:p" not in requests[0]
