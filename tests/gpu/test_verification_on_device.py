@@ -15,13 +15,15 @@ SAMPLES = 2000
 TOKENS = 4
 OURS, ENGINES = "batches_verified_by_specctl", "batches_verified_by_engine_"
 PROPOSERS = {
-    "suffix": {"method": "specctl_suffix"},
+    "suffix": {"method": "specctl_suffix", "use_global": False},
     "peagle": {
         "method": "specctl_peagle",
         "model": "reference-peagle",
         "draft_sample_method": "probabilistic",
     },
 }
+"""Of suffix, drafts from a request's own text alone: those from other answers change while the corpus learns,
+and with a seed the tokens depend on the drafts."""
 SAMPLINGS = {
     "temperature": {"temperature": 0.3},
     "top-k": {"temperature": 1.0, "top_k": 6},

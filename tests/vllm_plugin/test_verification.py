@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("triton")
 import torch
-from specctl_vllm import options
 from specctl_vllm.compat import verification, verified_batches
 from specctl_vllm.options import parse_speculative_config
 
@@ -70,7 +69,7 @@ def rejection(temperature=(0, 0, 0, 0), **values):
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
-    monkeypatch.setattr(verification, "scope", verification.Scope(greedy=True, sampled=True))
+    monkeypatch.setattr(verification, "scope", verification.Scope(greedy=True, sampled=True, block=True))
     monkeypatch.setattr(verified_batches, "_counts", {})
     monkeypatch.setattr(verified_batches, "_on_device", None)
 
@@ -239,6 +238,13 @@ def test_in_block_mode_a_sampled_batch_is_verified_as_a_block_with_the_same_argu
     assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
 
 
+def test_in_block_mode_a_sampled_batch_is_vllms_unless_ours_was_asked_for(monkeypatch):
+    made = in_block_mode(rejection((0, 0.8, 1.0, 0)))
+    verification.scope.block = False
+    assert verification.why_engine(made, np.array([3, 1]), COLUMNS, None, -1) == "block"
+    assert verification.why_engine(made, np.array([3, 0]), COLUMNS, None, -1) is None, "both are greedy"
+
+
 def test_in_block_mode_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
     _, [(name, _, _)] = called(monkeypatch, in_block_mode(rejection()), [3, 1], torch.zeros(4, 2, COLUMNS))
     assert name == "verify_greedy"
@@ -327,19 +333,19 @@ def test_counts_travel_with_a_steps_answer():
 
 
 @pytest.mark.parametrize(
-    ("asked", "greedy", "sampled"),
+    ("asked", "ours", "blocks"),
     [
-        ({"method": "specctl_suffix"}, True, options.SAMPLED_BY_DEFAULT),
+        ({"method": "specctl_suffix"}, True, False),
         ({"method": "specctl_suffix", "specctl": {"verify": "engine"}}, False, False),
         ({"method": "specctl_suffix", "specctl": {"verify": "specctl"}}, True, True),
         ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {}}, False, False),
         ({"method": "ngram_gpu", "num_speculative_tokens": 4, "specctl": {"verify": "specctl"}}, True, True),
     ],
 )
-def test_ours_verify_our_methods_and_others_where_asked(asked, greedy, sampled):
+def test_ours_verify_our_methods_and_others_where_asked(asked, ours, blocks):
     parsed = parse_speculative_config(asked, on_device=True)
     assert parsed is not None
-    assert (parsed[1].verifies_itself(), parsed[1].verifies_sampled()) == (greedy, sampled)
+    assert (parsed[1].verifies_itself(), parsed[1].verifies_blocks()) == (ours, blocks)
 
 
 def test_another_verifier_is_refused():

@@ -16,7 +16,6 @@ from specctl_vllm.methods import AUTOREGRESSIVE
 __all__ = [
     "OPTIONS_ENV",
     "PARALLEL_HEADS",
-    "SAMPLED_BY_DEFAULT",
     "SPECCTL_METHODS",
     "ControlOptions",
     "HeadOptions",
@@ -31,9 +30,6 @@ __all__ = [
 
 OPTIONS_ENV = "SPECCTL_VLLM_OPTIONS"
 """Carries the parsed options from the process that reads the command line to the engine's processes."""
-
-SAMPLED_BY_DEFAULT = False
-"""Whether our own methods' sampled batches are verified by our kernels where ``verify`` is not given."""
 
 M = TypeVar("M", bound=BaseModel)
 _FROZEN = ConfigDict(extra="forbid", frozen=True)
@@ -72,8 +68,8 @@ class ControlOptions(shared_options.ControlOptions):
     )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,
-        description="on a GPU: whose kernels verify drafts; without it ours verify our own methods' greedy "
-        "batches",
+        description="on a GPU: whose kernels verify drafts; without it ours those of our own methods, vLLM's "
+        "under rejection_sample_method block",
     )
 
 
@@ -118,14 +114,12 @@ class Options(BaseModel):
     """Carried beside vLLM's config, where some versions drop it: 0.33.0 does for custom_class on V1."""
 
     def verifies_itself(self) -> bool:
-        """Greedy batches."""
         chosen = self.control.verify or ("specctl" if self.method in SPECCTL_METHODS else "engine")
         return chosen == "specctl"
 
-    def verifies_sampled(self) -> bool:
-        """Batches with sampled requests."""
-        is_wanted = SAMPLED_BY_DEFAULT or self.control.verify == "specctl"
-        return is_wanted and self.verifies_itself()
+    def verifies_blocks(self) -> bool:
+        """Where vLLM verifies blocks, ours do so only if they are asked for."""
+        return self.control.verify == "specctl"
 
 
 _ENGINE_KEYS = {

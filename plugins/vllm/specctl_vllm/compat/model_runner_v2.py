@@ -43,7 +43,7 @@ def install() -> None:
     decode_graphs.install()
     options = options_from_env()
     if options is not None and options.verifies_itself():
-        verification.install(verification.Scope(greedy=True, sampled=options.verifies_sampled()))
+        verification.install(verification.Scope(True, True, options.verifies_blocks()))
         verified_batches.install()
     for module in (cudagraph_utils, drafter_graphs):
         module.build_dynamic_sd_schedule_lookup = _every_number

@@ -34,6 +34,8 @@ class Scope:
 
     greedy: bool
     sampled: bool
+    block: bool = False
+    """Sampled batches under ``rejection_sample_method: block`` too."""
 
 
 scope = Scope(greedy=False, sampled=False)
@@ -43,7 +45,7 @@ def install(asked: Scope) -> None:
     """Wrap the sampler of steps with drafts, in a process that runs the model."""
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-    scope.greedy, scope.sampled = asked.greedy, asked.sampled
+    scope.greedy, scope.sampled, scope.block = asked.greedy, asked.sampled, asked.block
     RejectionSampler._verify_in_chunks = _ours_where_covered(RejectionSampler._verify_in_chunks)
 
 
@@ -71,6 +73,8 @@ def why_engine(
         return None if scope.greedy else "not_asked"
     if not scope.sampled:
         return "sampled"
+    if rejection.use_block_verification and not scope.block:
+        return "block"
     if sampler.use_fp64_gumbel:
         return "fp64_gumbel"
     has_laws = draft_logits is not None
@@ -180,7 +184,8 @@ def _cuts(states: Any, requests: np.ndarray) -> bool:
 
 def _compile_once(rejection: Any, logits: Any, draft_logits: Any) -> None:
     """The kernels that ``_verified`` may choose, in vLLM's own warm-up; a request would wait for seconds."""
-    if not scope.sampled or getattr(rejection, "specctl_is_compiled", False) or not logits.is_cuda:
+    is_ours = scope.sampled and (scope.block or not rejection.use_block_verification)
+    if not is_ours or getattr(rejection, "specctl_is_compiled", False) or not logits.is_cuda:
         return
     rejection.specctl_is_compiled = True
     import torch
