@@ -14,9 +14,9 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["ask_for_wide_graphs", "install", "request_counts", "smallest_for"]
+__all__ = ["GRID_TOKENS_MAX", "ask_for_wide_graphs", "install", "request_counts", "smallest_for"]
 
-_GRID_TOKENS_MAX = 512
+GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
 
 
@@ -41,7 +41,7 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
         compilation.max_cudagraph_capture_size,
         compilation.cudagraph_capture_sizes,
     )
-    if graph_tokens_max > _GRID_TOKENS_MAX and all(value is None for value in given):
+    if graph_tokens_max > GRID_TOKENS_MAX and all(value is None for value in given):
         compilation.max_cudagraph_capture_size = graph_tokens_max
 
 
@@ -98,7 +98,7 @@ def _is_of_the_grid(desc: Any, largest: int) -> bool:
     """The largest stays: what is captured first sizes the buffers that all graphs write their output to."""
     if desc.uniform_token_count is not None:
         return bool(desc.num_ubatches > 1)
-    return desc.max_query_len is not None or desc.num_tokens <= _GRID_TOKENS_MAX or desc.num_tokens == largest
+    return desc.max_query_len is not None or desc.num_tokens <= GRID_TOKENS_MAX or desc.num_tokens == largest
 
 
 def _by_requests(original: Any) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import decode_graphs, verification, verified_batches
+from specctl_vllm.compat import attention_splits, decode_graphs, verification, verified_batches
 from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
@@ -41,6 +41,7 @@ def install() -> None:
     model_runner.GPUModelRunner.execute_model = _noting(model_runner.GPUModelRunner.execute_model)
     NgramGPUSpeculator.propose = _none_wanted(NgramGPUSpeculator.propose)
     decode_graphs.install()
+    attention_splits.install()
     options = options_from_env()
     if options is not None and options.verifies_itself():
         verification.install(verification.Scope(True, True, options.verifies_blocks()))

@@ -16,6 +16,7 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _GPU = "vllm.v1.worker.gpu"
 _RUNNER_V2 = f"{_GPU}.model_runner"
 _GRAPHS = f"{_GPU}.cudagraph_utils"
+_FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
 _SPEC = f"{_GPU}.spec_decode"
 _DFLASH_GRAPHS = f"{_SPEC}.dflash.cudagraph"
 _SPECULATOR = f"{_SPEC}.speculator"
@@ -122,6 +123,12 @@ _WORKER_V2: tuple[Seam, ...] = (
     Seam(_GRAPHS, "build_dynamic_sd_schedule_lookup"),
     Seam(f"{_SPEC}.target_dependent_ar.cudagraph_utils", "build_dynamic_sd_schedule_lookup"),
     Seam(_GRAPHS, "CudaGraphManager._init_candidates", ("self",)),
+    Seam(
+        _FLASH_ATTENTION,
+        "FlashAttentionMetadataBuilder.build",
+        ("self", "common_prefix_len", "common_attn_metadata"),
+    ),
+    Seam(_FLASH_ATTENTION, "FlashAttentionMetadataBuilder.max_cudagraph_size"),
     Seam(f"{_SPEC}.ngram.speculator", "NgramGPUSpeculator.propose", ("self", "input_batch")),
     Seam(
         _REJECTION,

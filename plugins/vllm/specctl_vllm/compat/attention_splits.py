@@ -1,0 +1,54 @@
+"""Batches with a prompt that run without a graph are not split for one.
+
+Patched is FlashAttentionMetadataBuilder.build. Reason: a captured FlashAttention 3 needs a bound for its
+splits of the keys, and vLLM sets one (32) for every batch of up to the largest captured size. With a graph
+for each number of drafts that is 2,304 tokens, of which batches with a prompt have graphs up to 512 only;
+the others would make room for 32 partial results of each token, where stock vLLM lets the kernel choose.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from specctl_vllm.compat.decode_graphs import GRID_TOKENS_MAX
+from specctl_vllm.options import options_from_env
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """In a process that runs the model."""
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+
+    FlashAttentionMetadataBuilder.build = _bounded(FlashAttentionMetadataBuilder.build)
+
+
+def _bounded(original: Any) -> Any:
+    @functools.wraps(original)
+    def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        most = self.max_cudagraph_size
+        if most is None or most <= GRID_TOKENS_MAX or not _is_without_graph(self, common_attn_metadata):
+            return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
+        self.max_cudagraph_size = GRID_TOKENS_MAX
+        try:
+            return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
+        finally:
+            self.max_cudagraph_size = most
+
+    return build
+
+
+def _is_without_graph(builder: Any, batch: Any) -> bool:
+    """A longer query than drafts and one token is a prompt's, and no full graph of such a batch was asked
+    for."""
+    from vllm.config.compilation import CUDAGraphMode
+
+    config = builder.vllm_config
+    mixed = config.compilation_config.cudagraph_mode.mixed_mode()
+    return bool(
+        options_from_env() is not None
+        and mixed != CUDAGraphMode.FULL
+        and batch.num_actual_tokens > GRID_TOKENS_MAX
+        and batch.max_query_len > config.num_speculative_tokens + 1
+    )
