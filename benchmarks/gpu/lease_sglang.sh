@@ -5,8 +5,9 @@
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
-# once. ARMS: other servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the
-# environment of PYTHON.
+# once. SGLang's EAGLE imports deep_gemm: for peagle and tree SITE needs the package sgl-deep-gemm. ARMS: other
+# servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the environment of
+# PYTHON.
 set -u
 
 PYTHON=${PYTHON:-python3}

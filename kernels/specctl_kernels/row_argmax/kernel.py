@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.dependent_launch import let_next_begin
 
 __all__ = ["best_of_pieces", "finish_kernel", "pieces_kernel"]
 
@@ -41,7 +41,6 @@ def best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED: tl.constexpr):
 
 
 @triton.jit
-def finish_kernel(best_ptr, at_ptr, out_ptr, pieces, PADDED: tl.constexpr, IS_EARLY: tl.constexpr):
-    wait_for_previous(IS_EARLY)
+def finish_kernel(best_ptr, at_ptr, out_ptr, pieces, PADDED: tl.constexpr):
     row = tl.program_id(0)
     tl.store(out_ptr + row, best_of_pieces(best_ptr, at_ptr, row, pieces, PADDED).to(tl.int64))

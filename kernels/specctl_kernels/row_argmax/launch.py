@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from specctl_kernels.dependent_launch import followed_early, launched_early
+from specctl_kernels.dependent_launch import followed_early
 from specctl_kernels.row_argmax.kernel import finish_kernel, pieces_kernel
 
 __all__ = ["Partials", "row_argmax", "row_partials"]
@@ -75,13 +75,8 @@ def row_argmax(values: torch.Tensor) -> torch.Tensor:
     partials = row_partials(values)
     out = values.new_empty(values.shape[0], dtype=torch.int64)
     if values.shape[0]:
+        # Not early: the largest of a row is asked for inside captured graphs too.
         finish_kernel[(values.shape[0],)](
-            partials.best,
-            partials.at,
-            out,
-            partials.pieces,
-            PADDED=partials.padded,
-            num_warps=1,
-            **launched_early(values.device),
+            partials.best, partials.at, out, partials.pieces, PADDED=partials.padded, num_warps=1
         )
     return out

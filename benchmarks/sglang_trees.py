@@ -1,0 +1,124 @@
+"""Tokens a step of trees against chains of the same verify width, with stock EAGLE3 on a real SGLang.
+
+    python -m benchmarks.sglang_trees --prompts FILE --output FILE
+
+One request at a time, greedy, in float32 on a CPU: how many tokens a step emits does not depend on the
+machine. The reference target with its EAGLE-3 head; prompts are lists of token ids (benchmarks.gpu.prompts
+--chat). A server for each shape of trees, depth and branches; width, and chain or tree, by the live table.
+Chains and trees must give the tokens of no drafts at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.lossless import SHARED
+from benchmarks.provenance import provenance, summary
+from benchmarks.server import sglang_server
+
+_SHAPES = ((6, 4), (8, 2))
+"""(depth, branches)"""
+_TIMEOUT_S = 600.0
+
+
+def put_row(client: httpx.Client, drafts: int, topk: int) -> None:
+    before = client.get("/specctl/v1/table").json()
+    row = {"decode_batch_from": 1, "num_speculative_tokens": drafts, "tree_topk": topk}
+    change = {
+        "base_version": before["version"],
+        "rows": [row],
+        "fallback_num_speculative_tokens": 0,
+        "owner": "benchmark",
+    }
+    client.put("/specctl/v1/table", json=change).raise_for_status()
+
+
+def answers(
+    client: httpx.Client, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> tuple[list[list[int]], list[float]]:
+    """(tokens, tokens a step) of each prompt. A prompt's own pass emits the first token."""
+    outputs, rates = [], []
+    sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
+    for prompt in prompts:
+        answer = client.post("/generate", json={"input_ids": list(prompt), "sampling_params": sampling})
+        told: dict[str, Any] = answer.raise_for_status().json()
+        outputs.append(told["output_ids"])
+        rates.append((len(told["output_ids"]) - 1) / told["meta_info"]["spec_verify_ct"])
+    return outputs, rates
+
+
+def measured(shape: tuple[int, int], prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    steps, topk = shape
+    drafts = [width - 1 for width in arguments.widths]
+    models = SHARED / "models"
+    more = ["--speculative-draft-model-path", str(models / "reference-eagle3")]
+    more += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
+    more += ["--speculative-num-draft-tokens", str(max(arguments.widths)), "--skip-tokenizer-init"]
+    options = {"candidates": [0, *drafts], "tree_topks": [1, topk]}
+    log = arguments.folder / f"tree-{steps}x{topk}.log"
+    environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)}
+    with (
+        sglang_server(models / "reference-target", log, "EAGLE3", more, environment) as server,
+        httpx.Client(base_url=server.url, timeout=_TIMEOUT_S) as client,
+    ):
+        put_row(client, 0, 1)
+        truth, _ = answers(client, prompts, arguments.max_tokens)
+        found: dict[str, Any] = {}
+        for number in drafts:
+            found[str(number + 1)] = compared(client, number, topk, prompts, truth, arguments)
+            print(shape, number + 1, json.dumps(found[str(number + 1)]), flush=True)
+    return found
+
+
+def compared(
+    client: httpx.Client,
+    drafts: int,
+    topk: int,
+    prompts: Any,
+    truth: list[list[int]],
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    rates: dict[str, list[float]] = {}
+    row: dict[str, Any] = {}
+    for name, branches in (("chain", 1), ("tree", topk)):
+        put_row(client, drafts, branches)
+        outputs, rates[name] = answers(client, prompts, arguments.max_tokens)
+        emitted = sum(len(one) - 1 for one in outputs)
+        passes = sum((len(one) - 1) / rate for one, rate in zip(outputs, rates[name], strict=True))
+        row[name] = {
+            "tokens a step": round(emitted / passes, 4),
+            "outputs as without drafts": f"{sum(map(list.__eq__, outputs, truth))} of {len(truth)}",
+        }
+    row["tree against chain, by prompt"] = summary(_ratios(rates))
+    row["prompts on which the tree emits more"] = sum(ratio > 1 for ratio in _ratios(rates))
+    return row
+
+
+def _ratios(rates: Mapping[str, Sequence[float]]) -> list[float]:
+    return [tree / chain for tree, chain in zip(rates["tree"], rates["chain"], strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--prompts", type=Path, required=True, help="JSON list of lists of token ids")
+    parser.add_argument("--count", type=int, default=24, help="of the prompts")
+    parser.add_argument("--widths", type=int, nargs="*", default=[16, 32])
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/sglang-trees"), help="for logs")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    prompts = json.loads(arguments.prompts.read_text(encoding="utf-8"))[: arguments.count]
+    figures = {f"{steps}x{topk}": measured((steps, topk), prompts, arguments) for steps, topk in _SHAPES}
+    written = {"provenance": provenance(), "prompts": len(prompts), "trees, depth x branches": figures}
+    arguments.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
