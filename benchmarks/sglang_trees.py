@@ -22,9 +22,11 @@ from benchmarks.lossless import SHARED
 from benchmarks.provenance import provenance, summary
 from benchmarks.server import sglang_server
 
-_SHAPES = ((6, 4), (8, 2))
-"""(depth, branches)"""
+_SHAPES = ("6x4", "9x2")
+"""Depth x branches, with room for 31 drafts."""
 _TIMEOUT_S = 600.0
+_ONE_REQUEST = {"Connection": "close"}
+"""A kept connection may be closed by the server just as the next request is sent."""
 
 
 def put_row(client: httpx.Client, drafts: int, topk: int) -> None:
@@ -53,19 +55,19 @@ def answers(
     return outputs, rates
 
 
-def measured(shape: tuple[int, int], prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    steps, topk = shape
+def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    steps, topk = map(int, shape.split("x"))
     drafts = [width - 1 for width in arguments.widths]
     models = SHARED / "models"
     more = ["--speculative-draft-model-path", str(models / "reference-eagle3")]
     more += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
     more += ["--speculative-num-draft-tokens", str(max(arguments.widths)), "--skip-tokenizer-init"]
     options = {"candidates": [0, *drafts], "tree_topks": [1, topk]}
-    log = arguments.folder / f"tree-{steps}x{topk}.log"
+    log = arguments.folder / f"tree-{shape}.log"
     environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)}
     with (
         sglang_server(models / "reference-target", log, "EAGLE3", more, environment) as server,
-        httpx.Client(base_url=server.url, timeout=_TIMEOUT_S) as client,
+        httpx.Client(base_url=server.url, timeout=_TIMEOUT_S, headers=_ONE_REQUEST) as client,
     ):
         put_row(client, 0, 1)
         truth, _ = answers(client, prompts, arguments.max_tokens)
@@ -108,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--prompts", type=Path, required=True, help="JSON list of lists of token ids")
     parser.add_argument("--count", type=int, default=24, help="of the prompts")
+    parser.add_argument("--shapes", nargs="*", default=_SHAPES, help="of trees, depth x branches")
     parser.add_argument("--widths", type=int, nargs="*", default=[16, 32])
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/sglang-trees"), help="for logs")
@@ -115,7 +118,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     prompts = json.loads(arguments.prompts.read_text(encoding="utf-8"))[: arguments.count]
-    figures = {f"{steps}x{topk}": measured((steps, topk), prompts, arguments) for steps, topk in _SHAPES}
+    figures = {shape: measured(shape, prompts, arguments) for shape in arguments.shapes}
     written = {"provenance": provenance(), "prompts": len(prompts), "trees, depth x branches": figures}
     arguments.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 

@@ -9,6 +9,7 @@ from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
 from specctl_sglang.terms import (
     checked_candidates,
     checked_topks,
+    checked_tree,
     default_candidates,
     drafts_of,
     method_of,
@@ -86,6 +87,13 @@ def test_how_many_passes_a_draft_takes(drafts, topk, at_start, steps):
     assert steps_of(drafts, topk, at_start) == steps
     if topk > 1:
         assert topk + (steps - 1) * topk**2 >= drafts
+
+
+def test_a_server_whose_trees_cannot_hold_its_drafts_is_refused():
+    checked_tree(30, 2, 8)
+    checked_tree(31, 1, 31)
+    with pytest.raises(ValueError, match=r"expected at most 31, .* 8 and .* 2 have 30 nodes, got 32"):
+        checked_tree(31, 2, 8)
 
 
 def test_branches_to_prepare():

@@ -13,6 +13,7 @@ __all__ = [
     "SUFFIX",
     "checked_candidates",
     "checked_topks",
+    "checked_tree",
     "default_candidates",
     "drafts_of",
     "method_of",
@@ -85,9 +86,23 @@ def steps_of(num_speculative_tokens: int, tree_topk: int, steps_at_start: int) -
     """
     if tree_topk == 1:
         return num_speculative_tokens
-    more = max(num_speculative_tokens - tree_topk, 0)
-    needed = 1 + -(-more // tree_topk**2)
-    return max(min(steps_at_start, num_speculative_tokens), needed)
+    return max(min(steps_at_start, num_speculative_tokens), _steps_needed(num_speculative_tokens, tree_topk))
+
+
+def _steps_needed(num_speculative_tokens: int, tree_topk: int) -> int:
+    return 1 + -(-max(num_speculative_tokens - tree_topk, 0) // tree_topk**2)
+
+
+def checked_tree(num_speculative_tokens: int, tree_topk: int, steps: int) -> None:
+    """Raises ValueError for a server whose own trees cannot hold the drafts that it was started with: SGLang
+    would end at the first of them."""
+    if tree_topk > 1 and _steps_needed(num_speculative_tokens, tree_topk) > steps:
+        most = tree_topk + (steps - 1) * tree_topk**2
+        raise ValueError(
+            f"--speculative-num-draft-tokens: expected at most {width_of(most)}, as trees of "
+            f"--speculative-num-steps {steps} and --speculative-eagle-topk {tree_topk} have {most} nodes, "
+            f"got {width_of(num_speculative_tokens)}"
+        )
 
 
 def checked_topks(asked: Iterable[int] | None, at_start: int) -> tuple[int, ...]:

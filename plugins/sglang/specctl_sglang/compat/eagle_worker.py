@@ -18,6 +18,7 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from specctl_sglang.compat.eagle_states import EagleStates, as_drafter, narrow_drafts
 from specctl_sglang.compat.steered_states import SteeredByStates
+from specctl_sglang.terms import checked_tree, drafts_of
 
 __all__ = ["SteeredEagle", "SteeredStandalone"]
 
@@ -27,6 +28,7 @@ logger = logging.getLogger("sglang.specctl")
 class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        checked_tree(drafts_of(self.speculative_num_draft_tokens), self.topk, self.speculative_num_steps)
         self._replaced_candidates = self._replace_adaptive_policy()
         narrow_drafts(self._draft_worker, self)
 
