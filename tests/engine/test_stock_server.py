@@ -31,7 +31,7 @@ def assert_lossless(control, headers=None):
     async def run():
         async with httpx.AsyncClient(base_url=control.server.url, timeout=300, headers=headers) as client:
             return await compare(
-                client, "model", PROMPTS, reference, max_tokens=32, concurrency=4, every_s=0.1
+                client, "model", PROMPTS, reference, max_tokens=32, concurrency=4, every_s=0.02
             )
 
     result = asyncio.run(run())
