@@ -100,9 +100,13 @@ async def compare(
     concurrency: int,
     every_s: float = 0.5,
 ) -> Comparison:
-    """Generate while the table goes through every legal value, a new one each ``every_s`` seconds."""
+    """Generate while the table changes each ``every_s`` seconds, again until every legal value went by.
+
+    Raises httpx.HTTPStatusError where the server refuses a table.
+    """
     values = await legal_values(client)
     tables = 0
+    outputs: list[list[int]] = []
 
     async def keep_changing() -> None:
         nonlocal tables
@@ -113,12 +117,16 @@ async def compare(
 
     changing = asyncio.create_task(keep_changing())
     try:
-        outputs = await generate(client, model, prompts, max_tokens, concurrency)
+        while tables <= len(values):
+            outputs += await generate(client, model, prompts, max_tokens, concurrency)
+            if changing.done():
+                changing.result()
     finally:
         changing.cancel()
         await asyncio.gather(changing, return_exceptions=True)
-    differing = tuple(i for i, (a, b) in enumerate(zip(outputs, reference, strict=True)) if a != list(b))
-    return Comparison(concurrency, len(prompts), sum(map(len, outputs)), differing, tables)
+    expected = itertools.cycle(map(list, reference))
+    differing = {i % len(prompts) for i, (a, b) in enumerate(zip(outputs, expected, strict=False)) if a != b}
+    return Comparison(concurrency, len(prompts), sum(map(len, outputs)), tuple(sorted(differing)), tables)
 
 
 async def run(arguments: argparse.Namespace) -> list[Comparison]:
