@@ -3,8 +3,28 @@
 import numpy as np
 import pytest
 import torch
-from specctl_sglang.compat.verify_masks import full_mask
-from specctl_sglang.proposers.layout import chain_layout, cut, limit_branches, tree_layout
+from specctl_sglang.compat.verify_block import VerifyBlock
+from specctl_sglang.proposers.layout import Drafts, Emitted, Places, block_bytes, cut, lay_out, limit_branches
+from support.plain_layout import tree_layout
+
+STRIDE = 1000
+LAST = 7
+
+
+def emitted_of(lengths):
+    count = len(lengths)
+    tokens = np.tile(np.array([99, LAST, 99], np.int32), (count, 1))
+    return Emitted(np.array(lengths, np.int64), tokens, np.full(count, 2, np.int64))
+
+
+def laid_out(drafts, lengths, has_context=True):
+    count = len(lengths)
+    # What a batch before has left is written over.
+    memory = np.full(block_bytes(count, drafts.width, has_context=has_context) + 64, 0xA5, np.uint8)
+    places = Places.of(memory, count, drafts.width, has_context=has_context)
+    lay_out(drafts, emitted_of(lengths), np.arange(1, count + 1), STRIDE, places)
+    assert (memory[places.block.size :] == 0xA5).all()
+    return places
 
 
 def random_trees(seed, requests, columns):
@@ -29,25 +49,34 @@ def path(parents, node):
     return seen
 
 
-def check(layout, nodes, parents, sizes, width):
-    for i in range(len(sizes)):
+def check(drafts, parents):
+    width, sizes = drafts.width, drafts.sizes
+    lengths = [3 * i + 1 for i in range(len(sizes))]
+    places = laid_out(drafts, lengths)
+    same = tree_layout(drafts.tokens, parents, sizes, width)
+    assert np.array_equal(drafts.drafted, same.drafted)
+    assert np.array_equal(places.next_token, same.next_token)
+    assert np.array_equal(places.next_sibling, same.next_sibling)
+    assert np.array_equal(places.mask, same.mask)
+    for i, length in enumerate(lengths):
         taken = min(sizes[i], width - 1)
-        assert layout.drafted[i] == taken
         children = {place: [] for place in range(width)}
+        assert places.tokens[i, 0] == LAST
+        assert places.slots[i].tolist() == [(i + 1) * STRIDE + length + place for place in range(width)]
         for node in range(taken):
             children[parents[i, node] + 1].append(node + 1)
-            assert layout.tokens[i, node + 1] == nodes[i, node]
-            assert np.flatnonzero(layout.mask[i, node + 1]).tolist() == sorted(path(parents[i], node))
-            assert layout.depths[i, node + 1] == len(path(parents[i], node)) - 1
+            assert places.tokens[i, node + 1] == drafts.tokens[i, node]
+            assert np.flatnonzero(places.mask[i, node + 1]).tolist() == sorted(path(parents[i], node))
+            assert places.positions[i, node + 1] == length + len(path(parents[i], node)) - 1
         for place in range(width):
-            told, at = [], layout.next_token[i, place]
+            told, at = [], places.next_token[i, place]
             while at != -1:
                 told.append(at)
-                at = layout.next_sibling[i, at]
+                at = places.next_sibling[i, at]
             assert told == children[place]
         for place in range(taken + 1, width):
-            assert np.flatnonzero(layout.mask[i, place]).tolist() == [0, place]
-            assert (layout.tokens[i, place], layout.depths[i, place]) == (0, 0)
+            assert np.flatnonzero(places.mask[i, place]).tolist() == [0, place]
+            assert (places.tokens[i, place], places.positions[i, place]) == (0, length)
 
 
 @pytest.mark.parametrize(
@@ -57,24 +86,28 @@ def check(layout, nodes, parents, sizes, width):
 )
 def test_trees(requests, columns, width):
     nodes, parents, sizes = random_trees(requests, requests, columns)
-    check(tree_layout(nodes, parents, sizes, width), nodes, parents, sizes, width)
+    check(Drafts(nodes, parents, sizes, width), parents)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 12])
 def test_a_chain_is_a_tree_with_one_branch(width):
     sizes = np.array([0, 1, 4, 7], np.int32)
     nodes = np.arange(1, 29, dtype=np.int32).reshape(4, 7)
-    parents = np.broadcast_to(np.arange(-1, 6, dtype=np.int32), (4, 7))
-    chain, tree = chain_layout(nodes, sizes, width), tree_layout(nodes, parents, sizes, width)
-    check(chain, nodes, parents, sizes, width)
-    for name in ("tokens", "depths", "next_token", "next_sibling", "mask", "drafted"):
-        assert np.array_equal(getattr(chain, name), getattr(tree, name)), name
+    parents = np.tile(np.arange(-1, 6, dtype=np.int32), (4, 1))
+    check(Drafts(nodes, None, sizes, width), parents)
+    check(Drafts(nodes, parents, sizes, width), parents)
 
 
 def test_no_request_has_a_draft():
-    layout = chain_layout(np.zeros((2, 0), np.int32), np.zeros(2, np.int32), 3)
-    assert layout.drafted.tolist() == [0, 0]
-    assert (layout.next_token == -1).all()
+    drafts = Drafts.none(2, 3)
+    places = laid_out(drafts, [4, 6])
+    assert drafts.drafted.tolist() == [0, 0]
+    assert (places.next_token == -1).all()
+
+
+def test_a_request_whose_row_was_never_written_is_padding():
+    emitted = Emitted(np.array([5, 6]), np.array([[3, 4], [8, 9]], np.int32), np.array([0, 2]))
+    assert emitted.last.tolist() == [3, 9]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -96,11 +129,12 @@ def test_branches_are_limited_with_all_that_hangs_from_them(most):
 def test_a_wider_draft_is_cut_to_its_first_places():
     nodes, parents, _ = random_trees(4, 6, 11)
     sizes = np.full(6, 11, np.int32)
-    parents = np.array([[max(p, -1) for p in row] for row in parents], np.int32)
     wide = tree_layout(nodes, parents, sizes, 12)
-    narrow, want = cut(wide.tokens, wide.mask, 5), tree_layout(nodes, parents, sizes, 5)
-    for name in ("tokens", "depths", "next_token", "next_sibling", "mask", "drafted"):
-        assert np.array_equal(getattr(narrow, name), getattr(want, name)), name
+    narrow = cut(wide.tokens, wide.mask, 5)
+    assert (narrow.width, narrow.sizes.tolist()) == (5, [4] * 6)
+    assert np.array_equal(narrow.tokens, nodes[:, :4])
+    assert np.array_equal(narrow.parents, parents[:, :4])
+    assert cut(wide.tokens, wide.mask, 1).tokens.shape == (6, 0)
 
 
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 40], [7] * 33], ids=["one", "odd", "many"])
@@ -114,5 +148,23 @@ def test_the_full_mask_sees_all_of_the_context(lengths):
             for i, length in enumerate(lengths)
         ]
     )
-    held = torch.tensor(lengths)
-    assert torch.equal(full_mask(tree, held, held), want)
+    block = VerifyBlock("cpu", 40, width, has_context=True)
+    rows = torch.arange(len(lengths))
+    places = block.send(Drafts(nodes, parents, sizes, width), emitted_of(lengths), rows, STRIDE)
+    assert torch.equal(block.full_mask(places, sum(lengths)), want)
+
+
+def test_a_batch_reaches_the_device_whole():
+    """Batches of other shapes before it, on the same memory; a mask without contexts, as on a CPU."""
+    block = VerifyBlock("cpu", 6, 9, has_context=False)
+    for requests, width in ((6, 9), (1, 1), (3, 5), (6, 3)):
+        nodes, parents, sizes = random_trees(width, requests, 8)
+        drafts, lengths = Drafts(nodes, parents, sizes, width), list(range(1, requests + 1))
+        rows = torch.arange(1, requests + 1, dtype=torch.int32)
+        places = block.send(drafts, emitted_of(lengths), rows, STRIDE)
+        want = laid_out(drafts, lengths, has_context=False)
+        for name in ("tokens", "positions", "next_token", "next_sibling", "slots", "mask"):
+            assert np.array_equal(getattr(places, name).numpy().ravel(), getattr(want, name).ravel()), name
+        assert places.index.tolist() == np.arange(requests * width).reshape(requests, width).tolist()
+        assert block.full_mask(places, sum(lengths)) is places.mask
+        assert places.next_token.is_contiguous()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from specctl_sglang.compat import cpu_stand_ins as stand_ins
-from specctl_sglang.proposers.layout import tree_layout
+from support.plain_layout import tree_layout
 
 TREE = [10, 11, 12, 13, 14]
 PARENTS = [-1, 0, 0, -1, 3]

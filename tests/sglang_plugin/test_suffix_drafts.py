@@ -3,8 +3,10 @@
 from array import array
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from specctl_sglang.proposers import suffix
+from specctl_sglang.proposers.layout import Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
 
 from specctl.engine.options import SuffixOptions
@@ -28,8 +30,19 @@ def drafts(monkeypatch):
     return SuffixDrafts(SuffixOptions(index_bytes=2**20), 2, 256, 4)
 
 
+def emitted(requests, last, behind=True):
+    """By the last step: tokens that are not in output_ids yet, or are already."""
+    most = max(map(len, last))
+    tokens = np.array([[*one, *[0] * (most - len(one))] for one in last], np.int32)
+    counts = np.array([len(one) for one in last], np.int64)
+    held = np.array([len(one.origin_input_ids) + len(one.output_ids) - 1 for one in requests], np.int64)
+    return Emitted(held + counts if behind else held, tokens, counts)
+
+
 def chain(drafts, one, wanted=4, not_yet=None):
-    tokens, parents, sizes = drafts.draft([one], not_yet, wanted, 1)
+    drafts.prepare([one])
+    told = None if not_yet is None else emitted([one], not_yet)
+    tokens, parents, sizes = drafts.draft([one], told, wanted, 1)
     assert parents is None
     return tokens[0, : sizes[0]].tolist()
 
@@ -47,6 +60,29 @@ def test_tokens_that_are_not_in_the_output_yet_count(drafts):
     assert chain(drafts, one, not_yet=[[7]]) == [8, 9, 5, 6]
     one.output_ids.append(7)
     assert chain(drafts, one) == [8, 9, 5, 6]
+
+
+def test_tokens_that_the_output_holds_already_are_read_once(drafts):
+    """Another request's prompt between two steps: the step before it was processed meanwhile."""
+    one = request("a", REPEATED)
+    assert chain(drafts, one, not_yet=[[5, 6]]) == [7, 8, 9, 5]
+    one.output_ids.extend([5, 6, 7])
+    for _ in range(2):
+        drafts.prepare([one])
+        tokens, _, sizes = drafts.draft([one], emitted([one], [[7]], behind=False), 4, 1)
+        assert tokens[0, : sizes[0]].tolist() == [8, 9, 5, 6]
+    assert chain(drafts, one, not_yet=[[8, 9]]) == [5, 6, 7, 8]
+
+
+def test_a_request_that_was_not_drafted_for_meanwhile_is_read_from_its_output(drafts):
+    """Of two requests one lags behind by more than the last step: both texts come up to date."""
+    pair = [request("a", REPEATED), request("b", REPEATED)]
+    for one, more in zip(pair, ([], [5, 6, 7]), strict=True):
+        chain(drafts, one)
+        one.output_ids.extend(more)
+    drafts.prepare(pair)
+    tokens, _, sizes = drafts.draft(pair, emitted(pair, [[5], [8]]), 4, 1)
+    assert [tokens[i, : sizes[i]].tolist() for i in range(2)] == [[6, 7, 8, 9], [9, 5, 6, 7]]
 
 
 def test_outputs_of_finished_requests_are_drafted_from(drafts):
@@ -68,7 +104,8 @@ def test_requests_that_left_untold_give_their_place_away(drafts):
 
 def test_more_requests_than_places_go_without(drafts):
     batch = [request(f"r{number}", REPEATED) for number in range(6)]
-    tokens, _, sizes = drafts.draft(batch, None, 3, 1)
+    drafts.prepare(batch)
+    tokens, _, sizes = drafts.draft(batch, emitted(batch, [[5]] * 6), 3, 1)
     assert sizes.tolist() == [3] * 4 + [0] * 2
     assert tokens.shape[0] == 6
     nodes, parents, sizes = drafts.draft(batch, None, 3, 2)
@@ -79,6 +116,7 @@ def test_more_requests_than_places_go_without(drafts):
 
 def test_a_tree_branches_where_the_text_did(drafts):
     text = [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]
+    drafts.prepare([request("a", text)])
     nodes, parents, sizes = drafts.draft([request("a", text)], None, 4, 2)
     firsts = [nodes[0, i] for i in range(sizes[0]) if parents[0, i] == -1]
     assert sorted(firsts) == [3, 5]

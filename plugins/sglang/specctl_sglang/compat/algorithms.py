@@ -82,7 +82,7 @@ def why_as_stock(worker: str) -> str | None:
 def _steered_future_map(original: Any, algorithm: Any, *args: Any, **kwargs: Any) -> Any:
     if algorithm is not SpeculativeAlgorithm.NGRAM:
         return original(algorithm, *args, **kwargs)
-    from specctl_sglang.compat.host_lengths import HostLengthsMap
+    from specctl_sglang.compat.host_relay import HostRelayMap
 
     device, req_to_token_pool, *more = args
-    return HostLengthsMap(device, algorithm, req_to_token_pool, *more, **kwargs)
+    return HostRelayMap(device, algorithm, req_to_token_pool, *more, **kwargs)

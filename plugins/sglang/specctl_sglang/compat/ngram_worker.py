@@ -6,11 +6,12 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from specctl_sglang.compat.steered_worker import SteeredWorker
 from specctl_sglang.control.steering import OpenStep
-from specctl_sglang.proposers.layout import VerifyLayout, cut
+from specctl_sglang.proposers.layout import Drafts, Emitted, cut
 from specctl_sglang.terms import width_of
 
 __all__ = ["SteeredNgramWorker"]
@@ -24,8 +25,13 @@ class SteeredNgramWorker(SteeredWorker):
 
     _learnt_s = 0.0
 
-    def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
+    def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
         self.draft_token_num = full = self._full_width
+        # It takes them where they are; on the device it would wait once more.
+        kept = np.zeros((len(batch.reqs), full), np.int32)
+        kept[:, : emitted.tokens.shape[1]] = emitted.tokens
+        batch.spec_info.accept_tokens = torch.from_numpy(kept).flatten()
+        batch.spec_info.accept_lens = torch.from_numpy(emitted.counts)
         tokens, mask = self._prepare_draft_tokens(batch)
         requests = len(batch.reqs)
         return cut(

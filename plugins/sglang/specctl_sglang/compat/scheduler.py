@@ -64,7 +64,7 @@ def _steer(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     scheduler.specctl = steering
     if is_ours:
         worker.specctl = steering
-        worker.host_lengths = getattr(scheduler.future_map, "specctl_lengths", None)
+        worker.host_relay = getattr(scheduler.future_map, "specctl_relay", None)
 
 
 def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,6 +73,8 @@ def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: 
         return original(scheduler, batch, *args, **kwargs)
     steering.before_run(batch)
     result = original(scheduler, batch, *args, **kwargs)
+    if _is_steered(scheduler.draft_worker):
+        scheduler.draft_worker.launched(batch, result)
     steering.after_run(result)
     return result
 

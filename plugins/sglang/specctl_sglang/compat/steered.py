@@ -16,7 +16,7 @@ class Steered:
 
     specctl: Steering | None = None
     """Set by compat.scheduler once the scheduler is there; None while it starts."""
-    host_lengths: Any = None
+    host_relay: Any = None
     tree_topks: tuple[int, ...] = (1,)
     """Branches a depth that a table may name; empty: every number up to the method's own bound."""
     at_start: tuple[int, int] | None = None
@@ -26,6 +26,9 @@ class Steered:
     def prepared(self) -> tuple[int, ...]:
         """Numbers of drafts that a table may name."""
         raise NotImplementedError
+
+    def launched(self, batch: Any, result: Any) -> None:
+        """A batch was launched, and the copies of its result to the host with it."""
 
     def shadow_counts(self) -> ShadowAcceptance | None:
         return None

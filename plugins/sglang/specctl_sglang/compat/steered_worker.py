@@ -17,16 +17,16 @@ from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
-from sglang.srt.speculative.ngram_worker import NGRAMWorker, assign_extend_cache_locs_func
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import prepare_mamba_track_for_verify, record_stream_for_v2_verify
 
-from specctl_sglang.compat.host_lengths import HostLengths
+from specctl_sglang.compat.host_relay import HostRelay
 from specctl_sglang.compat.runtime_states import TargetStates
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
-from specctl_sglang.compat.verify_masks import full_mask
+from specctl_sglang.compat.verify_block import DevicePlaces, VerifyBlock
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.options import Options, options_from_env
-from specctl_sglang.proposers.layout import VerifyLayout
+from specctl_sglang.proposers.layout import Drafts, Emitted
 from specctl_sglang.terms import checked_candidates, default_candidates, drafts_of, width_of
 
 __all__ = ["SteeredWorker"]
@@ -37,7 +37,10 @@ logger = logging.getLogger("sglang.specctl")
 class SteeredWorker(Steered, NGRAMWorker):
     """A worker without a draft model."""
 
-    host_lengths: HostLengths | None = None
+    host_relay: HostRelay | None = None
+    _block: VerifyBlock | None = None
+    _drafts: Drafts | None = None
+    _emitted: Emitted | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,8 +55,11 @@ class SteeredWorker(Steered, NGRAMWorker):
         assert self._states is not None
         return self._states.keys
 
+    def _prepare(self, batch: Any) -> None:
+        """What can be done for the drafts of a decode batch while the step before it still runs."""
+
     @abstractmethod
-    def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
+    def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
         """The drafts of a decode batch, at most step.num_speculative_tokens for each request, as wide as the
         smallest prepared number that holds them; None: there is nothing to verify."""
 
@@ -85,110 +91,114 @@ class SteeredWorker(Steered, NGRAMWorker):
         self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None
     ) -> GenerationBatchResult:
         assert self._states is not None
-        self._layout = None
+        self._drafts = self._emitted = None
         if batch.forward_mode.is_decode():
-            self._layout = self._agreed(batch)
-            if self._layout is None:
+            self._drafts = self._agreed(batch)
+            if self._drafts is None:
                 self._states.activate(min(self.prepared))
                 if self.prepared[0] == 0:
                     return self._plain_step(batch, on_publish, pp_proxy_tensors)
                 # Without a plain decode prepared, the smallest verification with nothing in it is the same.
-                self._layout = _empty(len(batch.reqs), width_of(self.prepared[0]))
-            self._states.activate(drafts_of(self._layout.width))
+                self._drafts = Drafts.none(len(batch.reqs), width_of(self.prepared[0]))
+            self._states.activate(drafts_of(self._drafts.width))
         else:
             self._states.activate(drafts_of(self._full_width))
-        width = self._full_width if self._layout is None else self._layout.width
+        width = self._full_width if self._drafts is None else self._drafts.width
         self.draft_token_num = self.speculative_num_draft_tokens = width
-        old_lengths = batch.seq_lens_cpu
         result = super().forward_batch_generation(batch, on_publish, pp_proxy_tensors)
-        if self.host_lengths is not None and not batch.forward_mode.is_idle():
-            is_known = self._layout is None
-            self.host_lengths.note(batch.req_pool_indices_cpu, old_lengths if is_known else None)
         _widen(result.next_draft_input, width, self._full_width)
         return result
 
-    def _agreed(self, batch: Any) -> VerifyLayout | None:
+    def launched(self, batch: Any, result: GenerationBatchResult) -> None:
+        if self.host_relay is None or not self.enable_overlap or not batch.reqs:
+            return
+        rows, lengths = batch.req_pool_indices_cpu, batch.seq_lens_cpu
+        told = result.copy_done, result.next_token_ids, result.accept_lens
+        if rows is None:
+            return
+        if lengths is None or any(one is None for one in told):
+            self.host_relay.forget(rows)
+            return
+        is_decode = batch.forward_mode.is_decode()
+        width = result.speculative_num_draft_tokens if is_decode else 1
+        is_verification = is_decode and self._drafts is not None
+        after = lengths + 1 if is_decode else lengths
+        self.host_relay.note(
+            rows, lengths if is_verification else after, told, width, is_verification=is_verification
+        )
+
+    def _agreed(self, batch: Any) -> Drafts | None:
         """The first rank's drafts are everyone's: leases end and indexes grow by each rank's own clock."""
         if self._tp_group.world_size == 1:
             return self._drafted(batch)
         is_first = self._tp_group.rank_in_group == 0
-        layout = self._drafted(batch) if is_first else None
-        agreed: VerifyLayout | None = self._tp_group.broadcast_object(layout, src=0)
+        drafts = self._drafted(batch) if is_first else None
+        agreed: Drafts | None = self._tp_group.broadcast_object(drafts, src=0)
         return agreed
 
-    def _drafted(self, batch: Any) -> VerifyLayout | None:
+    def _drafted(self, batch: Any) -> Drafts | None:
         step = current_step(self.specctl, batch, (drafts_of(self._full_width), 1))
-        started_s = time.perf_counter()
-        layout = None
+        drafts = None
         start_guarded(step, batch, self.device)
         if not self._has_failed:
             try:
                 if step.num_speculative_tokens > 0:
-                    layout = self._find(batch, step)
+                    self._prepare(batch)
+                    emitted = self._host(batch)
+                    started_s = time.perf_counter()
+                    drafts = self._find(batch, step, emitted)
+                    step.draft_s = time.perf_counter() - started_s
                 else:
                     self._rest(batch)
             except Exception:
                 logger.exception("specctl: drafting failed; from now on nothing is drafted")
                 self._has_failed = True
-        step.drafted = [0] * len(batch.reqs) if layout is None else layout.drafted.tolist()
-        step.draft_s = time.perf_counter() - started_s
-        return layout
+        step.drafted = [0] * len(batch.reqs) if drafts is None else drafts.drafted.tolist()
+        return drafts
 
-    def last_accepted(self, batch: Any) -> list[list[int]] | None:
-        """Tokens that are accepted and not yet in output_ids; None where the scheduler does not overlap.
+    def _host(self, batch: Any) -> Emitted:
+        """Waits for the step before, as stock NGRAM does: a draft found on the host needs its tokens."""
+        if self._emitted is None:
+            relay, rows = self.host_relay, batch.req_pool_indices_cpu
+            if relay is not None and rows is not None and relay.knows(rows):
+                self._emitted = relay.read(rows)
+                batch.seq_lens_sum = int(self._emitted.lengths.sum())
+            else:
+                tokens = batch.spec_info.accept_tokens.view(len(batch.reqs), self._full_width)
+                counts = batch.spec_info.accept_lens.cpu().numpy().astype(np.int64)
+                self._emitted = Emitted(batch.seq_lens_cpu.numpy(), tokens.cpu().numpy(), counts)
+        return self._emitted
 
-        Waits for the step before, as stock NGRAM does: a draft found on the host needs its tokens.
-        """
-        if not self.enable_overlap or batch.grammar_needs_sync():
-            return None
-        tokens = batch.spec_info.accept_tokens.cpu().view(len(batch.reqs), self._full_width).tolist()
-        numbers = batch.spec_info.accept_lens.cpu().tolist()
-        return [row[:number] for row, number in zip(tokens, numbers, strict=True)]
-
-    def _last_token(self, batch: Any) -> torch.Tensor:
-        """int64[n] on the device: the target's own last token of each request."""
-        tokens = batch.spec_info.accept_tokens.view(len(batch.reqs), self._full_width)
-        # A request whose relay row was never written has 0 tokens; its row is padding.
-        last = (batch.spec_info.accept_lens.long() - 1).clamp(min=0)
-        return tokens.gather(1, last[:, None]).squeeze(1).long()
+    def _send(self, batch: Any, drafts: Drafts) -> tuple[DevicePlaces, torch.Tensor]:
+        """The places on the device, and int64[n * w], the slots of the KV cache that they are written to."""
+        if self._block is None:
+            requests = max(self.max_batch_size, len(batch.reqs))
+            is_cpu = torch.device(self.device).type == "cpu"
+            self._block = VerifyBlock(self.device, requests, self._full_width, has_context=not is_cpu)
+        table = batch.req_to_token_pool.req_to_token
+        places = self._block.send(drafts, self._host(batch), batch.req_pool_indices_cpu, table.stride(0))
+        return places, table.view(-1)[places.slots].to(torch.int64)
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
-        layout = self._layout
-        if layout is None:
+        drafts = self._drafts
+        if drafts is None:
             return
-        requests, width, device = len(batch.reqs), layout.width, self.device
-        placed = torch.from_numpy(
-            np.stack([layout.tokens, layout.depths, layout.next_token, layout.next_sibling])
-        ).to(device, non_blocking=True)
-        tree = torch.from_numpy(layout.mask).to(device, non_blocking=True)
-        tokens = placed[0].contiguous()
-        tokens[:, 0] = self._last_token(batch)
-        positions = (placed[1] + batch.seq_lens[:, None]).flatten()
+        places, batch.out_cache_loc = self._send(batch, drafts)
+        assert self._block is not None
         self.grammar_tree_host = None
         if batch.has_grammar:
-            self.grammar_tree_host = (layout.mask.reshape(-1), tokens.cpu().numpy().reshape(-1))
-        is_cpu = batch.seq_lens.device.type == "cpu"
-        mask = tree.flatten() if is_cpu else full_mask(tree, batch.seq_lens, batch.seq_lens_cpu)
+            self.grammar_tree_host = (places.host.mask.reshape(-1), places.host.tokens.reshape(-1))
         batch.forward_mode = ForwardMode.TARGET_VERIFY
-        batch.input_ids = tokens.flatten()
-        batch.out_cache_loc = assign_extend_cache_locs_func(
-            req_pool_indices=batch.req_pool_indices,
-            req_to_token=batch.req_to_token_pool.req_to_token,
-            start_offset=batch.seq_lens,
-            end_offset=batch.seq_lens + width,
-            batch_size=requests,
-            draft_token_num=width,
-            device=device,
-        )
+        batch.input_ids = places.tokens
         prepare_mamba_track_for_verify(batch)
         batch.spec_info = NgramVerifyInput(
-            draft_token=batch.input_ids,
-            custom_mask=mask,
-            positions=positions,
-            retrieve_index=torch.arange(requests * width, device=device).view(requests, width),
-            retrieve_next_token=placed[2].contiguous(),
-            retrieve_next_sibling=placed[3].contiguous(),
-            draft_token_num=width,
+            draft_token=places.tokens,
+            custom_mask=self._block.full_mask(places, batch.seq_lens_sum),
+            positions=places.positions,
+            retrieve_index=places.index,
+            retrieve_next_token=places.next_token,
+            retrieve_next_sibling=places.next_sibling,
+            draft_token_num=drafts.width,
         )
 
     def _update_ngram_corpus(self, batch: Any) -> None:
@@ -199,9 +209,14 @@ class SteeredWorker(Steered, NGRAMWorker):
         stream = torch.get_device_module(self.device).current_stream()
         record_stream_for_v2_verify(batch, None, stream)
         requests = len(batch.reqs)
-        places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
-        batch.input_ids = self._last_token(batch)
-        batch.out_cache_loc = places.to(torch.int64)
+        if self.host_relay is not None and self.host_relay.unfilled is not None:
+            self._host(batch)
+        if self._emitted is None:
+            places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
+            batch.input_ids, batch.out_cache_loc = self._last_token(batch), places.to(torch.int64)
+        else:
+            sent, batch.out_cache_loc = self._send(batch, Drafts.none(requests, 1))
+            batch.input_ids = sent.tokens
         batch.seq_lens = batch.seq_lens + 1
         if batch.seq_lens_cpu is not None:
             batch.seq_lens_cpu = batch.seq_lens_cpu + 1
@@ -210,8 +225,6 @@ class SteeredWorker(Steered, NGRAMWorker):
         result = self.target_worker.forward_batch_generation(batch, pp_proxy_tensors=pp_proxy_tensors)
         if on_publish is not None:
             on_publish(batch.seq_lens)
-        if self.host_lengths is not None:
-            self.host_lengths.note(batch.req_pool_indices_cpu, batch.seq_lens_cpu)
         tokens = torch.zeros((requests, self._full_width), dtype=torch.int32, device=self.device)
         tokens[:, 0] = result.next_token_ids
         result.accept_lens = torch.ones(requests, dtype=torch.int32, device=self.device)
@@ -236,9 +249,3 @@ def _widen(draft_input: Any, width: int, full_width: int) -> None:
         widened = torch.nn.functional.pad(rows, (0, full_width - width))
         draft_input.accept_tokens = widened.flatten()
     draft_input.draft_token_num = full_width
-
-
-def _empty(requests: int, width: int) -> VerifyLayout:
-    from specctl_sglang.proposers.layout import chain_layout
-
-    return chain_layout(np.zeros((requests, 0), np.int32), np.zeros(requests, np.int32), width)

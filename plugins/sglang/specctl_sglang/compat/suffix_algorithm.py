@@ -30,6 +30,6 @@ class SuffixAlgorithm(CustomSpecAlgo):
         _handle_ngram(server_args)
 
     def create_future_map(self, device: Any, req_to_token_pool: Any, **more: Any) -> Any:
-        from specctl_sglang.compat.host_lengths import HostLengthsMap
+        from specctl_sglang.compat.host_relay import HostRelayMap
 
-        return HostLengthsMap(device, self, req_to_token_pool, **more)
+        return HostRelayMap(device, self, req_to_token_pool, **more)

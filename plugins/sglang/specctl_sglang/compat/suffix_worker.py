@@ -12,7 +12,7 @@ from specctl.contract.telemetry import ShadowAcceptance
 from specctl_sglang.compat.steered_worker import SteeredWorker
 from specctl_sglang.compat.tokenizer import corpus_fingerprint
 from specctl_sglang.control.steering import OpenStep
-from specctl_sglang.proposers.layout import VerifyLayout
+from specctl_sglang.proposers.layout import Drafts, Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
 from specctl_sglang.terms import drafts_of, width_of
 
@@ -32,30 +32,33 @@ class SuffixWorker(SteeredWorker):
             return
         suffix, config = self.options.suffix, self.model_runner.model_config
         full = drafts_of(self._full_width)
-        self._drafts = SuffixDrafts(suffix, self.max_batch_size, config.context_len, full)
+        self._proposer = SuffixDrafts(suffix, self.max_batch_size, config.context_len, full)
         fingerprint = corpus_fingerprint(self.server_args, suffix)
-        self._drafts.keep(None if fingerprint is None else (suffix, fingerprint))
+        self._proposer.keep(None if fingerprint is None else (suffix, fingerprint))
 
-    def _find(self, batch: Any, step: OpenStep) -> VerifyLayout | None:
+    def _prepare(self, batch: Any) -> None:
+        self._proposer.prepare(batch.reqs)
+
+    def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
         wanted, branches = step.num_speculative_tokens, step.branches
-        drafts = self._drafts.draft(batch.reqs, self.last_accepted(batch), wanted, branches)
-        longest = int(drafts[2].max(initial=0))
+        tokens, parents, sizes = self._proposer.draft(batch.reqs, emitted, wanted, branches)
+        longest = int(sizes.max(initial=0))
         if longest == 0:
             return None
-        return self._drafts.layout(drafts, width_of(self.smallest_prepared(longest)))
+        return Drafts(tokens, parents, sizes, width_of(self.smallest_prepared(longest)))
 
     def _rest(self, batch: Any) -> None:
-        self._drafts.rest(batch.reqs)
+        self._proposer.rest(batch.reqs)
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
         if self.tp_rank == 0:
-            self._drafts.finish(rid)
+            self._proposer.finish(rid)
 
     def shadow_counts(self) -> ShadowAcceptance | None:
-        return self._drafts.shadow_counts() if self.tp_rank == 0 else None
+        return self._proposer.shadow_counts() if self.tp_rank == 0 else None
 
     def stats(self) -> dict[str, float]:
-        return super().stats() | (self._drafts.stats() if self.tp_rank == 0 else {})
+        return super().stats() | (self._proposer.stats() if self.tp_rank == 0 else {})
 
 
 class _NoCorpus:

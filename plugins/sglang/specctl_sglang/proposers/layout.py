@@ -1,7 +1,8 @@
 """Drafts of a batch as SGLang verifies them: one width for all, and who sees whom as a mask.
 
-numpy over the whole batch at once. Place 0 of each row is the target's own last token. Places that hold no
-draft are linked from nowhere, so that none of them can be accepted.
+Everything that a verification needs of a batch is written by one compiled call into one block of memory, so
+that one copy brings it to the device. Place 0 of each row is the target's own last token. Places that hold
+no draft are linked from nowhere, so that none of them can be accepted.
 """
 
 from __future__ import annotations
@@ -10,92 +11,128 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
-__all__ = ["VerifyLayout", "chain_layout", "cut", "limit_branches", "tree_layout"]
+__all__ = ["Drafts", "Emitted", "Places", "block_bytes", "cut", "lay_out", "limit_branches"]
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 _NONE = -1
+_PARTS = 5
+"""Of a block, n * w each: tokens, positions, first children, next siblings, slots."""
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyLayout:
-    """n requests, w places each."""
+class Drafts:
+    """Of n requests; at most width - 1 tokens of each are verified: the first ones, a tree as well."""
 
-    tokens: Ints  # [n, w]
-    depths: Ints  # [n, w] 0 for the first place and for places without a draft
-    next_token: Ints  # [n, w] first child, -1: none
-    next_sibling: Ints  # [n, w] next child of the same parent, -1: none
-    mask: npt.NDArray[np.bool_]  # [n, w, w] whether the row's place sees the column's
-    drafted: Ints  # [n] places that hold a draft
+    tokens: Ints  # [n, k]
+    parents: Ints | None  # [n, k] a token comes after its parent, -1: the target's own token; None: chains
+    sizes: Ints  # [n]
+    width: int
 
     @property
-    def width(self) -> int:
-        return int(self.tokens.shape[1])
+    def drafted(self) -> Ints:
+        """int32[n]: places that hold a draft."""
+        return np.minimum(self.sizes, np.int32(self.width - 1))
+
+    @classmethod
+    def none(cls, requests: int, width: int) -> Drafts:
+        return cls(np.zeros((requests, 0), np.int32), None, np.zeros(requests, np.int32), width)
 
 
-def chain_layout(drafts: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], width: int) -> VerifyLayout:
-    """drafts int32[n, k], lengths int32[n]; at most width - 1 tokens of each are taken. The first column of
-    ``tokens`` is 0: the target's own token may be known on the device only."""
-    requests = lengths.shape[0]
-    taken = np.minimum(lengths, width - 1).astype(np.int64)
-    place = np.arange(width)
-    holds = place[None, :] <= taken[:, None]
-    tokens = np.zeros((requests, width), np.int64)
-    columns = min(width - 1, drafts.shape[1])
-    tokens[:, 1 : 1 + columns] = drafts[:, :columns]
-    tokens[~holds] = 0
-    depths = np.where(holds, place, 0).astype(np.int64)
-    next_token = np.where(place[None, :] < taken[:, None], place + 1, _NONE).astype(np.int64)
-    below = (place[None, :] <= place[:, None])[None] & holds[:, :, None] & holds[:, None, :]
-    mask = below | np.eye(width, dtype=np.bool_)[None]
-    mask[:, :, 0] = True
-    return VerifyLayout(tokens, depths, next_token, np.full_like(next_token, _NONE), mask, taken)
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What the step before left of n requests, on the host."""
+
+    lengths: Longs  # [n] tokens with a place in the KV cache; the last emitted one has none yet
+    tokens: Ints  # [n, W] what the step emitted
+    counts: Longs  # [n] how many of them
+
+    @property
+    def last(self) -> Ints:
+        """int32[n]: the target's own last token; a row that nothing was written to is padding."""
+        found: Ints = self.tokens[np.arange(self.counts.size), np.maximum(self.counts - 1, 0)]
+        return found
 
 
-def tree_layout(
-    nodes: npt.NDArray[np.int32], parents: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32], width: int
-) -> VerifyLayout:
-    """nodes and parents int32[n, k] with a node after its parent, -1: the target's own token; sizes int32[n].
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Views of one block, which hold n requests of w places."""
 
-    At most width - 1 nodes of each are taken, which are a tree as well.
-    """
-    requests, rows = sizes.shape[0], np.arange(sizes.shape[0])
-    taken = np.minimum(sizes, width - 1).astype(np.int64)
-    columns = min(width - 1, nodes.shape[1])
-    tokens = np.zeros((requests, width), np.int64)
-    depths = np.zeros((requests, width), np.int64)
-    above = np.full((requests, width), _NONE, np.int64)
-    tokens[:, 1 : 1 + columns] = nodes[:, :columns]
-    above[:, 1 : 1 + columns] = parents[:, :columns] + 1
-    none = np.arange(width)[None, :] > taken[:, None]
-    tokens[none], above[none] = 0, _NONE
-    mask = np.repeat(np.eye(width, dtype=np.bool_)[None], requests, axis=0)
-    for place in range(1, width):  # parents come first; each pass is one place of every request
-        parent = above[:, place]
-        holds = parent >= 0
-        depths[:, place] = np.where(holds, depths[rows, parent] + 1, 0)
-        mask[:, place] |= mask[rows, parent] & holds[:, None]
-    mask[:, :, 0] = True
-    next_token, next_sibling = _links(above)
-    return VerifyLayout(tokens, depths, next_token, next_sibling, mask, taken)
+    block: npt.NDArray[np.uint8]
+    ints: Longs
+    tokens: Longs  # [n, w]
+    positions: Longs  # [n, w] in the text
+    next_token: Longs  # [n, w] first child, -1: none
+    next_sibling: Longs  # [n, w] next child of the same parent, -1: none
+    slots: Longs  # [n, w] where the engine's table of rows has each place's slot of the KV cache
+    mask_at: Longs  # [n, w, w] where the mask over contexts and drafts has them; empty without contexts
+    mask: npt.NDArray[np.bool_]  # [n, w, w] whether the row's place sees the column's
 
-
-def _links(parents: Ints) -> tuple[Ints, Ints]:
-    """First child and next sibling of each place, both int64[n, w], by the place of its parent."""
-    first_child, next_sibling = np.full_like(parents, _NONE), np.full_like(parents, _NONE)
-    rows = np.arange(parents.shape[0])
-    for place in range(parents.shape[1] - 1, 0, -1):
-        parent = parents[:, place]
-        holds = parent >= 0
-        some = rows[holds]
-        next_sibling[some, place] = first_child[some, parent[holds]]
-        first_child[some, parent[holds]] = place
-    return first_child, next_sibling
+    @classmethod
+    def of(cls, memory: npt.NDArray[np.uint8], requests: int, width: int, *, has_context: bool) -> Places:
+        """The first bytes of ``memory``, block_bytes of them."""
+        block = memory[: block_bytes(requests, width, has_context=has_context)]
+        one, square = requests * width, requests * width * width
+        size = _PARTS * one + (square if has_context else 0)
+        ints = block[: 8 * size].view(np.int64)
+        parts = ints[: _PARTS * one].reshape(_PARTS, requests, width)
+        at = ints[_PARTS * one :].reshape(-1, width, width)
+        mask = block[8 * size :].view(np.bool_).reshape(requests, width, width)
+        return cls(block, ints, *parts, at, mask)
 
 
-def limit_branches(
-    nodes: npt.NDArray[np.int32], parents: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32], most: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def block_bytes(requests: int, width: int, *, has_context: bool) -> int:
+    one, square = requests * width, requests * width * width
+    return 8 * (_PARTS * one + (square if has_context else 0)) + square
+
+
+@njit(cache=True, nogil=True)
+def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, mask):
+    requests, width = mask.shape[0], mask.shape[1]
+    one = requests * width
+    start = 0
+    for i in range(requests):
+        taken = min(np.int64(sizes[i]), width - 1)
+        length, base = lengths[i], i * width
+        seen = length + width
+        for place in range(width):
+            holds = 0 < place <= taken
+            above = np.int64(0)
+            if holds:
+                above = place - 1 if is_chain else np.int64(parents[i, place - 1]) + 1
+            ints[base + place] = drafts[i, place - 1] if holds else (last[i] if place == 0 else 0)
+            ints[one + base + place] = ints[one + base + above] + 1 if holds else length
+            ints[2 * one + base + place] = _NONE
+            ints[3 * one + base + place] = _NONE
+            ints[4 * one + base + place] = rows[i] * stride + length + place
+            for other in range(width):
+                mask[i, place, other] = other == 0 or other == place or (holds and mask[i, above, other])
+        for place in range(taken, 0, -1):
+            above = place - 1 if is_chain else np.int64(parents[i, place - 1]) + 1
+            ints[3 * one + base + place] = ints[2 * one + base + above]
+            ints[2 * one + base + above] = place
+        if ints.size > 5 * one:
+            for place in range(width):
+                for other in range(width):
+                    at = 5 * one + (base + place) * width + other
+                    ints[at] = start + place * seen + length + other
+        start += width * seen
+
+
+def lay_out(drafts: Drafts, emitted: Emitted, rows: Longs, stride: int, places: Places) -> None:
+    """Writes ``places``. rows int64[n]: the requests' rows in the engine's table of slots, whose rows are
+    ``stride`` apart."""
+    is_chain = drafts.parents is None
+    parents = drafts.tokens if drafts.parents is None else drafts.parents
+    _write(
+        drafts.tokens, parents, drafts.sizes, is_chain, emitted.last, emitted.lengths, rows, stride,
+        places.ints, places.mask,
+    )  # fmt: skip
+
+
+def limit_branches(nodes: Ints, parents: Ints, sizes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
     """The trees with at most so many children of each node, the first ones, and what hangs from them."""
     requests, columns = nodes.shape
     rows = np.arange(requests)
@@ -119,15 +156,14 @@ def limit_branches(
     return new_nodes, new_parents, new_sizes
 
 
-def cut(tokens: Ints, mask: npt.NDArray[np.bool_], width: int) -> VerifyLayout:
+def cut(tokens: Longs, mask: npt.NDArray[np.bool_], width: int) -> Drafts:
     """The first places of wider drafts: tokens int64[n, W], mask bool[n, W, W], a place after its parent.
 
     For proposers of SGLang's own, which fill every place.
     """
-    tokens, mask = tokens[:, :width], mask[:, :width, :width]
+    mask = mask[:, :width, :width]
     places = np.arange(width)
     ancestors = mask & (places[None, :] < places[:, None])[None]
-    parents = np.where(ancestors, places, _NONE).max(-1)
-    next_token, next_sibling = _links(parents)
-    drafted = np.full(tokens.shape[0], width - 1, np.int64)
-    return VerifyLayout(tokens, ancestors.sum(-1), next_token, next_sibling, mask, drafted)
+    parents = np.where(ancestors, places, 0).max(-1)[:, 1:] - 1
+    sizes = np.full(tokens.shape[0], width - 1, np.int32)
+    return Drafts(tokens[:, 1:width].astype(np.int32), parents.astype(np.int32), sizes, width)

@@ -14,19 +14,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SuffixIndex
 from specctl.engine.options import SuffixOptions
-from specctl_sglang.proposers.layout import VerifyLayout, chain_layout, limit_branches, tree_layout
+from specctl_sglang.proposers.layout import Emitted, limit_branches
 from specctl_sglang.terms import namespace_of
 
 __all__ = ["SuffixDrafts"]
 
 logger = logging.getLogger("sglang.specctl")
 Ints = npt.NDArray[np.int32]
+_NONE = -1
 _RESTING_S = 0.05
 """While nothing is drafted, histories are read and shadow drafts made at this pace."""
 
@@ -43,6 +45,7 @@ class SuffixDrafts:
         self._slots: dict[str, int] = {}
         self._max_request_tokens, self._full = max_request_tokens, full
         self._looked_s = 0.0
+        self._prepared: Ints = np.empty(0, np.int32)
         self._keeper: CorpusKeeper | None = None
         logger.info("specctl: the suffix index is ready after %.1f s", self._index.warm_up())
 
@@ -58,23 +61,31 @@ class SuffixDrafts:
         self._keeper.open()
         atexit.register(self._keeper.close)
 
+    def prepare(self, requests: Sequence[Any]) -> None:
+        """What ``draft`` needs of a batch and can be done before the last step's tokens are there."""
+        if self._keeper is not None:
+            self._keeper.poll()
+        self._prepared = self._slots_of(requests)
+
     def draft(
-        self, requests: Sequence[Any], not_yet: Sequence[Sequence[int]] | None, wanted: int, branches: int
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None, Ints]:
+        self, requests: Sequence[Any], emitted: Emitted | None, wanted: int, branches: int
+    ) -> tuple[Ints, Ints | None, Ints]:
         """(tokens int32[n, k], parents int32[n, k] or None for chains, sizes int32[n]), at most ``wanted``.
 
-        not_yet: accepted tokens of each request that its output_ids do not hold yet.
+        After ``prepare`` for the same requests. emitted: by the last step, which output_ids may not hold yet.
+        The arrays are overwritten by the next call.
         """
-        slots = self._update(requests, not_yet)
+        slots = self._prepared
+        self._update(slots, requests, emitted)
         has = slots >= 0
         known = slots if has.all() else slots[has]
         budgets = self._budgets(known)
         chains = self._index.propose_batch(known, budgets)
         self._shadow.follow(known, chains.tokens, chains.lengths)
         parents = None
-        tokens, sizes = chains.tokens, np.minimum(chains.lengths, wanted)
+        tokens, sizes = chains.tokens, np.minimum(chains.lengths, np.int32(wanted))
         if branches > 1:
-            tree = self._index.propose_trees(known, np.minimum(budgets, wanted).astype(np.int32))
+            tree = self._index.propose_trees(known, np.minimum(budgets, np.int32(wanted)))
             tokens, parents, sizes = limit_branches(tree.tokens, tree.parents, tree.sizes, branches)
         if known is slots:
             return tokens, parents, sizes
@@ -85,21 +96,15 @@ class SuffixDrafts:
         spread[1][has] = parents
         return spread[0], spread[1], spread[2]
 
-    def layout(
-        self, drafts: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None, Ints], width: int
-    ) -> VerifyLayout:
-        tokens, parents, sizes = drafts
-        if parents is None:
-            return chain_layout(tokens, sizes, width)
-        return tree_layout(tokens, parents, sizes, width)
-
     def rest(self, requests: Sequence[Any]) -> None:
         """A step without drafts: follow what the target emits, at a pace that costs it nothing."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _RESTING_S:
             return
         self._looked_s = now_s
-        slots = self._update(requests, None)
+        self.prepare(requests)
+        slots = self._prepared
+        self._update(slots, requests, None)
         slots = slots[slots >= 0]
         if slots.size:
             chains = self._index.propose_batch(slots, self._budgets(slots))
@@ -121,28 +126,30 @@ class SuffixDrafts:
 
     def _budgets(self, slots: Ints) -> Ints:
         room = self._max_request_tokens - self._index.lengths(slots) - 1
-        budgets: Ints = np.clip(room, 0, self._full).astype(np.int32)
+        budgets: Ints = np.maximum(np.minimum(room, self._full), 0).astype(np.int32)
         return budgets
 
-    def _update(self, requests: Sequence[Any], not_yet: Sequence[Sequence[int]] | None) -> Ints:
-        """int32[n]: the slot of every request, -1 where none is free; their histories are up to date."""
-        if self._keeper is not None:
-            self._keeper.poll()
-        slots = np.fromiter(
-            (self._slot_of(request, requests) for request in requests), np.int32, len(requests)
-        )
-        known = self._index.lengths(np.maximum(slots, 0)).tolist()
+    def _slots_of(self, requests: Sequence[Any]) -> Ints:
+        """int32[n]: the slot of every request, -1 where none is free."""
+        slots = [self._slots.get(request.rid, _NONE) for request in requests]
+        if _NONE in slots:
+            slots = [self._slot_of(request, requests) for request in requests]
+        return np.array(slots, np.int32)
+
+    def _update(self, slots: Ints, requests: Sequence[Any], emitted: Emitted | None) -> None:
+        """The texts of all requests up to the last token that is known of."""
+        known = self._index.lengths(np.maximum(slots, 0))
+        if emitted is not None:
+            fed, offsets = np.empty(emitted.tokens.size, np.int32), np.empty(slots.size + 1, np.int32)
+            if _joined(slots, known, emitted.lengths, emitted.tokens, emitted.counts, fed, offsets):
+                self._feed(slots, fed[: offsets[-1]], offsets)
+                return
         offsets = np.zeros(len(requests) + 1, np.int32)
-        parts = []
-        for i, request in enumerate(requests):
-            new = request.output_ids[max(known[i] - len(request.origin_input_ids), 0) :]
-            parts.extend(new)
-            if not_yet is not None:
-                parts.extend(not_yet[i])
+        parts: list[int] = []
+        for i, (request, held) in enumerate(zip(requests, known.tolist(), strict=True)):
+            parts.extend(_missing(request, held, emitted, i))
             offsets[i + 1] = len(parts)
-        fed = np.array(parts, np.int32)
-        self._feed(slots, fed, offsets)
-        return slots
+        self._feed(slots, np.array(parts, np.int32), offsets)
 
     def _feed(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
         if (slots < 0).any():
@@ -150,8 +157,12 @@ class SuffixDrafts:
             keep = np.repeat(has, np.diff(offsets))
             offsets = np.concatenate([[0], np.cumsum(np.diff(offsets)[has])]).astype(np.int32)
             slots, tokens = slots[has], tokens[keep]
-        if tokens.size:
-            self._shadow.emit(slots, tokens, offsets)
+        if tokens.size == 0:
+            return
+        self._shadow.emit(slots, tokens, offsets)
+        if slots.size == 1:
+            self._index.extend(int(slots[0]), tokens)
+        else:
             self._index.extend_batch(slots, tokens, offsets)
 
     def _slot_of(self, request: Any, batch: Sequence[Any]) -> int:
@@ -161,7 +172,7 @@ class SuffixDrafts:
         if not self._free:
             self._take_from_the_gone({other.rid for other in batch})
         if not self._free or len(request.origin_input_ids) > self._max_request_tokens:
-            return -1
+            return _NONE
         slot = self._slots[request.rid] = self._free.pop()
         prompt = np.array(request.origin_input_ids, np.int32)
         self._index.start(slot, prompt, namespace_of(request.lora_id, request.extra_key))
@@ -171,3 +182,35 @@ class SuffixDrafts:
         """Requests that left in a way that told nothing, an abort among others."""
         for request_id in [known for known in self._slots if known not in present]:
             self.finish(request_id)
+
+
+@njit(cache=True, nogil=True)
+def _joined(slots, known, lengths, tokens, counts, fed, offsets):
+    """Whether each text lacks just what the last step emitted. Then that is written: tokens int32[sum of
+    counts] and offsets int32[n + 1]."""
+    offsets[0] = 0
+    for i in range(slots.size):
+        # The last emitted token has no place in the KV cache yet, so it is one more.
+        if slots[i] < 0 or known[i] + counts[i] != lengths[i] + 1:
+            return False
+        start = offsets[i]
+        for j in range(counts[i]):
+            fed[start + j] = tokens[i, j]
+        offsets[i + 1] = start + counts[i]
+    return True
+
+
+def _missing(request: Any, known: int, emitted: Emitted | None, place: int) -> list[int]:
+    """Tokens of a request's text from the position ``known`` on: from its output, and behind that from the
+    last step, whose result comes to the output later, or has come already."""
+    prompt, output = len(request.origin_input_ids), request.output_ids
+    found = list(output[max(known - prompt, 0) :])
+    if emitted is None:
+        return found
+    told = prompt + len(output)
+    count = int(emitted.counts[place])
+    behind = int(emitted.lengths[place]) + 1 - told
+    if 0 < behind <= count:
+        last = emitted.tokens[place, count - behind : count].tolist()
+        found += last[max(known - told, 0) :]
+    return found
