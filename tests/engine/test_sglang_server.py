@@ -238,15 +238,20 @@ import numpy as np
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
 from specctl_sglang.control.steering import OpenStep
+from specctl_sglang.proposers.layout import Emitted
 seen = []
 NGRAMWorker._update_ngram_corpus = lambda self, batch: seen.append(self.draft_token_num)
 worker = SteeredNgramWorker.__new__(SteeredNgramWorker)
 worker._full_width, worker.draft_token_num = 6, 3
 tokens, mask = np.arange(12, dtype=np.int64), np.tile(np.tril(np.ones((6, 6), bool)), (2, 1, 1))
-worker._prepare_draft_tokens = lambda batch: (tokens, mask.reshape(-1))
-batch = SimpleNamespace(reqs=[1, 2])
-layout = worker._find(batch, OpenStep(2, 1, 0.0))
-print("drafts", layout.tokens.tolist(), layout.next_token.tolist(), layout.drafted.tolist())
+def drafted(batch):
+    print("after", batch.spec_info.accept_tokens.tolist(), batch.spec_info.accept_lens.tolist())
+    return tokens, mask.reshape(-1)
+worker._prepare_draft_tokens = drafted
+batch = SimpleNamespace(reqs=[1, 2], spec_info=SimpleNamespace())
+emitted = Emitted(np.array([9, 9]), np.array([[7, 8], [6, 0]], np.int32), np.array([2, 1]))
+found = worker._find(batch, OpenStep(2, 1, 0.0), emitted)
+print("drafts", found.tokens.tolist(), found.parents.tolist(), found.drafted.tolist(), found.width)
 worker.draft_token_num = 3
 worker._update_ngram_corpus(batch)
 print("learns by rows of", seen, worker.draft_token_num)
@@ -264,7 +269,8 @@ def test_stock_ngrams_drafts_are_cut_to_what_the_table_says():
         env={**os.environ, **KEEP_BYTECODE},
     )
     assert done.returncode == 0, done.stderr
-    assert "drafts [[0, 1, 2], [6, 7, 8]] [[1, 2, -1], [1, 2, -1]] [2, 2]" in done.stdout
+    assert "after [7, 8, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0] [2, 1]" in done.stdout
+    assert "drafts [[1, 2], [7, 8]] [[-1, 0], [-1, 0]] [2, 2] 3" in done.stdout
     assert "learns by rows of [6] 3" in done.stdout
     assert "rests [6, 3] [0, 0]" in done.stdout
 

@@ -75,6 +75,9 @@ class SteeredWorker(Steered, NGRAMWorker):
     def init_cuda_graphs(self) -> None:
         super().init_cuda_graphs()
         full = drafts_of(self._full_width)
+        # On a CPU masks tell of the drafts alone.
+        has_context = torch.device(self.device).type != "cpu"
+        self._block = VerifyBlock(self.device, self.max_batch_size, self._full_width, has_context=has_context)
         asked = self.options.candidates
         has_graphs = self.model_runner.decode_cuda_graph_runner is not None
         numbers = default_candidates(full, has_graphs) if asked is None else checked_candidates(asked, full)
@@ -113,19 +116,18 @@ class SteeredWorker(Steered, NGRAMWorker):
         if self.host_relay is None or not self.enable_overlap or not batch.reqs:
             return
         rows, lengths = batch.req_pool_indices_cpu, batch.seq_lens_cpu
-        told = result.copy_done, result.next_token_ids, result.accept_lens
+        copies = result.copy_done, result.next_token_ids, result.accept_lens
         if rows is None:
             return
-        if lengths is None or any(one is None for one in told):
+        if lengths is None or any(one is None for one in copies):
             self.host_relay.forget(rows)
             return
-        is_decode = batch.forward_mode.is_decode()
-        width = result.speculative_num_draft_tokens if is_decode else 1
-        is_verification = is_decode and self._drafts is not None
-        after = lengths + 1 if is_decode else lengths
-        self.host_relay.note(
-            rows, lengths if is_verification else after, told, width, is_verification=is_verification
-        )
+        if not batch.forward_mode.is_decode():
+            self.host_relay.note(rows, lengths, copies, 1, is_verification=False)
+        elif self._drafts is None:
+            self.host_relay.note(rows, lengths + 1, copies, 1, is_verification=False)
+        else:
+            self.host_relay.note(rows, lengths, copies, self._drafts.width, is_verification=True)
 
     def _agreed(self, batch: Any) -> Drafts | None:
         """The first rank's drafts are everyone's: leases end and indexes grow by each rank's own clock."""
@@ -162,19 +164,23 @@ class SteeredWorker(Steered, NGRAMWorker):
             relay, rows = self.host_relay, batch.req_pool_indices_cpu
             if relay is not None and rows is not None and relay.knows(rows):
                 self._emitted = relay.read(rows)
-                batch.seq_lens_sum = int(self._emitted.lengths.sum())
             else:
                 tokens = batch.spec_info.accept_tokens.view(len(batch.reqs), self._full_width)
                 counts = batch.spec_info.accept_lens.cpu().numpy().astype(np.int64)
                 self._emitted = Emitted(batch.seq_lens_cpu.numpy(), tokens.cpu().numpy(), counts)
+            batch.seq_lens_sum = int(self._emitted.lengths.sum())
         return self._emitted
+
+    def _last_token(self, batch: Any) -> torch.Tensor:
+        """int64[n] on the device, of which the host need not know: the target's own last token."""
+        tokens = batch.spec_info.accept_tokens.view(len(batch.reqs), self._full_width)
+        # A request whose relay row was never written has 0 tokens; its row is padding.
+        last = (batch.spec_info.accept_lens.long() - 1).clamp(min=0)
+        return tokens.gather(1, last[:, None]).squeeze(1).long()
 
     def _send(self, batch: Any, drafts: Drafts) -> tuple[DevicePlaces, torch.Tensor]:
         """The places on the device, and int64[n * w], the slots of the KV cache that they are written to."""
-        if self._block is None:
-            requests = max(self.max_batch_size, len(batch.reqs))
-            is_cpu = torch.device(self.device).type == "cpu"
-            self._block = VerifyBlock(self.device, requests, self._full_width, has_context=not is_cpu)
+        assert self._block is not None
         table = batch.req_to_token_pool.req_to_token
         places = self._block.send(drafts, self._host(batch), batch.req_pool_indices_cpu, table.stride(0))
         return places, table.view(-1)[places.slots].to(torch.int64)

@@ -45,6 +45,9 @@ class VerifyBlock:
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self._order = torch.arange(requests * width, device=device)
         self._shapes: dict[tuple[int, int], DevicePlaces] = {}
+        # What is compiled is compiled now, not with the first request.
+        ones = np.ones(1, np.int64)
+        self.send(Drafts.none(1, 1), Emitted(ones, np.ones((1, 1), np.int32), ones), torch.ones(1), 1)
 
     def send(self, drafts: Drafts, emitted: Emitted, rows: torch.Tensor, stride: int) -> DevicePlaces:
         """rows int[n] on the host: the requests' in the table of slots, whose rows are ``stride`` apart."""
@@ -72,8 +75,8 @@ class VerifyBlock:
         tokens, positions, first, sibling, slots, at = ints.split([one] * 5 + [ints.numel() - 5 * one])
         made = DevicePlaces(
             host, self._pinned[: host.block.size], block, tokens, positions,
-            first.view(requests, width), sibling.view(requests, width), self._order[:one].view(requests, width),
-            slots, at, block[host.ints.nbytes :].view(torch.bool),
+            first.view(requests, width), sibling.view(requests, width),
+            self._order[:one].view(requests, width), slots, at, block[host.ints.nbytes :].view(torch.bool),
         )  # fmt: skip
         self._shapes[requests, width] = made
         return made
