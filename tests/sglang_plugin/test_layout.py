@@ -9,6 +9,8 @@ from support.plain_layout import tree_layout
 
 STRIDE = 1000
 LAST = 7
+NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 
 
 def emitted_of(lengths):
@@ -137,8 +139,9 @@ def test_a_wider_draft_is_cut_to_its_first_places():
     assert cut(wide.tokens, wide.mask, 1).tokens.shape == (6, 0)
 
 
+@DEVICES
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 40], [7] * 33], ids=["one", "odd", "many"])
-def test_the_full_mask_sees_all_of_the_context(lengths):
+def test_the_full_mask_sees_all_of_the_context(lengths, device):
     width = 5
     nodes, parents, sizes = random_trees(2, len(lengths), width - 1)
     tree = torch.from_numpy(tree_layout(nodes, parents, sizes, width).mask)
@@ -148,15 +151,16 @@ def test_the_full_mask_sees_all_of_the_context(lengths):
             for i, length in enumerate(lengths)
         ]
     )
-    block = VerifyBlock("cpu", 40, width, has_context=True)
+    block = VerifyBlock(device, 40, width, has_context=True)
     rows = torch.arange(len(lengths))
     places = block.send(Drafts(nodes, parents, sizes, width), emitted_of(lengths), rows, STRIDE)
-    assert torch.equal(block.full_mask(places, sum(lengths)), want)
+    assert torch.equal(block.full_mask(places, sum(lengths)).cpu(), want)
 
 
-def test_a_batch_reaches_the_device_whole():
+@DEVICES
+def test_a_batch_reaches_the_device_whole(device):
     """Batches of other shapes before it, on the same memory; a mask without contexts, as on a CPU."""
-    block = VerifyBlock("cpu", 6, 9, has_context=False)
+    block = VerifyBlock(device, 6, 9, has_context=False)
     for requests, width in ((6, 9), (1, 1), (3, 5), (6, 3)):
         nodes, parents, sizes = random_trees(width, requests, 8)
         drafts, lengths = Drafts(nodes, parents, sizes, width), list(range(1, requests + 1))
@@ -164,7 +168,9 @@ def test_a_batch_reaches_the_device_whole():
         places = block.send(drafts, emitted_of(lengths), rows, STRIDE)
         want = laid_out(drafts, lengths, has_context=False)
         for name in ("tokens", "positions", "next_token", "next_sibling", "slots", "mask"):
-            assert np.array_equal(getattr(places, name).numpy().ravel(), getattr(want, name).ravel()), name
+            assert np.array_equal(getattr(places, name).cpu().numpy().ravel(), getattr(want, name).ravel()), (
+                name
+            )
         assert places.index.tolist() == np.arange(requests * width).reshape(requests, width).tolist()
         assert block.full_mask(places, sum(lengths)) is places.mask
         assert places.next_token.is_contiguous()
