@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from specctl_sglang.compat import verify_block
 from specctl_sglang.compat.verify_block import VerifyBlock
 from specctl_sglang.proposers.layout import Drafts, Emitted, Places, block_bytes, cut, lay_out, limit_branches
 from support.plain_layout import tree_layout
@@ -19,11 +20,11 @@ def emitted_of(lengths):
     return Emitted(np.array(lengths, np.int64), tokens, np.full(count, 2, np.int64))
 
 
-def laid_out(drafts, lengths, has_context=True):
+def laid_out(drafts, lengths, has_mask_at=True):
     count = len(lengths)
     # What a batch before has left is written over.
-    memory = np.full(block_bytes(count, drafts.width, has_context=has_context) + 64, 0xA5, np.uint8)
-    places = Places.of(memory, count, drafts.width, has_context=has_context)
+    memory = np.full(block_bytes(count, drafts.width, has_mask_at=has_mask_at) + 64, 0xA5, np.uint8)
+    places = Places.of(memory, count, drafts.width, has_mask_at=has_mask_at)
     lay_out(drafts, emitted_of(lengths), np.arange(1, count + 1), STRIDE, places)
     assert (memory[places.block.size :] == 0xA5).all()
     return places
@@ -140,8 +141,9 @@ def test_a_wider_draft_is_cut_to_its_first_places():
 
 
 @DEVICES
+@pytest.mark.parametrize("most", [0, 2**16], ids=["on the device", "on the host"])
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 40], [7] * 33], ids=["one", "odd", "many"])
-def test_the_full_mask_sees_all_of_the_context(lengths, device):
+def test_the_mask_sees_all_of_the_context(lengths, device, most, monkeypatch):
     width = 5
     nodes, parents, sizes = random_trees(2, len(lengths), width - 1)
     tree = torch.from_numpy(tree_layout(nodes, parents, sizes, width).mask)
@@ -151,10 +153,15 @@ def test_the_full_mask_sees_all_of_the_context(lengths, device):
             for i, length in enumerate(lengths)
         ]
     )
+    monkeypatch.setattr(verify_block, "WHOLE_MOST", most)
     block = VerifyBlock(device, 40, width, has_context=True)
     rows = torch.arange(len(lengths))
-    places = block.send(Drafts(nodes, parents, sizes, width), emitted_of(lengths), rows, STRIDE)
-    assert torch.equal(block.full_mask(places, sum(lengths)).cpu(), want)
+    # The memory is as a larger batch has left it.
+    block.send(Drafts.none(40, width), emitted_of([9] * 40), torch.arange(40), STRIDE, 360)
+    sent = Drafts(nodes, parents, sizes, width), emitted_of(lengths), rows, STRIDE, sum(lengths)
+    places, mask = block.send(*sent)
+    assert torch.equal(mask.cpu(), want)
+    assert (places.mask_at.numel() == 0) == (most > 0)
 
 
 @DEVICES
@@ -165,12 +172,12 @@ def test_a_batch_reaches_the_device_whole(device):
         nodes, parents, sizes = random_trees(width, requests, 8)
         drafts, lengths = Drafts(nodes, parents, sizes, width), list(range(1, requests + 1))
         rows = torch.arange(1, requests + 1, dtype=torch.int32)
-        places = block.send(drafts, emitted_of(lengths), rows, STRIDE)
-        want = laid_out(drafts, lengths, has_context=False)
+        places, mask = block.send(drafts, emitted_of(lengths), rows, STRIDE, sum(lengths))
+        want = laid_out(drafts, lengths, has_mask_at=False)
         for name in ("tokens", "positions", "next_token", "next_sibling", "slots", "mask"):
             assert np.array_equal(getattr(places, name).cpu().numpy().ravel(), getattr(want, name).ravel()), (
                 name
             )
         assert places.index.tolist() == np.arange(requests * width).reshape(requests, width).tolist()
-        assert block.full_mask(places, sum(lengths)) is places.mask
+        assert mask is places.mask
         assert places.next_token.is_contiguous()

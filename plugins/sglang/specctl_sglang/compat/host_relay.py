@@ -65,10 +65,10 @@ class HostRelay:
     ) -> None:
         """A step was launched for rows int[n]: its tokens come with ``result`` (_Launched), ``width`` for
         each request. lengths int64[n]: before a verification; after any other step."""
-        self._settle(only_ready=True)
         at, held = rows.numpy().astype(np.int64), lengths.numpy()
         self._number += 1
         self._number_of[at] = self._number
+        self._settle(only_ready=True)
         self._lengths[at] = _UNKNOWN if is_verification else held
         before = held if is_verification else None
         self._coming.append(_Launched(self._number, at, before, width, result))
@@ -89,13 +89,27 @@ class HostRelay:
 
     def read(self, rows: torch.Tensor) -> Emitted:
         """After the last step of each of these requests, for which it waits."""
-        self._settle(only_ready=False)
         at = rows.numpy()
-        found = Emitted(self._lengths[at], self._tokens[at], self._counts[at])
+        found = self._of_one_step(at)
+        if found is None:
+            self._settle(only_ready=False)
+            found = Emitted(self._lengths[at], self._tokens[at], self._counts[at])
         if self.unfilled is not None:
             self.unfilled.numpy()[:] = found.lengths
             self.unfilled = None
         return found
+
+    def _of_one_step(self, rows: npt.NDArray[Any]) -> Emitted | None:
+        """Where the last step was of these requests and no others, as most are: what it tells is not kept,
+        as the next one will tell anew."""
+        if len(self._coming) != 1 or not np.array_equal(self._coming[0].rows, rows):
+            return None
+        step = self._coming[0]
+        copied, tokens, counts = step.result
+        copied.synchronize()
+        told = counts.numpy().astype(np.int64)
+        lengths = self._lengths[rows] if step.before is None else step.before + told
+        return Emitted(lengths, tokens.numpy().astype(np.int32, copy=False).reshape(-1, step.width), told)
 
     def _settle(self, *, only_ready: bool) -> None:
         while self._coming:
@@ -113,6 +127,8 @@ class HostRelay:
         # Of rows that were launched once more since, that launch will tell.
         is_last = self._number_of[step.rows] == step.number
         rows, before = step.rows, step.before
+        if not is_last.any():
+            return
         if not is_last.all():
             rows, tokens, counts = rows[is_last], tokens[is_last], counts[is_last]
             before = None if before is None else before[is_last]

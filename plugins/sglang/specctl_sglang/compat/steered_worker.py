@@ -178,19 +178,26 @@ class SteeredWorker(Steered, NGRAMWorker):
         last = (batch.spec_info.accept_lens.long() - 1).clamp(min=0)
         return tokens.gather(1, last[:, None]).squeeze(1).long()
 
-    def _send(self, batch: Any, drafts: Drafts) -> tuple[DevicePlaces, torch.Tensor]:
-        """The places on the device, and int64[n * w], the slots of the KV cache that they are written to."""
+    def _send(
+        self, batch: Any, drafts: Drafts, *, wants_mask: bool
+    ) -> tuple[DevicePlaces, torch.Tensor, torch.Tensor]:
+        """The places on the device, their mask, and int64[n * w], the slots of the KV cache that they are
+        written to."""
         assert self._block is not None
-        table = batch.req_to_token_pool.req_to_token
-        places = self._block.send(drafts, self._host(batch), batch.req_pool_indices_cpu, table.stride(0))
-        return places, table.view(-1)[places.slots].to(torch.int64)
+        table, rows, emitted = (
+            batch.req_to_token_pool.req_to_token,
+            batch.req_pool_indices_cpu,
+            self._host(batch),
+        )
+        lengths_sum = batch.seq_lens_sum if wants_mask else 0
+        places, mask = self._block.send(drafts, emitted, rows, table.stride(0), lengths_sum)
+        return places, mask, table.view(-1)[places.slots].to(torch.int64)
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         drafts = self._drafts
         if drafts is None:
             return
-        places, batch.out_cache_loc = self._send(batch, drafts)
-        assert self._block is not None
+        places, mask, batch.out_cache_loc = self._send(batch, drafts, wants_mask=True)
         self.grammar_tree_host = None
         if batch.has_grammar:
             self.grammar_tree_host = (places.host.mask.reshape(-1), places.host.tokens.reshape(-1))
@@ -199,7 +206,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         prepare_mamba_track_for_verify(batch)
         batch.spec_info = NgramVerifyInput(
             draft_token=places.tokens,
-            custom_mask=self._block.full_mask(places, batch.seq_lens_sum),
+            custom_mask=mask,
             positions=places.positions,
             retrieve_index=places.index,
             retrieve_next_token=places.next_token,
@@ -221,7 +228,7 @@ class SteeredWorker(Steered, NGRAMWorker):
             places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
             batch.input_ids, batch.out_cache_loc = self._last_token(batch), places.to(torch.int64)
         else:
-            sent, batch.out_cache_loc = self._send(batch, Drafts.none(requests, 1))
+            sent, _, batch.out_cache_loc = self._send(batch, Drafts.none(requests, 1), wants_mask=False)
             batch.input_ids = sent.tokens
         batch.seq_lens = batch.seq_lens + 1
         if batch.seq_lens_cpu is not None:

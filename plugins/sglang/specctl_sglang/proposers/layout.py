@@ -18,6 +18,7 @@ __all__ = ["Drafts", "Emitted", "Places", "block_bytes", "cut", "lay_out", "limi
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 _NONE = -1
+_NOTHING = np.empty(0, np.bool_)
 _PARTS = 5
 """Of a block, n * w each: tokens, positions, first children, next siblings, slots."""
 
@@ -67,15 +68,15 @@ class Places:
     next_token: Longs  # [n, w] first child, -1: none
     next_sibling: Longs  # [n, w] next child of the same parent, -1: none
     slots: Longs  # [n, w] where the engine's table of rows has each place's slot of the KV cache
-    mask_at: Longs  # [n, w, w] where the mask over contexts and drafts has them; empty without contexts
+    mask_at: Longs  # [n, w, w] where the mask over contexts and drafts has them; or empty
     mask: npt.NDArray[np.bool_]  # [n, w, w] whether the row's place sees the column's
 
     @classmethod
-    def of(cls, memory: npt.NDArray[np.uint8], requests: int, width: int, *, has_context: bool) -> Places:
+    def of(cls, memory: npt.NDArray[np.uint8], requests: int, width: int, *, has_mask_at: bool) -> Places:
         """The first bytes of ``memory``, block_bytes of them."""
-        block = memory[: block_bytes(requests, width, has_context=has_context)]
+        block = memory[: block_bytes(requests, width, has_mask_at=has_mask_at)]
         one, square = requests * width, requests * width * width
-        size = _PARTS * one + (square if has_context else 0)
+        size = _PARTS * one + (square if has_mask_at else 0)
         ints = block[: 8 * size].view(np.int64)
         parts = ints[: _PARTS * one].reshape(_PARTS, requests, width)
         at = ints[_PARTS * one :].reshape(-1, width, width)
@@ -83,13 +84,13 @@ class Places:
         return cls(block, ints, *parts, at, mask)
 
 
-def block_bytes(requests: int, width: int, *, has_context: bool) -> int:
+def block_bytes(requests: int, width: int, *, has_mask_at: bool) -> int:
     one, square = requests * width, requests * width * width
-    return 8 * (_PARTS * one + (square if has_context else 0)) + square
+    return 8 * (_PARTS * one + (square if has_mask_at else 0)) + square
 
 
 @njit(cache=True, nogil=True)
-def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, mask):
+def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, mask, whole):
     requests, width = mask.shape[0], mask.shape[1]
     one = requests * width
     start = 0
@@ -118,17 +119,29 @@ def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, 
                 for other in range(width):
                     at = 5 * one + (base + place) * width + other
                     ints[at] = start + place * seen + length + other
+        if whole.size:
+            for place in range(width):
+                at = start + place * seen
+                whole[at : at + length] = True
+                whole[at + length : at + seen] = mask[i, place]
         start += width * seen
 
 
-def lay_out(drafts: Drafts, emitted: Emitted, rows: Longs, stride: int, places: Places) -> None:
+def lay_out(
+    drafts: Drafts,
+    emitted: Emitted,
+    rows: Longs,
+    stride: int,
+    places: Places,
+    whole: npt.NDArray[np.bool_] = _NOTHING,
+) -> None:
     """Writes ``places``. rows int64[n]: the requests' rows in the engine's table of slots, whose rows are
-    ``stride`` apart."""
+    ``stride`` apart. whole bool[sum of w * (length + w)]: the mask over contexts and drafts, if wanted."""
     is_chain = drafts.parents is None
     parents = drafts.tokens if drafts.parents is None else drafts.parents
     _write(
         drafts.tokens, parents, drafts.sizes, is_chain, emitted.last, emitted.lengths, rows, stride,
-        places.ints, places.mask,
+        places.ints, places.mask, whole,
     )  # fmt: skip
 
 

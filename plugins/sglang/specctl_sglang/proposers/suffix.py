@@ -42,6 +42,8 @@ class SuffixDrafts:
         self._index = SuffixIndex(options.index_options(), slots, max_request_tokens)
         self._shadow = ShadowFollower(slots, full)
         self._free = list(range(slots))
+        self._known = np.zeros(slots, np.int64)
+        """Tokens that the index has of each slot's text."""
         self._slots: dict[str, int] = {}
         self._max_request_tokens, self._full = max_request_tokens, full
         self._looked_s = 0.0
@@ -77,10 +79,13 @@ class SuffixDrafts:
         The arrays are overwritten by the next call.
         """
         slots = self._prepared
-        self._update(slots, requests, emitted)
-        has = slots >= 0
-        known = slots if has.all() else slots[has]
-        budgets = self._budgets(known)
+        budgets = None if emitted is None else self._follow_on(slots, emitted)
+        known = slots
+        if budgets is None:
+            self._update(slots, requests, emitted)
+            has = slots >= 0
+            known = slots if has.all() else slots[has]
+            budgets = self._budgets(known)
         chains = self._index.propose_batch(known, budgets)
         self._shadow.follow(known, chains.tokens, chains.lengths)
         parents = None
@@ -126,7 +131,7 @@ class SuffixDrafts:
         return self._index.stats()
 
     def _budgets(self, slots: Ints) -> Ints:
-        room = self._max_request_tokens - self._index.lengths(slots) - 1
+        room = self._max_request_tokens - self._known[slots] - 1
         budgets: Ints = np.maximum(np.minimum(room, self._full), 0).astype(np.int32)
         return budgets
 
@@ -137,20 +142,30 @@ class SuffixDrafts:
             slots = [self._slot_of(request, requests) for request in requests]
         return np.array(slots, np.int32)
 
+    def _follow_on(self, slots: Ints, emitted: Emitted) -> Ints | None:
+        """Where each text lacks just what the last step emitted, as it mostly does: feeds that, and answers
+        the budgets int32[n]; else None, and nothing was done."""
+        fed, offsets = np.empty(emitted.tokens.size, np.int32), np.empty(slots.size + 1, np.int32)
+        budgets = np.empty(slots.size, np.int32)
+        if not _joined(
+            slots, self._known, emitted.lengths, emitted.tokens, emitted.counts,
+            self._max_request_tokens, self._full, fed, offsets, budgets,
+        ):  # fmt: skip
+            return None
+        self._feed(slots, fed[: offsets[-1]], offsets)
+        return budgets
+
     def _update(self, slots: Ints, requests: Sequence[Any], emitted: Emitted | None) -> None:
         """The texts of all requests up to the last token that is known of."""
-        known = self._index.lengths(np.maximum(slots, 0))
-        if emitted is not None:
-            fed, offsets = np.empty(emitted.tokens.size, np.int32), np.empty(slots.size + 1, np.int32)
-            if _joined(slots, known, emitted.lengths, emitted.tokens, emitted.counts, fed, offsets):
-                self._feed(slots, fed[: offsets[-1]], offsets)
-                return
+        known = self._known[np.maximum(slots, 0)]
         offsets = np.zeros(len(requests) + 1, np.int32)
         parts: list[int] = []
         for i, (request, held) in enumerate(zip(requests, known.tolist(), strict=True)):
             parts.extend(_missing(request, held, emitted, i))
             offsets[i + 1] = len(parts)
         self._feed(slots, np.array(parts, np.int32), offsets)
+        has = slots >= 0
+        self._known[slots[has]] = self._index.lengths(slots[has])
 
     def _feed(self, slots: Ints, tokens: Ints, offsets: Ints) -> None:
         if (slots < 0).any():
@@ -177,6 +192,7 @@ class SuffixDrafts:
         slot = self._slots[request.rid] = self._free.pop()
         prompt = np.array(request.origin_input_ids, np.int32)
         self._index.start(slot, prompt, namespace_of(request.lora_id, request.extra_key))
+        self._known[slot] = prompt.size
         return slot
 
     def _take_from_the_gone(self, present: set[str]) -> None:
@@ -200,24 +216,27 @@ def _rehearse() -> float:
     shadow.follow(slots, chains.tokens, chains.lengths)
     index.propose_trees(slots, np.full(2, 4, np.int32))
     counts, none = np.ones(2, np.int64), np.zeros(2, np.int64)
-    _joined(slots, none, none, tokens.reshape(2, 32), counts, np.empty(64, np.int32), offsets)
+    _joined(slots, none, none, tokens.reshape(2, 32), counts, 64, 4, tokens, offsets, slots)
     index.close()
     return time.perf_counter() - started_s
 
 
 @njit(cache=True, nogil=True)
-def _joined(slots, known, lengths, tokens, counts, fed, offsets):
+def _joined(slots, known, lengths, tokens, counts, most, full, fed, offsets, budgets):
     """Whether each text lacks just what the last step emitted. Then that is written: tokens int32[sum of
-    counts] and offsets int32[n + 1]."""
-    offsets[0] = 0
+    counts] and offsets int32[n + 1]; and what may be drafted after it, int32[n]."""
     for i in range(slots.size):
         # The last emitted token has no place in the KV cache yet, so it is one more.
-        if slots[i] < 0 or known[i] + counts[i] != lengths[i] + 1:
+        if slots[i] < 0 or known[slots[i]] + counts[i] != lengths[i] + 1:
             return False
+    offsets[0] = 0
+    for i in range(slots.size):
         start = offsets[i]
         for j in range(counts[i]):
             fed[start + j] = tokens[i, j]
         offsets[i + 1] = start + counts[i]
+        known[slots[i]] += counts[i]
+        budgets[i] = max(min(most - known[slots[i]] - 1, full), 0)
     return True
 
 
