@@ -76,7 +76,7 @@ def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, co
             table = suffix.change(0, rows=rows((8, 0, 3, 1, 5, 0, 8, 2)[tables % 8], 1 + 2 * (tables % 2)))
             assert suffix.put(table).status_code == 200
             tables += 1
-            time.sleep(0.1)
+            time.sleep(0.02)
         assert [one.result() for one in running] == reference * 3
     assert tables >= 5
 

@@ -17,9 +17,9 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(not SGLANG_PYTHON.is_file(), reason="SGLang's environment is not there"),
 ]
-# The copy of what a verification reads; the slots of the KV cache, and those as int64; the mask over contexts
-# and what drafts hide in it; and SGLang's own accept_lens.
-BEFORE_MOST = 6
+# The copy of what a verification reads, its mask included; the slots of the KV cache, and those as int64; and
+# SGLang's own accept_lens.
+BEFORE_MOST = 4
 AFTER_MOST = 7
 
 
