@@ -10,6 +10,7 @@ import atexit
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,11 @@ class SuffixDrafts:
     def __init__(self, options: SuffixOptions, max_running: int, max_request_tokens: int, full: int) -> None:
         # A finished request keeps its slot until its last step has come back.
         slots = 2 * max_running
-        self._index = SuffixIndex(options.index_options(), slots, max_request_tokens)
+        index_options = options.index_options()
+        if "threads" not in options.model_fields_set:
+            # The step waits for all of them: where cores are scarce a second one comes milliseconds late.
+            index_options = replace(index_options, threads=1)
+        self._index = SuffixIndex(index_options, slots, max_request_tokens)
         self._shadow = ShadowFollower(slots, full)
         self._free = list(range(slots))
         self._known = np.zeros(slots, np.int64)
