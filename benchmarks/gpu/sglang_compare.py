@@ -14,7 +14,8 @@ peagle: SPECCTL_PEAGLE against stock EAGLE3.
 
 In SGLang's environment, where engines find the plugin (benchmarks.gpu.entry_points). Parts named together
 share their servers. Each part writes sglang-PART.json; what ``--seconds`` do not suffice for is left out and
-named. ``--quick``: few tokens, on the CPU, without a prompt file.
+named. Outputs that are not off's are scored by off (benchmarks.gpu.ties); an arm gets no ratio unless all of
+them part by a tie. ``--quick``: few tokens, on the CPU, without a prompt file.
 """
 
 from __future__ import annotations
