@@ -61,8 +61,9 @@ def machine_of(given: argparse.Namespace) -> Machine:
     heads = {"eagle3": given.eagle3, "peagle": given.peagle}
     common = tuple(given.argument)
     if given.quick:
-        return Machine(given.model, heads, "float32", memory_ratio=0.5, is_cpu=True, arguments=common)
-    return Machine(given.model, heads, given.dtype, given.attention, arguments=common)
+        dtype = given.dtype or "float32"
+        return Machine(given.model, heads, dtype, memory_ratio=0.5, is_cpu=True, arguments=common)
+    return Machine(given.model, heads, given.dtype or "bfloat16", given.attention, arguments=common)
 
 
 def parsed() -> argparse.Namespace:
@@ -77,7 +78,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--arms-file", type=Path, help="more of them (benchmarks.gpu.sglang_settings)")
     parser.add_argument("--batch", type=int, nargs="*", help="requests at the same time")
     parser.add_argument("--repeats", type=int, help="timed ones (3)")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", help="bfloat16; for --quick float32, where no output may differ")
     parser.add_argument("--attention", default="triton", help="--attention-backend of every server")
     parser.add_argument("--argument", action="append", default=[], help="of every server, once for each word")
     parser.add_argument(

@@ -2,8 +2,8 @@
 
 A set of prompts belongs to one batch and one repeat and is the same for all arms, which take turns. The first
 set of each batch warms up and is not timed; outputs of every set are compared with those of off. Where one
-parts from it, off scores the two tokens (benchmarks.gpu.ties): an arm gets a ratio where every output is equal
-or parts by a tie.
+parts from it, off scores the two tokens (benchmarks.gpu.ties): an arm gets a ratio where every output is
+equal or parts by a tie.
 """
 
 from __future__ import annotations

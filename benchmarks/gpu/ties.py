@@ -87,8 +87,8 @@ def partings(
 
 
 def judged(judge: Judge, parted: Sequence[Parting]) -> dict[str, Any]:
-    """``ties``, ``differences`` and the margins: how far the worse of the two lies below the best token of the
-    judge's pass, in log probability and in bf16 steps. An output that ends early is a difference.
+    """``ties``, ``differences`` and the margins: how far the worse of the two lies below the best token of
+    the judge's pass, in log probability and in bf16 steps. An output that ends early is a difference.
 
     Where the judge has died there is neither, and ``not scored`` counts.
     """

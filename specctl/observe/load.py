@@ -57,6 +57,8 @@ def parse_load(text: str) -> LoadCounters:
     sums: dict[str, float] = {}
     with engine_samples(text, (*plain, *edges)) as samples:
         for sample in samples:
+            if names.is_share(sample.name, sample.labels):
+                continue
             if sample.name in edges:
                 upper = float(sample.labels.get("le", "nan"))
                 edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
