@@ -39,6 +39,7 @@ TIE_STEPS = 2
 SAMPLED_TOKENS = range(10, 16_000, 31)
 """Ids whose log probabilities tell the logits: from near 0, where bf16 numbers are close, to far from it."""
 _SAMPLED_MIN = 100
+_APART, _STEPS = "log probability", "bf16 steps"
 _FRACTION_BITS = 7
 _LOGIT_MIN_EXPONENT, _LOGIT_MAX_EXPONENT = 0, 7
 """The largest logit is looked for from 1 to 256."""
@@ -88,7 +89,8 @@ def partings(
 
 def judged(judge: Judge, parted: Sequence[Parting]) -> dict[str, Any]:
     """``ties``, ``differences`` and the margins: how far the worse of the two lies below the best token of
-    the judge's pass, in log probability and in bf16 steps. An output that ends early is a difference.
+    the judge's pass, in log probability and in bf16 steps, and which of the two the judge prefers: where that
+    is the other output's, it parts from what it wrote itself. An output that ends early is a difference.
 
     Where the judge has died there is neither, and ``not scored`` counts.
     """
@@ -96,16 +98,13 @@ def judged(judge: Judge, parted: Sequence[Parting]) -> dict[str, Any]:
     scores = judge.score([one.context for one in whole], [_both(one) for one in whole]) if whole else []
     if scores is None:
         return {"not scored": len(parted)}
-    margins = [_margin(score) for score in scores]
-    ties = [steps is not None and steps <= TIE_STEPS for _, steps in margins]
-    figures: dict[str, Any] = {"ties": sum(ties), "differences": len(parted) - sum(ties)}
+    margins = sorted(map(_margin, scores), key=lambda one: float(one[_APART]))
+    ties = sum(one[_STEPS] is not None and one[_STEPS] <= TIE_STEPS for one in margins)
+    figures: dict[str, Any] = {"ties": ties, "differences": len(parted) - ties}
     if len(whole) < len(parted):
         figures["outputs of other lengths"] = len(parted) - len(whole)
     if margins:
-        figures["largest margin"] = max(margin for margin, _ in margins)
-        figures["margins"] = [
-            {"log probability": margin, "bf16 steps": steps} for margin, steps in sorted(margins, key=_size)
-        ]
+        figures |= {"largest margin": margins[-1][_APART], "margins": margins}
     return figures
 
 
@@ -135,18 +134,16 @@ def _both(parting: Parting) -> list[int]:
     return [token for token in parting.tokens if token is not None]
 
 
-def _margin(score: Score) -> tuple[float, float | None]:
-    """In log probability, and in bf16 steps at the larger of the two logits, where those are known."""
+def _margin(score: Score) -> dict[str, Any]:
+    """Steps at the larger of the two logits, where those are known."""
     margin = score.best - min(score.asked)
+    mine, judges = score.asked
     first = top_logit(score.best, score.sampled)
-    if first is None:
-        return round(margin, 6), None
-    larger = max(abs(first + one - score.best) for one in score.asked)
-    return round(margin, 6), round(margin / bf16_step(larger), 3)
-
-
-def _size(margin: tuple[float, float | None]) -> float:
-    return margin[0]
+    steps = None
+    if first is not None:
+        steps = round(margin / bf16_step(max(abs(first + one - score.best) for one in score.asked)), 3)
+    preferred = "neither" if mine == judges else "the other output's" if mine > judges else "its own"
+    return {_APART: round(margin, 6), _STEPS: steps, "the judge prefers": preferred}
 
 
 def told(figures: Mapping[str, Any]) -> str:
@@ -158,7 +155,7 @@ def told(figures: Mapping[str, Any]) -> str:
     words = f"{figures['ties']} ties and {figures['differences']} differences"
     if "margins" in figures:
         largest = figures["margins"][-1]
-        steps = largest["bf16 steps"]
-        words += f", at most {largest['log probability']:.4g} apart in log probability"
+        steps = largest[_STEPS]
+        words += f", at most {largest[_APART]:.4g} apart in log probability"
         words += " (no bf16 logits)" if steps is None else f" ({steps:g} bf16 steps)"
     return words

@@ -243,8 +243,8 @@ def _counts(load: LoadCounters, is_by_finish: bool) -> tuple[float, ...] | None:
 
 
 def _in_flight(seen: _Seen) -> int:
-    """Requests between their first token and their end. Aborted ones may never be counted as finished, so that
-    there are no more than run: by the telemetry, as SGLang's own gauge is of some steps ago."""
+    """Requests between their first token and their end. Aborted ones may never be counted as finished, so
+    that there are no more than run: by the telemetry, as SGLang's own gauge is of some steps ago."""
     load = seen.reading.load
     if load is None or load.started_requests is None or load.finished_requests is None:
         return 0

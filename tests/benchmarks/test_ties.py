@@ -96,6 +96,15 @@ def test_a_tie_is_at_most_two_steps(second, steps, is_tie):
     assert figures["largest margin"] == pytest.approx(20.0 - second, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "preferred"),
+    [(20.0, 19.0, "the other output's"), (19.0, 20.0, "its own"), (20.0, 20.0, "neither")],
+)
+def test_which_of_both_the_judge_prefers_is_told(first, second, preferred):
+    [margin] = judged(FakeJudge(scored(first, second)), [parting()])["margins"]
+    assert margin["the judge prefers"] == preferred
+
+
 def test_both_tokens_must_be_near_the_best_one():
     """Two tokens that lie together, far below what the judge itself would write."""
     near = scored(9.0, 9.0)

@@ -120,7 +120,7 @@ def test_under_the_overlap_scheduler_results_come_a_launch_later(engine):
     assert (telemetry.num_speculative_tokens, telemetry.decoding, telemetry.waiting) == (0, 2, 1)
 
 
-def test_a_step_of_prompts_takes_time_and_counts_nowhere(engine):
+def test_a_step_of_prompts_takes_time_and_has_a_cell_of_its_own(engine):
     new = [engine.request(7)]
     prompts = engine.launch([], new, is_decode=False)
     engine.now_s += 3.0
@@ -128,6 +128,9 @@ def test_a_step_of_prompts_takes_time_and_counts_nowhere(engine):
     engine.steering.after_result(prompts)
     engine.finish(engine.launch([4, 4]), [0, 0], after_s=0.5)
     assert engine.cells()[4].step_s == 0.5
+    alone = engine.cells()[0]
+    assert (alone.decode_batch_from, alone.decode_batch_to, alone.has_prefill) == (0, 0, True)
+    assert (alone.steps, alone.request_steps, alone.prefill_tokens, alone.step_s) == (1, 0, 7, 3.0)
     assert hasattr(new[0], "specctl_class")
 
 

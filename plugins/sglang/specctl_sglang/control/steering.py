@@ -146,6 +146,8 @@ class Steering:
         now_s = time.monotonic()
         step_s = now_s - max(step.started_s, self._ended_s)
         self._ended_s = now_s
+        if step.prefill_tokens:
+            self._counters.add_prompts(step.prefill_tokens, step_s)
         accepted = result.num_correct_drafts_per_req_cpu
         if not step.requests or accepted is None:
             return
