@@ -24,6 +24,7 @@ class EngineMetrics:
     """Full names of samples; of histograms, without _bucket, _count and _sum. None: the engine has no such.
 
     ``prompt_tokens``: of requests that have started; ``kv_cache_used_ratio``: a share, 0.5 is half.
+    ``begins_empty``: a request's counters are not on the page before the first request.
     """
 
     prefix: str
@@ -40,6 +41,7 @@ class EngineMetrics:
     drafted_tokens: str | None = None
     accepted_tokens: str | None = None
     accepted_at: str | None = None
+    begins_empty: bool = False
 
     def is_share(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether a sample is one priority's share of a gauge that is told as a whole too (SGLang with
@@ -72,6 +74,7 @@ SGLANG = EngineMetrics(
     first_token_wait="sglang:time_to_first_token_seconds",
     prompt_lengths="sglang:prompt_tokens_histogram",
     output_lengths="sglang:generation_tokens_histogram",
+    begins_empty=True,
 )
 
 
