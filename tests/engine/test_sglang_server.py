@@ -226,7 +226,7 @@ def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
     with subprocess.Popen(command) as recorder:
         wait_for(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3, 60)
         measured = specctl(
-            "profile", suffix.server.url, "--for", "40", "--requests", "60", "--output", str(made)
+            "profile", suffix.server.url, "--for", "60", "--requests", "120", "--output", str(made)
         )
         recorder.send_signal(signal.SIGTERM)
         assert recorder.wait(20) == 0

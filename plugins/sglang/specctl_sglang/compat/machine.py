@@ -45,7 +45,7 @@ def _device_name(scheduler: Any) -> str | None:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     # As vLLM names it.
-    return "cpu" if getattr(scheduler, "device", None) == "cpu" else None
+    return "cpu" if str(getattr(scheduler, "device", None)) == "cpu" else None
 
 
 def _at(thing: Any, *names: str) -> Any:
