@@ -10,8 +10,8 @@ from specctl.observe.load import parse_load
 from specctl.observe.stock import parse_stock_metrics
 
 SGLANG_PAGE = (Path(__file__).parent / "sglang_0.5.21_metrics.txt").read_text()
-"""What this reads of a real server's page, with --enable-priority-scheduling, after twelve requests of 1,806 and
-720 tokens, every second one streamed."""
+"""What is read of a real page, with --enable-priority-scheduling, after twelve requests of 1,806 and 720
+tokens, every second one streamed."""
 
 
 def text() -> str:

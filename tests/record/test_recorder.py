@@ -146,7 +146,7 @@ def test_a_server_without_the_plugin_gives_its_load(tmp_path: Path) -> None:
 
 
 def test_a_stock_sglang_gives_a_trace(tmp_path: Path) -> None:
-    """Twelve requests come and go between its second look, before which it has counted none, and the third."""
+    """Twelve requests come and go between the second look, before which none was counted, and the third."""
     page = (Path(__file__).parents[1] / "observe" / "sglang_0.5.21_metrics.txt").read_bytes()
     gauges = b"\n".join(line for line in page.splitlines() if b"_reqs" in line) + b"\n"
     with FakeEngine(has_plugin=False) as engine:
