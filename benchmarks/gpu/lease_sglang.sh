@@ -72,7 +72,7 @@ mkdir -p "$RESULTS" "$OUT" "$WIDE"
 export HF_HUB_OFFLINE=1
 export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$SITE"
 "$PYTHON" -m benchmarks.gpu.entry_points "$RESULTS/entry" --captures || exit 1
-if ! "$PYTHON" -c 'import deep_gemm' 2>/dev/null; then
+if ! "$PYTHON" -c 'import deep_gemm.utils' 2>/dev/null; then
   echo "deep_gemm: not there, an empty module takes its place"
   : >"$RESULTS/entry/deep_gemm.py"
   export SGLANG_ENABLE_JIT_DEEPGEMM=0

@@ -151,9 +151,11 @@ def _wait(arm: Arm, is_so: Any, why: str) -> Any:
 
 
 def _steps(telemetry: Any) -> dict[int, int]:
-    """Steps by the number of drafts that the table allowed."""
+    """Steps by the number of drafts that the table allowed; those of prompts alone are under none."""
     found: dict[int, int] = {}
     for cell in telemetry["cells"]:
+        if not cell["decode_batch_to"]:
+            continue
         number = cell["num_speculative_tokens"]
         found[number] = found.get(number, 0) + cell["steps"]
     return found

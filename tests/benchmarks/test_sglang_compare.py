@@ -61,6 +61,7 @@ class SteeredArm(FakeArm):
     def __init__(self, name, late=0):
         super().__init__(name)
         self.number, self.late, self.steps_by_number, self.owed = 8, late, {}, 0
+        self.prompts = 0
 
     def set_rows(self, rows):
         before, self.number = self.number, rows[0][1]
@@ -77,7 +78,13 @@ class SteeredArm(FakeArm):
         number = self.number
         if self.owed:
             number, self.owed = self.before, self.owed - 1
-        cells = [{"num_speculative_tokens": k, "steps": v} for k, v in self.steps_by_number.items()]
+        cells = [
+            {"num_speculative_tokens": k, "steps": v, "decode_batch_to": 8}
+            for k, v in self.steps_by_number.items()
+        ]
+        # Prompts come all the time.
+        self.prompts = self.prompts + 1
+        cells.append({"num_speculative_tokens": 0, "steps": self.prompts, "decode_batch_to": 0})
         self.steps_by_number[number] = self.steps_by_number.get(number, 0) + 1
         return {"decoding": 1, "cells": cells, "proposer": {"graph_bytes": 5.0}}
 
