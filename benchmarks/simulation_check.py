@@ -1,12 +1,14 @@
 """The simulator against a real server: predicted and measured tokens/s, load by load.
 
-    python -m benchmarks.gpu.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
+    python -m benchmarks.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
 
-One server with specctl_suffix. ``specctl profile`` measures its costs with requests of its own. Then loads
-run at a fixed number of drafts each: Poisson arrivals at a rate, or everything at once (rate 0), with output
-lengths drawn between a quarter of ``--max-tokens`` and all of it. ``specctl record`` writes a log of each;
-the simulator runs the log with that profile and that number. Tokens/s are over the span from the first
-request sent to the last one's end; TPOT is the mean of the server's own histogram.
+One server with specctl_suffix. ``specctl profile`` measures its costs with requests of its own, then each
+load runs at a fixed number of drafts, then the profile is measured again, and so on for ``--rounds``: Poisson
+arrivals at a rate, or everything at once (rate 0), with output lengths drawn between a quarter of
+``--max-tokens`` and all of it. ``specctl record`` writes a log of each load; the simulator runs the load with
+that number and the profiles before and after it, so that a machine that is now quick and now slow is so for
+both sides. Tokens/s are over the span from the first request sent to the last one's end, over all rounds;
+TPOT is the mean of the server's own histogram.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import aiohttp
@@ -34,11 +37,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.gpu.phases import bodies_of
 from benchmarks.gpu.sender import complete, session
 from benchmarks.lossless import put_table
-from benchmarks.provenance import provenance
+from benchmarks.provenance import provenance, summary
 from benchmarks.server import vllm_server
 from specctl.engine_profile import EngineProfile, load_profile
+from specctl.errors import SimulationInputError
 from specctl.simulate.arms import Static
-from specctl.simulate.compare import ArmResult, simulate
+from specctl.simulate.compare import simulate
 from specctl.simulate.files import find_file
 from specctl.simulate.recorded import load_recorded
 from specctl.simulate.scenario import load_scenario
@@ -75,6 +79,15 @@ class Sent:
     @property
     def tokens_per_s(self) -> float:
         return sum(self.output_tokens) / self.span_s
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """``log_tokens_per_s``: from the log alone; the others from the arrivals and lengths that were sent."""
+
+    span_s: float
+    tpot_s: float
+    log_tokens_per_s: float
 
 
 async def tpot_sums(client: httpx.AsyncClient) -> tuple[float, float]:
@@ -131,60 +144,97 @@ def recorded(url: str, log: Path) -> Iterator[None]:
             process.send_signal(signal.SIGTERM)
 
 
-def compared(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> dict[str, Any]:
-    """Predicted and measured; once from the log alone, once with the arrivals and lengths that were sent."""
+def predicted(load: Load, sent: Sent, log: Path, profiles: Sequence[EngineProfile]) -> Predicted:
+    """Means over the profiles. Raises SimulationInputError where the log tells no acceptance."""
     found = load_recorded(log, seed=_SEED)
     scenario = found.scenario
     if scenario is None and not load.num_speculative_tokens:
         # Without drafts none is accepted, whatever their chance.
         scenario = load_scenario(find_file("steady", "scenarios"))
     if scenario is None:
-        return {"load": str(load), "not simulated": found.why_no_scenario}
+        raise SimulationInputError(f"{load}: {found.why_no_scenario}")
     arm = Static(load.num_speculative_tokens)
     lengths = np.array(sent.input_tokens), np.array(sent.output_tokens)
     exact = Trace(np.array(sent.arrival_s), *lengths, found.trace.skipped)
-    told = {
-        "load": str(load),
-        "measured": {"tokens/s": round(sent.tokens_per_s, 1), "TPOT ms": round(1e3 * sent.tpot_s, 2)},
-    }
-    for name, trace in (("log", found.trace), ("arrivals", exact)):
-        told[f"from the {name}"] = _misses(simulate(trace, profile, scenario, arm, seed=_SEED), sent)
-    return told
+    runs = [simulate(exact, profile, scenario, arm, seed=_SEED) for profile in profiles]
+    by_log = [simulate(found.trace, profile, scenario, arm, seed=_SEED) for profile in profiles]
+    return Predicted(
+        span_s=fmean(run.span_s for run in runs),
+        tpot_s=fmean(run.tpot_mean_s for run in runs),
+        log_tokens_per_s=fmean(run.tokens_per_s for run in by_log),
+    )
 
 
-def _misses(result: ArmResult, sent: Sent) -> dict[str, float]:
+def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, Any]:
+    """Predicted and measured over all rounds of a load."""
+    tokens = sum(sum(sent.output_tokens) for sent, _ in rounds)
+    measured = tokens / sum(sent.span_s for sent, _ in rounds)
+    foretold = tokens / sum(told.span_s for _, told in rounds)
+    by_log = fmean(told.log_tokens_per_s for _, told in rounds)
+    tpot_s, tpot_told_s = fmean(sent.tpot_s for sent, _ in rounds), fmean(told.tpot_s for _, told in rounds)
     return {
-        "tokens/s": round(result.tokens_per_s, 1),
-        "miss": round(result.tokens_per_s / sent.tokens_per_s - 1.0, 4),
-        "TPOT ms": round(1e3 * result.tpot_mean_s, 2),
-        "TPOT miss": round(result.tpot_mean_s / sent.tpot_s - 1.0, 4),
+        "load": str(load),
+        "rounds": len(rounds),
+        "measured": {"tokens/s": round(measured, 1), "TPOT ms": round(1e3 * tpot_s, 2)},
+        "from the arrivals": {
+            "tokens/s": round(foretold, 1),
+            "miss": round(foretold / measured - 1.0, 4),
+            "by round": summary([sent.span_s / told.span_s - 1.0 for sent, told in rounds]),
+            "TPOT ms": round(1e3 * tpot_told_s, 2),
+            "TPOT miss": round(tpot_told_s / tpot_s - 1.0, 4),
+        },
+        "from the log": {"tokens/s": round(by_log, 1), "miss": round(by_log / measured - 1.0, 4)},
     }
 
 
-def profiled(url: str, arguments: argparse.Namespace) -> Path:
-    output: Path = arguments.folder / "profile.yaml"
-    command = [_SPECCTL, "profile", url, "--requests", str(arguments.profile_requests)]
-    command += ["--for", str(arguments.profile_s), "--share", "0.5", "--output", str(output)]
-    if arguments.gpu:
-        command += ["--fingerprint", f"gpu={arguments.gpu}"]
-    subprocess.run(command, check=True)
-    return output
+def profiled(url: str, output: Path, options: Sequence[str]) -> EngineProfile:
+    """As ``specctl profile`` measures it."""
+    subprocess.run([_SPECCTL, "profile", url, *options, "--output", str(output)], check=True)
+    return load_profile(output)
 
 
-async def _run(url: str, loads: list[Load], arguments: argparse.Namespace) -> list[tuple[Load, Sent, Path]]:
-    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
-    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
-    bodies = bodies_of(copying, chat, arguments.max_tokens)
-    ran = []
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client, session(url) as opened:
-        for number, load in enumerate(loads):
-            await put_table(client, load.num_speculative_tokens)
-            log = arguments.folder / f"load-{number}.log"
-            with recorded(url, log):
-                sent = await send(client, opened, load, bodies[load.kind])
-            print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
-            ran.append((load, sent, log))
-    return ran
+class Check:
+    """One server under loads and profiles in turn. ``profile_options``: of ``specctl profile``."""
+
+    def __init__(
+        self,
+        url: str,
+        loads: Sequence[Load],
+        bodies: Mapping[str, Iterator[dict[str, Any]]],
+        folder: Path,
+        profile_options: Sequence[str],
+    ) -> None:
+        self._url, self._loads, self._bodies, self._folder = url, loads, bodies, folder
+        self._profile_options = profile_options
+        self._profiles = [self._profile()]
+        self._rounds: dict[Load, list[tuple[Sent, Predicted]]] = {load: [] for load in loads}
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [compared(*one) for one in self._rounds.items()]
+
+    def run_round(self) -> None:
+        """Every load once, and a profile after them."""
+        ran = asyncio.run(self._run_loads())
+        self._profiles.append(self._profile())
+        for load, (sent, log) in ran.items():
+            told = predicted(load, sent, log, self._profiles[-2:])
+            self._rounds[load].append((sent, told))
+
+    def _profile(self) -> EngineProfile:
+        return profiled(self._url, self._folder / "profile.yaml", self._profile_options)
+
+    async def _run_loads(self) -> dict[Load, tuple[Sent, Path]]:
+        ran = {}
+        async with httpx.AsyncClient(base_url=self._url, timeout=600) as client, session(self._url) as opened:
+            for number, load in enumerate(self._loads):
+                await put_table(client, load.num_speculative_tokens)
+                log = self._folder / f"load-{number}.log"
+                with recorded(self._url, log):
+                    sent = await send(client, opened, load, self._bodies[load.kind])
+                print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
+                ran[load] = sent, log
+        return ran
 
 
 def main() -> None:
@@ -199,8 +249,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of arrivals at a rate")
     parser.add_argument("--requests", type=int, default=512, help="of a load that comes at once")
     parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--profile-requests", type=int, default=3000)
-    parser.add_argument("--profile-s", type=float, default=100.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile-requests", type=int, default=3000, help="for each profile")
+    parser.add_argument("--profile-s", type=float, default=40.0)
     parser.add_argument("--gpu", default="", help="name for the fingerprint")
     parser.add_argument("--url", help="a running server, without prefix caching")
     parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
@@ -217,19 +268,29 @@ def main() -> None:
     config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
     # The simulator computes every prompt in full.
     options = [*arguments.serve, "--no-enable-prefix-caching"]
+    profile_options = ["--requests", str(arguments.profile_requests), "--for", str(arguments.profile_s)]
+    profile_options += ["--share", "0.5"]
+    if arguments.gpu:
+        profile_options += ["--fingerprint", f"gpu={arguments.gpu}"]
     with contextlib.ExitStack() as stack:
         url = arguments.url or (
             stack.enter_context(
                 vllm_server(arguments.model, arguments.folder / "server.log", config, options)
             ).url
         )
-        profile = profiled(url, arguments)
-        ran = asyncio.run(_run(url, loads, arguments))
-    found = [compared(*one, load_profile(profile)) for one in ran]
-    report = {"provenance": provenance(), "profile": profile.read_text(encoding="utf-8"), "loads": found}
+        check = Check(url, loads, _bodies(arguments), arguments.folder, profile_options)
+        for _ in range(arguments.rounds):
+            check.run_round()
+    report = {"provenance": provenance(), "loads": check.results}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for told in found:
+    for told in check.results:
         print(json.dumps(told))
+
+
+def _bodies(arguments: argparse.Namespace) -> dict[str, Iterator[dict[str, Any]]]:
+    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
+    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
+    return bodies_of(copying, chat, arguments.max_tokens)
 
 
 if __name__ == "__main__":
