@@ -2,13 +2,13 @@
 
     python -m benchmarks.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
 
-One server with specctl_suffix. ``specctl profile`` measures its costs with requests of its own, then each
-load runs at a fixed number of drafts, then the profile is measured again, and so on for ``--rounds``: Poisson
-arrivals at a rate, or everything at once (rate 0), with output lengths drawn between a quarter of
-``--max-tokens`` and all of it. ``specctl record`` writes a log of each load; the simulator runs the load with
-that number and the profiles before and after it, so that a machine that is now quick and now slow is so for
-both sides. Tokens/s are over the span from the first request sent to the last one's end, over all rounds;
-TPOT is the mean of the server's own histogram.
+One server with specctl_suffix. Its steps are counted as ``specctl profile`` does, with requests of its own,
+then each load runs at a fixed number of drafts, then steps are counted again, and so on for ``--rounds``, so
+that a machine that is now quick and now slow is so for both sides. A load is Poisson arrivals at a rate, or
+everything at once (rate 0), with output lengths drawn between a quarter of ``--max-tokens`` and all of it.
+``specctl record`` writes a log of each; the simulator runs it with that number and the profile of all counted
+steps. Tokens/s are over the spans from the first request sent to the last one's end, over all rounds; TPOT is
+the mean of the server's own histogram.
 """
 
 from __future__ import annotations
@@ -39,8 +39,20 @@ from benchmarks.gpu.sender import complete, session
 from benchmarks.lossless import put_table
 from benchmarks.provenance import provenance, summary
 from benchmarks.server import vllm_server
-from specctl.engine_profile import EngineProfile, load_profile
+from specctl.actuate.http import HttpActuator
+from specctl.clock import SystemClock
+from specctl.contract.capabilities import Capabilities
+from specctl.engine_profile import EngineProfile
 from specctl.errors import SimulationInputError
+from specctl.estimate.cost_fit import fit_costs
+from specctl.estimate.experts import Experts
+from specctl.http_client import HttpClient
+from specctl.observe.routes import read_capabilities
+from specctl.profiling.borrowed_table import BorrowedTable
+from specctl.profiling.fitted import engine_profile, fingerprint_of, limits_of
+from specctl.profiling.measure import Measured, Plan, measure
+from specctl.profiling.own_requests import OwnRequests
+from specctl.profiling.steps import StepReader
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import simulate
 from specctl.simulate.files import find_file
@@ -144,8 +156,47 @@ def recorded(url: str, log: Path) -> Iterator[None]:
             process.send_signal(signal.SIGTERM)
 
 
-def predicted(load: Load, sent: Sent, log: Path, profiles: Sequence[EngineProfile]) -> Predicted:
-    """Means over the profiles. Raises SimulationInputError where the log tells no acceptance."""
+async def counted(url: str, seconds: float, requests: int) -> tuple[Capabilities, Measured]:
+    """Steps as ``specctl profile --requests`` counts them."""
+    clock = SystemClock()
+    async with (
+        HttpClient(url, timeout_s=5.0) as client,
+        HttpClient(url, timeout_s=120.0, connections_max=1024) as sender,
+    ):
+        capabilities = await read_capabilities(client)
+        assert capabilities is not None, "a server of ours"
+        table = BorrowedTable(HttpActuator(client), capabilities, clock, owner="benchmark")
+        own = OwnRequests(
+            sender,
+            capabilities.model,
+            total=requests,
+            context_max_tokens=capabilities.context_max_tokens,
+        )
+        plan = Plan(seconds, share_max=0.5)
+        return capabilities, await measure(
+            table, StepReader(client), capabilities, clock, asyncio.Event(), plan, own
+        )
+
+
+def profile_of(capabilities: Capabilities, parts: Sequence[Measured]) -> EngineProfile:
+    """One profile of all that was counted."""
+    measured = Measured(
+        rows=tuple(row for part in parts for row in part.rows),
+        seconds=sum(part.seconds for part in parts),
+        steps=sum(part.steps for part in parts),
+        disturbed_steps=sum(part.disturbed_steps for part in parts),
+        disturbed_s=sum(part.disturbed_s for part in parts),
+        own_requests=sum(part.own_requests for part in parts),
+        is_interrupted=False,
+    )
+    costs = fit_costs(measured.rows, experts=Experts.of(capabilities))
+    fingerprint = fingerprint_of(capabilities, {} if capabilities.gpu else {"gpu": "not told"})
+    limits = limits_of(capabilities, {})
+    return engine_profile(measured, costs, capabilities, fingerprint, limits, utc=SystemClock().utc())
+
+
+def predicted(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> Predicted:
+    """Raises SimulationInputError where the log tells no acceptance."""
     found = load_recorded(log, seed=_SEED)
     scenario = found.scenario
     if scenario is None and not load.num_speculative_tokens:
@@ -156,13 +207,9 @@ def predicted(load: Load, sent: Sent, log: Path, profiles: Sequence[EngineProfil
     arm = Static(load.num_speculative_tokens)
     lengths = np.array(sent.input_tokens), np.array(sent.output_tokens)
     exact = Trace(np.array(sent.arrival_s), *lengths, found.trace.skipped)
-    runs = [simulate(exact, profile, scenario, arm, seed=_SEED) for profile in profiles]
-    by_log = [simulate(found.trace, profile, scenario, arm, seed=_SEED) for profile in profiles]
-    return Predicted(
-        span_s=fmean(run.span_s for run in runs),
-        tpot_s=fmean(run.tpot_mean_s for run in runs),
-        log_tokens_per_s=fmean(run.tokens_per_s for run in by_log),
-    )
+    run = simulate(exact, profile, scenario, arm, seed=_SEED)
+    by_log = simulate(found.trace, profile, scenario, arm, seed=_SEED)
+    return Predicted(run.span_s, run.tpot_mean_s, by_log.tokens_per_s)
 
 
 def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, Any]:
@@ -187,14 +234,11 @@ def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, 
     }
 
 
-def profiled(url: str, output: Path, options: Sequence[str]) -> EngineProfile:
-    """As ``specctl profile`` measures it."""
-    subprocess.run([_SPECCTL, "profile", url, *options, "--output", str(output)], check=True)
-    return load_profile(output)
-
-
 class Check:
-    """One server under loads and profiles in turn. ``profile_options``: of ``specctl profile``."""
+    """One server under loads and measurements in turn.
+
+    ``seconds``: of each measurement, of which there is one more than rounds; ``requests``: its own, at most.
+    """
 
     def __init__(
         self,
@@ -202,39 +246,45 @@ class Check:
         loads: Sequence[Load],
         bodies: Mapping[str, Iterator[dict[str, Any]]],
         folder: Path,
-        profile_options: Sequence[str],
+        *,
+        seconds: float,
+        requests: int,
     ) -> None:
         self._url, self._loads, self._bodies, self._folder = url, loads, bodies, folder
-        self._profile_options = profile_options
-        self._profiles = [self._profile()]
-        self._rounds: dict[Load, list[tuple[Sent, Predicted]]] = {load: [] for load in loads}
+        self._seconds, self._requests = seconds, requests
+        self._measured: list[Measured] = []
+        self._ran: dict[Load, list[tuple[Sent, Path]]] = {load: [] for load in loads}
+        self._count()
 
     @property
+    def profile(self) -> EngineProfile:
+        return profile_of(self._capabilities, self._measured)
+
     def results(self) -> list[dict[str, Any]]:
-        return [compared(*one) for one in self._rounds.items()]
+        profile = self.profile
+        return [
+            compared(load, [(sent, predicted(load, sent, log, profile)) for sent, log in ran])
+            for load, ran in self._ran.items()
+        ]
 
     def run_round(self) -> None:
-        """Every load once, and a profile after them."""
-        ran = asyncio.run(self._run_loads())
-        self._profiles.append(self._profile())
-        for load, (sent, log) in ran.items():
-            told = predicted(load, sent, log, self._profiles[-2:])
-            self._rounds[load].append((sent, told))
+        """Every load once, and a measurement after them."""
+        asyncio.run(self._run_loads())
+        self._count()
 
-    def _profile(self) -> EngineProfile:
-        return profiled(self._url, self._folder / "profile.yaml", self._profile_options)
+    def _count(self) -> None:
+        self._capabilities, measured = asyncio.run(counted(self._url, self._seconds, self._requests))
+        self._measured.append(measured)
 
-    async def _run_loads(self) -> dict[Load, tuple[Sent, Path]]:
-        ran = {}
+    async def _run_loads(self) -> None:
         async with httpx.AsyncClient(base_url=self._url, timeout=600) as client, session(self._url) as opened:
-            for number, load in enumerate(self._loads):
+            for number, (load, ran) in enumerate(self._ran.items()):
                 await put_table(client, load.num_speculative_tokens)
-                log = self._folder / f"load-{number}.log"
+                log = self._folder / f"load-{number}-{len(ran)}.log"
                 with recorded(self._url, log):
                     sent = await send(client, opened, load, self._bodies[load.kind])
                 print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
-                ran[load] = sent, log
-        return ran
+                ran.append((sent, log))
 
 
 def main() -> None:
@@ -252,7 +302,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile-requests", type=int, default=3000, help="for each profile")
     parser.add_argument("--profile-s", type=float, default=40.0)
-    parser.add_argument("--gpu", default="", help="name for the fingerprint")
     parser.add_argument("--url", help="a running server, without prefix caching")
     parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
@@ -268,23 +317,28 @@ def main() -> None:
     config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
     # The simulator computes every prompt in full.
     options = [*arguments.serve, "--no-enable-prefix-caching"]
-    profile_options = ["--requests", str(arguments.profile_requests), "--for", str(arguments.profile_s)]
-    profile_options += ["--share", "0.5"]
-    if arguments.gpu:
-        profile_options += ["--fingerprint", f"gpu={arguments.gpu}"]
     with contextlib.ExitStack() as stack:
         url = arguments.url or (
             stack.enter_context(
                 vllm_server(arguments.model, arguments.folder / "server.log", config, options)
             ).url
         )
-        check = Check(url, loads, _bodies(arguments), arguments.folder, profile_options)
+        check = Check(
+            url,
+            loads,
+            _bodies(arguments),
+            arguments.folder,
+            seconds=arguments.profile_s,
+            requests=arguments.profile_requests,
+        )
         for _ in range(arguments.rounds):
             check.run_round()
-    report = {"provenance": provenance(), "loads": check.results}
+    results = check.results()
+    told = check.profile.model_dump(mode="json")
+    report = {"provenance": provenance(), "profile": told, "loads": results}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for told in check.results:
-        print(json.dumps(told))
+    for result in results:
+        print(json.dumps(result))
 
 
 def _bodies(arguments: argparse.Namespace) -> dict[str, Iterator[dict[str, Any]]]:
