@@ -198,9 +198,7 @@ class _Model:
         def scaled(costs: dict[str, float]) -> dict[str, float]:
             return {name: ratio * value for name, value in costs.items()}
 
-        return replace(
-            self, pieces=ratio * self.pieces, shares=scaled(self.shares), draft=scaled(self.draft)
-        )
+        return replace(self, pieces=ratio * self.pieces, shares=scaled(self.shares), draft=scaled(self.draft))
 
     def forward_s(self, tokens: _Floats) -> _Floats:
         return np.asarray(_over_pieces(tokens, self.knots, self.experts) @ self.pieces)
