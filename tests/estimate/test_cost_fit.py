@@ -136,6 +136,24 @@ def test_seconds_of_the_step_beside_it_bend_no_line() -> None:
         assert seconds_at(costs, batch * (1 + drafts), batch) == pytest.approx(true_s, rel=0.03)
 
 
+def test_slow_steps_that_are_no_stalls_are_in_the_sum() -> None:
+    made = []
+    for place, row in enumerate(rows(noise=0.02)):
+        slow = (
+            2.0 if place % 10 == 3 else 1.0
+        )  # each tenth ten of steps, as a neighbour of the machine makes them
+        more = {"step_s": slow * row.step_s, "step_s_squared": slow**2 * row.step_s_squared}
+        made.append(CellDelta(**{**_fields(row), **more}))
+    costs = fit_costs(made)
+    fitted_s = sum(
+        row.steps * seconds_at(costs, row.verified_tokens / row.steps, row.request_steps / row.steps)
+        for row in made
+    ) + costs.draft_base_s * sum(row.steps for row in made if row.num_speculative_tokens)
+    assert fitted_s == pytest.approx(sum(row.step_s for row in made), rel=0.01)
+    usual = CONSTANT_S + (TOKEN_S + REQUEST_S) * 4
+    assert seconds_at(costs, 4, 4) / usual == pytest.approx(1.1, abs=0.03)  # the shape stays
+
+
 def test_tokens_of_prompts_do_not_make_one_line_of_decoding() -> None:
     """Verifying is flat up to 64 tokens and steep from there; most tokens met are a prompt's thousands."""
 
