@@ -78,13 +78,13 @@ def test_greedy_output_is_the_same_for_every_table_value(suffix, reference, topk
 def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
     tables = 0
     with ThreadPoolExecutor(concurrency) as pool:
-        running = [pool.submit(suffix.complete, prompt) for prompt in PROMPTS * 3]
+        running = [pool.submit(suffix.complete, prompt) for prompt in PROMPTS * 6]
         while not all(one.done() for one in running):
             table = suffix.change(0, rows=rows((8, 0, 3, 1, 5, 0, 8, 2)[tables % 8], 1 + 2 * (tables % 2)))
             assert suffix.put(table).status_code == 200
             tables += 1
-            time.sleep(0.1)
-        assert [one.result() for one in running] == reference * 3
+            time.sleep(0.02)
+        assert [one.result() for one in running] == reference * 6
     assert tables >= 5
 
 
@@ -181,31 +181,6 @@ def test_a_lease_that_ends_falls_back(suffix):
     assert (table["state"], table["rows"][0]["num_speculative_tokens"]) == ("fallback", 1)
 
 
-def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
-    assert suffix.put(suffix.change(0)).status_code == 200
-    done = threading.Event()
-    with autotune(suffix.server.url, tmp_path), ThreadPoolExecutor(1) as pool:
-
-        def load():
-            while not done.is_set():
-                suffix.complete(LISTING * 3 + "item_0", 32)
-
-        pool.submit(load)
-        try:
-            wait_for(lambda: suffix.get("table")["rows"][0]["num_speculative_tokens"] > 0, 90)
-        finally:
-            done.set()
-    assert "specctl_suffix on sglang 0.5.21" in (tmp_path / "autotune.log").read_text()
-    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert any(record.get("from") != record.get("to") for record in records)
-
-
-def test_status_is_readable(suffix):
-    output = specctl("status", suffix.server.url)
-    assert output.returncode == 0, output.stderr
-    assert "specctl_suffix" in output.stdout
-
-
 def test_prompts_are_counted_in_steps_of_their_own(suffix):
     def alone():
         cells = [cell for cell in suffix.get("telemetry")["cells"] if cell["decode_batch_to"] == 0]
@@ -244,6 +219,31 @@ def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
     told = json.loads(out.read_text())
     assert 0 < told["inputs"]["requests"] <= profile["measured"]["own_requests"]
     assert told["inputs"]["acceptance"]["name"] == "recorded"
+
+
+def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
+    assert suffix.put(suffix.change(0)).status_code == 200
+    done = threading.Event()
+    with autotune(suffix.server.url, tmp_path), ThreadPoolExecutor(1) as pool:
+
+        def load():
+            while not done.is_set():
+                suffix.complete(LISTING * 3 + "item_0", 32)
+
+        pool.submit(load)
+        try:
+            wait_for(lambda: suffix.get("table")["rows"][0]["num_speculative_tokens"] > 0, 90)
+        finally:
+            done.set()
+    assert "specctl_suffix on sglang 0.5.21" in (tmp_path / "autotune.log").read_text()
+    records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert any(record.get("from") != record.get("to") for record in records)
+
+
+def test_status_is_readable(suffix):
+    output = specctl("status", suffix.server.url)
+    assert output.returncode == 0, output.stderr
+    assert "specctl_suffix" in output.stdout
 
 
 MISFIT = """
