@@ -88,9 +88,10 @@ def partings(
 
 
 def judged(judge: Judge, parted: Sequence[Parting]) -> dict[str, Any]:
-    """``ties``, ``differences`` and the margins: how far the worse of the two lies below the best token of
-    the judge's pass, in log probability and in bf16 steps, and which of the two the judge prefers: where that
-    is the other output's, it parts from what it wrote itself. An output that ends early is a difference.
+    """``ties``, ``differences`` and the margins: how far the two lie apart, or the better one below the best
+    token of the judge's pass where that is more, in log probability and in bf16 steps; and which of the two
+    the judge prefers: where that is the other output's, it parts from what it wrote itself. An output that
+    ends early is a difference.
 
     Where the judge has died there is neither, and ``not scored`` counts.
     """
@@ -136,8 +137,8 @@ def _both(parting: Parting) -> list[int]:
 
 def _margin(score: Score) -> dict[str, Any]:
     """Steps at the larger of the two logits, where those are known."""
-    margin = score.best - min(score.asked)
     mine, judges = score.asked
+    margin = max(abs(mine - judges), score.best - max(score.asked))
     first = top_logit(score.best, score.sampled)
     steps = None
     if first is not None:
