@@ -26,6 +26,7 @@ from specctl_sglang.compat import cpu_stand_ins
 
 from benchmarks.gpu.verify_sampled import device_provenance
 from benchmarks.provenance import summary
+from specctl.engine.verified_batches import OURS
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
@@ -156,7 +157,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     original = engine()
-    from specctl_sglang.compat import verification, verified_batches
+    from specctl_sglang.compat import verification
+    from specctl_sglang.compat.verified_batches import batches
 
     arms = {
         "specctl": lambda *given: verification._sampled_by_ours(original, *given),
@@ -174,8 +176,8 @@ def main() -> None:
             figures[f"{kind}, {requests} requests of {rows} rows"] = row
             write(arguments.output, figures)
             print(kind, requests, rows, json.dumps(row), flush=True)
-    counts = verified_batches.snapshot()
-    if set(counts) != {"batches_verified_by_specctl"}:
+    counts = batches.snapshot()
+    if set(counts) != {OURS}:
         raise SystemExit(f"not every batch was ours: {counts}")
 
 

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("triton")
 import torch
 from specctl_sglang import register
-from specctl_sglang.compat import machine, verification, verified_batches
+from specctl_sglang.compat import machine, verification
 from specctl_sglang.compat.verification import EngineSettings, why_engine
+from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import OPTIONS_ENV, VERIFY_BY_DEFAULT, Options
 from support.sglang_batches import NgramVerifyInput, batch_of, sampling_of
 
@@ -39,7 +40,7 @@ def settings(**changed):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(verified_batches, "_counts", {})
+    batches.counts.clear()
     monkeypatch.setattr(verification, "_has_failed", False)
     monkeypatch.setattr(verification, "_is_compiled", False)
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
@@ -141,7 +142,7 @@ def test_the_first_ranks_samples_are_everyones(monkeypatch):
     assert answer[2] is FOUND[2]
     call(monkeypatch, GREEDY, found=FOUND)
     assert len(sent) == 1, "greedy results are the same on every rank"
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+    assert batches.snapshot() == {"batches_verified_by_specctl": 2.0}
 
 
 def test_what_is_sglangs_goes_to_it_as_it_came(monkeypatch):
@@ -149,20 +150,20 @@ def test_what_is_sglangs_goes_to_it_as_it_came(monkeypatch):
     assert answer == "engine"
     assert called[0][0] is DRAFTS
     assert called[0][3:] == (None, None)
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_logprobs": 1.0}
+    assert batches.snapshot() == {"batches_verified_by_engine_logprobs": 1.0}
 
 
 def test_an_idle_batch_is_not_counted(monkeypatch):
     answer, _ = call(monkeypatch, GREEDY, forward_mode=SimpleNamespace(is_idle=lambda: True))
     assert answer == "engine"
-    assert verified_batches.snapshot() == {}
+    assert batches.snapshot() == {}
 
 
 def test_after_a_failure_sglang_verifies_and_the_log_says_it_once(monkeypatch, caplog):
     for found in (RuntimeError("no such kernel"), FOUND):
         answer, called = call(monkeypatch, SAMPLED, found=found)
         assert (answer, len(called)) == ("engine", 1)
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
     assert caplog.text.count("ours failed") == 1
 
 

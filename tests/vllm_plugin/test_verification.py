@@ -70,7 +70,7 @@ def rejection(temperature=(0, 0, 0, 0), **values):
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     monkeypatch.setattr(verification, "scope", verification.Scope(greedy=True, sampled=True, block=True))
-    monkeypatch.setattr(verified_batches, "_counts", {})
+    verified_batches.batches.counts.clear()
     monkeypatch.setattr(verified_batches, "_on_device", None)
 
 
@@ -199,7 +199,7 @@ def test_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
     assert given[1].tolist() == [-1] * 6, "what is verified, not what was fed"
     assert named == {"width": 3}
     assert answer == ("tokens", "numbers", ("logprobs", torch.bfloat16, -1), None)
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 1.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_specctl": 1.0}
 
 
 def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
@@ -235,7 +235,7 @@ def test_in_block_mode_a_sampled_batch_is_verified_as_a_block_with_the_same_argu
     assert [str(one) for one in given] == [str(one) for one in given_by_token]
     assert named.keys() == named_by_token.keys()
     assert named["draft_logits"] is drafted
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_specctl": 2.0}
 
 
 def test_in_block_mode_a_sampled_batch_is_vllms_unless_ours_was_asked_for(monkeypatch):
@@ -288,7 +288,7 @@ def test_the_engine_takes_what_ours_refuse(monkeypatch):
     assert calls == []
     answer, _ = called(monkeypatch, use(rejection(), 0, "penalties"), [0])
     assert answer[0] == "engine"
-    assert verified_batches.snapshot() == {
+    assert verified_batches.batches.snapshot() == {
         "batches_verified_by_engine_unexpected_layout": 1.0,
         "batches_verified_by_engine_penalties": 1.0,
     }
@@ -302,7 +302,7 @@ def test_a_failure_of_ours_leaves_this_and_every_later_batch_to_the_engine(monke
     verification.scope.greedy = True
     answer, _ = called(monkeypatch, use_any(broken, 0), [0])
     assert answer[0] == "engine"
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
 
 
 def use_any(made, slot):
@@ -315,7 +315,7 @@ def test_rows_that_are_not_finite_are_told_some_batches_later():
     device_count += 3
     for _ in range(2 * verified_batches._LOOK_EVERY):
         verified_batches.count(None)
-    assert verified_batches.snapshot()["requests_with_logits_not_finite"] == 3.0
+    assert verified_batches.batches.snapshot()["requests_with_logits_not_finite"] == 3.0
 
 
 def test_counts_travel_with_a_steps_answer():

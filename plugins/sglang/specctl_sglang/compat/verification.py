@@ -18,7 +18,7 @@ import torch
 import triton
 from specctl_kernels.verify_tree import parents_of_links, verify_greedy_tree, verify_tree
 
-from specctl_sglang.compat import verified_batches
+from specctl_sglang.compat.verified_batches import batches
 
 __all__ = ["EngineSettings", "install", "verified", "why_engine"]
 
@@ -182,7 +182,7 @@ def _sampled_by_ours(
     if batch.forward_mode.is_idle():
         return original(*given)
     found, reason = _tried(*given)
-    verified_batches.count(reason)
+    batches.count(reason)
     if found is None:
         return original(*given)
     predict, num_correct_drafts, accept_index = found
