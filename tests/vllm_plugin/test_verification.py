@@ -10,61 +10,11 @@ pytest.importorskip("triton")
 import torch
 from specctl_vllm.compat import verification, verified_batches
 from specctl_vllm.options import parse_speculative_config
-
-COLUMNS = 100
-REQUESTS = 4
-
-
-class LogitBiasState:
-    def __init__(self):
-        self.use_logit_bias = np.zeros(REQUESTS, dtype=bool)
-
-
-class PenaltiesState:
-    def __init__(self):
-        self.use_penalty = np.zeros(REQUESTS, dtype=bool)
-
-
-class BadWordsState:
-    def __init__(self):
-        self.num_bad_words = SimpleNamespace(np=np.zeros(REQUESTS, dtype=np.int32))
+from support.vllm_batches import COLUMNS, REQUESTS, batch, rejection
 
 
 class SomebodysProcessor:
     pass
-
-
-def states(**values):
-    defaults = {"temperature": 0.0, "top_k": COLUMNS, "top_p": 1.0, "min_p": 0.0, "seeds": 0}
-    made = {}
-    for name, default in defaults.items():
-        kind = {"top_k": np.int32, "seeds": np.int64}.get(name, np.float32)
-        host = np.array(values.get(name, [default] * REQUESTS), dtype=kind)
-        made[name] = SimpleNamespace(np=host, gpu=torch.from_numpy(host))
-    return SimpleNamespace(vocab_size=COLUMNS, **made)
-
-
-def rejection(temperature=(0, 0, 0, 0), **values):
-    """vLLM's RejectionSampler by its attributes; those of the sampler's options by name."""
-    sampler = SimpleNamespace(
-        sampling_states=states(temperature=temperature, **values),
-        logits_processors=[LogitBiasState(), PenaltiesState(), BadWordsState()],
-        thinking_budget_state=SimpleNamespace(
-            enabled=True, use_thinking_budget=np.zeros(REQUESTS, dtype=bool)
-        ),
-        needs_logits_processing=np.array(temperature) > 0,
-        logprobs_mode="raw_logprobs",
-        return_sampling_mask=False,
-        use_fp64_gumbel=False,
-    )
-    return SimpleNamespace(
-        sampler=sampler,
-        synthetic_conditional_rates=None,
-        watermark_key=None,
-        use_block_verification=False,
-        num_speculative_steps=2,
-        _get_logprobs_tensors=lambda *given: ("logprobs", given[2].dtype, given[-1]),
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -160,14 +110,6 @@ def test_the_scope_of_ours():
     assert why(rejection()) is None
     verification.scope.greedy = False
     assert why(rejection()) == "not_asked"
-
-
-def batch(slots):
-    starts = np.arange(len(slots) + 1, dtype=np.int32) * 3
-    return SimpleNamespace(
-        num_reqs=len(slots), cu_num_logits=torch.from_numpy(starts), cu_num_logits_np=starts,
-        idx_mapping=torch.tensor(slots), idx_mapping_np=np.array(slots),
-    )  # fmt: skip
 
 
 def called(monkeypatch, made, slots, drafted=None, fails=None):
