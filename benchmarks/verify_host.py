@@ -154,7 +154,7 @@ def sglang_call(requests: int, options: dict[str, float]) -> Iterator[Callable[[
     with (
         patch.object(verification, "_engine_settings", lambda: settings),
         patch.object(verification, "_sanitize", lambda logits: None),
-        patch.object(verification, "_broadcast", lambda *results: None),
+        patch.object(verification, "_ranks", lambda: SimpleNamespace(world_size=1)),
     ):
         yield lambda: verification._sampled_by_ours(_refused, drafts, batch, output)
 

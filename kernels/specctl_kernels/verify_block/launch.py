@@ -123,7 +123,7 @@ def _weighed(
     left = logits.new_empty((rows, pieces), dtype=torch.float32)
     lists, padded = (None, None), _padded(width, pieces)
     stats_kernel[(requests * width * pieces, 2)](
-        *target, *drafted, starts, temperature, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
+        *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
         num_warps=4, **is_early,
     )  # fmt: skip
     if any(cut is not None for cut in cuts):

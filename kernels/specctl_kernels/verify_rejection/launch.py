@@ -113,7 +113,7 @@ def verify_rejection(
     layout = {"ROWS": max(2, triton.next_power_of_2(width)), "PADDED": max(2, triton.next_power_of_2(pieces))}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
-        logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
+        logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
         PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
