@@ -25,7 +25,9 @@ def counted(monkeypatch):
 
 
 def why(made, requests=(0, 1, 2, 3), drafted=None, logprobs=-1):
-    return verification.why_engine(made, np.array(requests), COLUMNS, drafted, logprobs)
+    slots = np.array(requests)
+    greedy = verification.is_greedy(made, slots)
+    return verification.why_engine(made, slots, COLUMNS, drafted, logprobs, greedy)
 
 
 def with_sampler(made, **values):
@@ -183,8 +185,8 @@ def test_in_block_mode_a_sampled_batch_is_verified_as_a_block_with_the_same_argu
 def test_in_block_mode_a_sampled_batch_is_vllms_unless_ours_was_asked_for(monkeypatch):
     made = in_block_mode(rejection((0, 0.8, 1.0, 0)))
     verification.scope.block = False
-    assert verification.why_engine(made, np.array([3, 1]), COLUMNS, None, -1) == "block"
-    assert verification.why_engine(made, np.array([3, 0]), COLUMNS, None, -1) is None, "both are greedy"
+    assert why(made, (3, 1)) == "block"
+    assert why(made, (3, 0)) is None, "both are greedy"
 
 
 def test_in_block_mode_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):

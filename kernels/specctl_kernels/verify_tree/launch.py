@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
 from specctl_kernels.verify_rejection.launch import (
     LIST,
@@ -23,9 +23,10 @@ from specctl_kernels.verify_rejection.launch import (
 )
 from specctl_kernels.verify_rejection.stats import stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
+from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
-    "NOT_FINITE", "NO_TOKEN", "RULES", "Trees", "check_width", "launch_greedy_walk", "launch_walk", "padded",
+    "NOT_FINITE", "NO_TOKEN", "RULES", "Trees", "check_width", "launch_greedy_walk", "launch_walk",
     "verify_greedy_tree", "verify_tree",
 ]  # fmt: skip
 
@@ -114,7 +115,7 @@ def verify_tree(
         options = gathered(options, slots)
     launch_walk(
         logits, (draft_logits, *layout_of(draft_logits), draft_slots),
-        Trees(drafts, parents, None, None, starts, width, requests, padded(width)),
+        Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2)),
         options, positions, uniforms, (results[0], results[2], results[1]),
         is_traversal=rule == "traversal", is_first=slots is None,
     )  # fmt: skip
@@ -135,6 +136,10 @@ class Trees(NamedTuple):
     """That the kernel is compiled for."""
 
 
+def _lists(requests: int) -> list[Part]:
+    return [((requests, LIST), torch.float32)]
+
+
 def launch_walk(
     logits: torch.Tensor,
     drafted: tuple[Any, ...],
@@ -153,11 +158,11 @@ def launch_walk(
     columns = logits.shape[1]
     temperature, *cuts, seeds = options
     is_limited = any(cut is not None for cut in cuts)
-    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
-    pieces = triton.cdiv(columns, piece)
+    piece = min(PIECE, power_of_2(columns, 16))
+    pieces = parts_of(columns, piece)
     has_drafts = drafted[0] is not None
     partials = partials_of(logits, pieces, has_drafts)
-    lists = logits.new_empty((trees.requests, LIST), dtype=torch.float32) if is_limited else None
+    (lists,) = workspace(logits, _lists, trees.requests) if is_limited else (None,)
     stats_kernel[(trees.requests * trees.width * pieces, 2 if has_drafts else 1)](
         logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
         None if trees.first_child is None else cuts[0], *partials, trees.width, pieces,
@@ -167,7 +172,7 @@ def launch_walk(
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
         *trees[:5], temperature, *cuts, seeds, positions, uniforms, lists, *results, trees.width, depth,
         IS_TRAVERSAL=is_traversal, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
-        ROWS=trees.rows, PADDED=padded(pieces), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
+        ROWS=trees.rows, PADDED=power_of_2(pieces, 2), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
         num_warps=16 if has_drafts or is_limited else 4,
     )  # fmt: skip
 
@@ -192,7 +197,7 @@ def verify_greedy_tree(
     expect("drafts", drafts, logits.shape[:1], (torch.int32, torch.int64))
     requests = starts.shape[0] - 1
     results = _results(logits, requests, width)
-    trees = Trees(drafts, parents, None, None, starts, width, requests, padded(width))
+    trees = Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2))
     launch_greedy_walk(logits, trees, (results[0], results[2], results[1]))
     return results
 
@@ -211,10 +216,6 @@ def launch_greedy_walk(
             partials.best, partials.at, partials.pieces, logits.shape[1], *trees[:5], *results, trees.width,
             depth, NO_TOKEN=NO_TOKEN, ROWS=trees.rows, PADDED=partials.padded, num_warps=1,
         )  # fmt: skip
-
-
-def padded(size: int) -> int:
-    return max(2, int(triton.next_power_of_2(size)))
 
 
 def _check(logits: torch.Tensor, parents: torch.Tensor, width: int) -> None:

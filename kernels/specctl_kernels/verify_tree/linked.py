@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import torch
 
+from specctl_kernels.sizes import power_of_2
 from specctl_kernels.verify_rejection.checks import check_logits, expect
-from specctl_kernels.verify_tree.launch import Trees, check_width, launch_greedy_walk, launch_walk, padded
+from specctl_kernels.verify_tree.launch import Trees, check_width, launch_greedy_walk, launch_walk
+from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["compiled_rows", "verify_greedy_linked_trees", "verify_linked_trees"]
 
@@ -59,7 +61,7 @@ def verify_linked_trees(
     expect("positions", positions, (logits.shape[0],), (torch.int64,))
     results = _results(logits, requests, depth)
     if requests:
-        parents = logits.new_empty(logits.shape[0], dtype=torch.int32)
+        (parents,) = workspace(logits, _parents, logits.shape[0])
         launch_walk(
             logits, _NOT_DRAFTED, _trees(drafts, parents, first_child, next_sibling),
             (temperature, top_k, top_p, min_p, seeds), positions, None, results, depth=depth,
@@ -83,9 +85,13 @@ def verify_greedy_linked_trees(
     return results[0], results[2], results[1]
 
 
+def _parents(rows: int) -> list[Part]:
+    return [((rows,), torch.int32)]
+
+
 def compiled_rows(rows: int) -> int:
     """The rows of the kernel that verifies trees of so many."""
-    return max(_ROWS_LEAST, padded(rows))
+    return power_of_2(rows, _ROWS_LEAST)
 
 
 def _trees(

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -211,15 +213,25 @@ def _tried(
         return None, _FAILED
 
 
-def _engine_settings() -> EngineSettings:
-    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-    from sglang.srt.runtime_context import get_spec
-    from sglang.srt.speculative.spec_utils import SIMULATE_ACC_LEN
+@cache
+def _engine() -> SimpleNamespace:
+    """SGLang's modules, imported once: to import a name takes a microsecond each time."""
+    from sglang.srt import runtime_context
+    from sglang.srt.layers import dp_attention
+    from sglang.srt.speculative import spec_utils
+    from sglang.srt.utils import async_probe
 
-    spec = get_spec()
+    return SimpleNamespace(
+        context=runtime_context, dp_attention=dp_attention, spec_utils=spec_utils, async_probe=async_probe
+    )
+
+
+def _engine_settings() -> EngineSettings:
+    engine = _engine()
+    spec = engine.context.get_spec()
     return EngineSettings(
-        is_simulated=SIMULATE_ACC_LEN > 0,
-        has_dp_attention=is_dp_attention_enabled(),
+        is_simulated=engine.spec_utils.SIMULATE_ACC_LEN > 0,
+        has_dp_attention=engine.dp_attention.is_dp_attention_enabled(),
         has_sampled_drafts=bool(spec.speculative_use_rejection_sampling),
         accept_thresholds=(
             spec.speculative_accept_threshold_single,
@@ -231,9 +243,11 @@ def _engine_settings() -> EngineSettings:
 
 def _sanitize(logits: torch.Tensor) -> None:
     """As SGLang's own verification does, where SGLANG_SANITIZE_NAN_LOGITS asks for it."""
-    from sglang.srt.utils.async_probe import sanitize_nan_logits
+    _engine().async_probe.sanitize_nan_logits(logits, "verify: target model logits")
 
-    sanitize_nan_logits(logits, "verify: target model logits")
+
+def _ranks() -> Any:
+    return _engine().context.get_parallel().tp_group
 
 
 def _of_first_rank(predict: torch.Tensor, counts: torch.Tensor, accept_index: torch.Tensor) -> Verified:
@@ -249,12 +263,6 @@ def _of_first_rank(predict: torch.Tensor, counts: torch.Tensor, accept_index: to
     for result in (predict, accept_index, num_correct_drafts):
         group.broadcast(result, src=0)
     return predict, num_correct_drafts + 1, accept_index
-
-
-def _ranks() -> Any:
-    from sglang.srt.runtime_context import get_parallel
-
-    return get_parallel().tp_group
 
 
 def _compile_once(logits: torch.Tensor, full_rows: int) -> None:
