@@ -23,11 +23,11 @@ from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.engine_arm import counters
 from benchmarks.gpu.wide import rolling_sets
 from benchmarks.provenance import summary
-from specctl.engine.verified_batches import OURS
 
 ARMS = {"specctl": True, "engine": False}
 DRAFTS = 5
 SAMPLING = {"temperature": 0.8, "top_p": 0.95}
+_OURS = "batches_verified_by_specctl"
 _SIGMAS = 4.0
 """Of the difference between the arms' shares of accepted drafts, by the spread of the measurements."""
 _ENGINE: dict[str, Any] = {
@@ -41,11 +41,10 @@ _ENGINE: dict[str, Any] = {
 
 def choose(worker: Any, is_ours: bool) -> dict[str, float]:
     """In the worker: whose sampler verifies sampled batches from here on, and the counts so far."""
-    from specctl_vllm.compat import verification
-    from specctl_vllm.compat.verified_batches import batches
+    from specctl_vllm.compat import verification, verified_batches
 
     verification.scope.sampled = is_ours
-    return batches.snapshot()
+    return verified_batches.snapshot()
 
 
 def measured(llm: Any, prompts: list[list[int]], arm: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -73,8 +72,8 @@ def gate(arms: dict[str, list[dict[str, Any]]]) -> str | None:
     """What is wrong, None where the arms may be compared."""
     for arm, found in arms.items():
         for one in found:
-            others = sum(value for name, value in one["batches"].items() if name != OURS)
-            mine, strange = one["batches"].get(OURS, 0.0), others
+            others = sum(value for name, value in one["batches"].items() if name != _OURS)
+            mine, strange = one["batches"].get(_OURS, 0.0), others
             if arm == "engine":
                 mine, strange = strange, mine
             if mine == 0 or strange > 0.02 * mine:  # a batch whose last requests draft nothing is counted too

@@ -37,18 +37,18 @@ def gather_kernel(
 
 
 @triton.jit
-def scale_of(temperature):
-    """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
-    return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
-
-
-@triton.jit
 def temperature_of(temperature_ptr, greedy_ptr, req):
     """A request's; 0 where ``greedy_ptr`` (int32[R], top_k) is given and 1 there."""
     temperature = tl.load(temperature_ptr + req)
     if greedy_ptr is not None:
         temperature = tl.where(tl.load(greedy_ptr + req) <= 1, 0.0, temperature)
     return temperature
+
+
+@triton.jit
+def scale_of(temperature):
+    """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
+    return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
 
 
 @triton.jit

@@ -21,11 +21,11 @@ from specctl import __version__
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
+from specctl_sglang.compat import verified_batches
 from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.compat.steered import Steered
-from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.control.steering import Steering
 from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
@@ -141,7 +141,7 @@ class _View:
         return min(max(1.0 - free / total, 0.0), 1.0) if total else 0.0
 
     def verified_batches(self) -> dict[str, float]:
-        return batches.snapshot()
+        return verified_batches.snapshot()
 
 
 def _support(scheduler: Any) -> MethodSupport:

@@ -9,6 +9,7 @@ import logging
 
 from specctl.engine.verified_batches import VerifiedBatches
 
-__all__ = ["batches"]
+__all__ = ["batches", "snapshot"]
 
 batches = VerifiedBatches(logging.getLogger("sglang.specctl"), "SGLang")
+snapshot = batches.snapshot

@@ -11,7 +11,7 @@ from typing import Any
 
 from specctl.engine.verified_batches import VerifiedBatches
 
-__all__ = ["batches", "count", "install", "not_finite_on", "verified_batches_of", "warn_once"]
+__all__ = ["batches", "count", "install", "not_finite_on", "snapshot", "verified_batches_of", "warn_once"]
 
 logger = logging.getLogger("vllm.specctl")
 _ATTRIBUTE = "specctl_verified_batches"
@@ -20,6 +20,7 @@ _LOOK_EVERY = 256
 """Batches between two looks at the device's count."""
 
 batches = VerifiedBatches(logger, "vLLM's sampler")
+snapshot = batches.snapshot
 _on_device: Any = None
 _on_host: Any = None
 _warned: set[str] = set()
@@ -72,7 +73,7 @@ def _telling(original: Any) -> Any:
     class CountingOutput(original):  # type: ignore[misc]
         def get_output(self) -> Any:
             output = super().get_output()
-            setattr(output, _ATTRIBUTE, batches.snapshot())
+            setattr(output, _ATTRIBUTE, snapshot())
             return output
 
     return CountingOutput
