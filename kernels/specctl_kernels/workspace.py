@@ -19,7 +19,7 @@ Part = tuple[tuple[int, ...], torch.dtype]
 """A tensor's shape and dtype."""
 _KEPT_BYTES_MOST = 64 << 20
 """Of a layout; a call that needs more gets memory of its own."""
-_KEPT_MOST = 16
+_KEPT_MOST = 32
 """Layouts, by thread and stream."""
 _KEPT_SIZES_MOST = 256
 """Of a layout."""

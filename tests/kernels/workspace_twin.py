@@ -126,7 +126,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(workspace._of_thread.kept[layout, like.device, 0].made) <= 3
     for _ in range(40):
         workspace.workspace(like, lambda: PAIR)
-    assert len(workspace._of_thread.kept) <= 16
+    assert len(workspace._of_thread.kept) <= workspace._KEPT_MOST
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

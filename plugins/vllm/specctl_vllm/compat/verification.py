@@ -170,17 +170,28 @@ def _verified(
     is_all_greedy: bool,
 ) -> tuple[Any, Any]:
     """(int64[R, drafts + 1], int32[R]). given: logits, drafts, starts."""
-    width = rejection.num_speculative_steps + 1
     if is_all_greedy:
-        return verify_greedy(*given, width=width)
-    states, slots = rejection.sampler.sampling_states, input_batch.idx_mapping
-    # All cuts or none: each set of them that is given is a kernel of its own to compile.
-    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
+        return verify_greedy(*given, width=rejection.num_speculative_steps + 1)
+    has_cuts = _cuts(rejection.sampler.sampling_states, input_batch.idx_mapping_np)
+    return _sampled(rejection, given, input_batch.idx_mapping, draft_logits, pos, has_cuts)
+
+
+def _sampled(
+    rejection: Any,
+    given: tuple[Any, Any, Any],
+    slots: Any,
+    draft_logits: Any,
+    pos: Any,
+    has_cuts: bool,
+) -> tuple[Any, Any]:
+    """As ``_verified``. All cuts or none: each set that is given is a kernel of its own to compile."""
+    states = rejection.sampler.sampling_states
+    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu) if has_cuts else (None, None, None)
     return _sampled_verifier(rejection)(
-        *given, states.temperature.gpu,
-        *(cuts if _cuts(states, input_batch.idx_mapping_np) else (None, None, None)), states.seeds.gpu, pos,
-        width=width, draft_logits=draft_logits, draft_slots=None if draft_logits is None else slots,
-        slots=slots, not_finite=verified_batches.not_finite_on(given[0].device),
+        *given, states.temperature.gpu, *cuts, states.seeds.gpu, pos,
+        width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
+        draft_slots=None if draft_logits is None else slots, slots=slots,
+        not_finite=verified_batches.not_finite_on(given[0].device),
     )  # fmt: skip
 
 
@@ -205,21 +216,14 @@ def _compile_once(rejection: Any, logits: Any, draft_logits: Any) -> None:
     rejection.specctl_is_compiled = True
     import torch
 
-    states, device = rejection.sampler.sampling_states, logits.device
     rows = min(2, rejection.num_speculative_steps + 1)
-    zeros = functools.partial(torch.zeros, device=device)
-    starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
-    slots, drafts = zeros(1, dtype=torch.int64), zeros(rows, dtype=torch.int32)
-    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
-    for given in (cuts, (None, None, None)):
+    zeros = functools.partial(torch.zeros, device=logits.device)
+    starts = torch.tensor([0, rows], dtype=torch.int32, device=logits.device)
+    drafts, slots = zeros(rows, dtype=torch.int32), zeros(1, dtype=torch.int64)
+    given = (zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts)
+    for has_cuts in (True, False):
         try:
-            _sampled_verifier(rejection)(
-                zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts, states.temperature.gpu,
-                *given, states.seeds.gpu, zeros(rows, dtype=torch.int64),
-                width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
-                draft_slots=None if draft_logits is None else slots, slots=slots,
-                not_finite=verified_batches.not_finite_on(device),
-            )  # fmt: skip
+            _sampled(rejection, given, slots, draft_logits, zeros(rows, dtype=torch.int64), has_cuts)
         except Exception:
             scope.sampled = False
             logger.exception("specctl: vLLM's sampler verifies sampled requests, ours cannot be compiled")
