@@ -2,7 +2,8 @@
 
 Every trace of the data folder (SPECCTL_SHARED) is scaled so that its arrivals ask for 20, 60, 100 and 140 %
 of what the server does without speculation, measured by giving it the whole trace at once. Run from the root:
-python -m benchmarks.regret [--quick] [--policy NAME] [--requests N] [--output FILE]
+python -m benchmarks.regret [--made] [--quick] [--policy NAME] [--requests N] [--output FILE]
+``--made``: loads that mostly decode, from a seed (``made_traces``), in the place of the folder's.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.made_traces import made_traces
 from benchmarks.provenance import ROOT, provenance
 from specctl.engine_profile import load_profile
 from specctl.policy.loader import find_policy, load_policy
@@ -31,6 +33,7 @@ from specctl.simulate.trace import Trace, load_trace
 LOADS = (0.2, 0.6, 1.0, 1.4)
 SCENARIOS = ("steady", "drifting", "phase-changing")
 PROFILE = "h200-llama8b-vllm032"
+MADE_REQUESTS = 1200
 QUICK_REQUESTS, QUICK_LOADS = 400, (0.6, 1.4)
 SHARED = Path(os.environ.get("SPECCTL_SHARED", ROOT.parent / "shared"))
 OURS = "autotune"
@@ -38,7 +41,7 @@ OURS = "autotune"
 
 def main() -> int:
     options = _options()
-    traces = sorted((SHARED / "data" / "traces").glob("*.csv"))
+    traces = made_traces(options.requests or MADE_REQUESTS) if options.made else _public_traces(options)
     if not traces:
         print("no traces: set SPECCTL_SHARED to the folder that holds data/traces", file=sys.stderr)
         return 1
@@ -47,7 +50,7 @@ def main() -> int:
     told = {
         "provenance": provenance(),
         "load": {
-            "traces": [path.stem for path in traces],
+            "traces": list(traces),
             "shares of the capacity without speculation": _loads(options),
             "requests of each": options.requests or "all",
             "engine profile": Path(options.profile).stem,
@@ -67,6 +70,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--made", action="store_true", help="loads that mostly decode, from a seed")
     parser.add_argument("--quick", action="store_true", help="fewer requests and loads, for a look")
     parser.add_argument("--policy", default="balanced")
     parser.add_argument("--profile", default=PROFILE, help="the machine: a file, or a shipped profile's name")
@@ -90,12 +94,19 @@ def _loads(options: argparse.Namespace) -> tuple[float, ...]:
     return QUICK_LOADS if options.quick else LOADS
 
 
-def _cells(paths: Iterable[Path], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _public_traces(options: argparse.Namespace) -> dict[str, Trace]:
+    return {
+        path.stem: load_trace(path).spread().first(options.requests or sys.maxsize)
+        for path in sorted((SHARED / "data" / "traces").glob("*.csv"))
+    }
+
+
+def _cells(traces: Mapping[str, Trace], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     profile = load_profile(find_file(options.profile, "profiles"))
     policy = load_policy(find_policy(options.policy))
     most = profile.num_speculative_tokens_max
-    for path in paths:
-        trace = fitting(load_trace(path).spread().first(options.requests or sys.maxsize), profile)
+    for trace_name, whole in traces.items():
+        trace = fitting(whole, profile)
         for name in SCENARIOS:
             scenario = load_scenario(find_file(name, "scenarios"))
             span_s = capacity_s(trace, profile, scenario, Static(0), seed=options.seed)
@@ -106,8 +117,8 @@ def _cells(paths: Iterable[Path], options: argparse.Namespace) -> Iterator[dict[
                 ]
                 scaled = at_load(trace, span_s, load)
                 compared = compare(scaled, profile, scenario, arms, seed=options.seed)
-                yield cell(path.stem, name, load, compared)
-                print(_words(path.stem, name, load, compared), file=sys.stderr, flush=True)
+                yield cell(trace_name, name, load, compared)
+                print(_words(trace_name, name, load, compared), file=sys.stderr, flush=True)
 
 
 def at_load(trace: Trace, capacity_span_s: float, load: float) -> Trace:

@@ -16,8 +16,7 @@ from specctl.errors import SpecctlError
 if TYPE_CHECKING:
     from specctl.clock import Clock
     from specctl.contract.capabilities import Capabilities
-    from specctl.engine_profile import EngineProfile, Fingerprint, SchedulerLimits
-    from specctl.estimate.cost_fit import FittedCosts
+    from specctl.engine_profile import EngineProfile, Fingerprint
     from specctl.http_client import HttpClient
     from specctl.profiling.measure import Measured
 
@@ -32,7 +31,6 @@ PATIENCE_S = 5.0
 OWN_PATIENCE_S = 120.0
 FINGERPRINT = ("gpu", "model", "engine", "dtype", "parallelism")
 LIMITS = ("max_num_batched_tokens", "kv_tokens", "kv_block_tokens")
-_DIGITS = 4
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -82,6 +80,7 @@ async def _profile(options: argparse.Namespace) -> None:
     from specctl.estimate.experts import Experts
     from specctl.http_client import HttpClient, normalise_target, read_token
     from specctl.observe.routes import read_capabilities
+    from specctl.profiling.fitted import engine_profile, fingerprint_of, limits_of
 
     stop = asyncio.Event()
     stop_on_signals(stop)
@@ -93,8 +92,8 @@ async def _profile(options: argparse.Namespace) -> None:
         if capabilities is None:
             raise ContractError(f"{target}: without the specctl plugin a server's steps cannot be measured")
         # Whatever can be refused is refused before anything is measured.
-        fingerprint = _fingerprint(capabilities, dict(options.fingerprint))
-        limits = _limits(capabilities, dict(options.scheduler))
+        fingerprint = fingerprint_of(capabilities, dict(options.fingerprint))
+        limits = limits_of(capabilities, dict(options.scheduler))
         output = options.output or Path(_file_name(fingerprint))
         if not os.access(output.parent, os.W_OK) or output.is_dir():
             raise SpecctlError(f"{output}: cannot be written there")
@@ -102,7 +101,7 @@ async def _profile(options: argparse.Namespace) -> None:
     if measured.is_interrupted:
         raise SpecctlError("interrupted: the table is as it was found, and no profile is written")
     costs = fit_costs(measured.rows, experts=Experts.of(capabilities))
-    made = _engine_profile(measured, costs, capabilities, fingerprint, limits, clock)
+    made = engine_profile(measured, costs, capabilities, fingerprint, limits, utc=clock.utc())
     _write(output, made)
     print("\n".join(_words(made, output)))
 
@@ -140,113 +139,6 @@ async def _measure(
         logger.info("measuring %s for at most %g s", client.target, options.for_s)
         plan = Plan(options.for_s, options.share)
         return await measure(table, StepReader(client), capabilities, clock, stop, plan, own)
-
-
-def _fingerprint(capabilities: Capabilities, named: dict[str, str]) -> Fingerprint:
-    from specctl.engine_profile import Fingerprint
-
-    told = {
-        "gpu": capabilities.gpu,
-        "model": capabilities.model,
-        "engine": f"{capabilities.engine} {capabilities.engine_version}",
-        "dtype": capabilities.dtype,
-        "parallelism": capabilities.parallelism,
-        **named,
-    }
-    missing = [key for key, value in told.items() if not value]
-    if missing:
-        raise SpecctlError(
-            f"the server does not tell its {', '.join(missing)}: name it with --fingerprint {missing[0]}=..."
-        )
-    return Fingerprint.model_validate(told)
-
-
-def _limits(capabilities: Capabilities, named: dict[str, str]) -> SchedulerLimits:
-    from pydantic import ValidationError
-
-    from specctl.engine_profile import SchedulerLimits
-
-    told = {
-        "max_num_seqs": capabilities.decode_batch_max,
-        "max_num_batched_tokens": capabilities.max_num_batched_tokens,
-        "kv_tokens": capabilities.kv_cache_tokens,
-        "kv_block_tokens": capabilities.kv_block_tokens,
-        "max_model_len": capabilities.context_max_tokens,
-        **named,
-    }
-    missing = [key for key, value in told.items() if value is None]
-    if missing:
-        raise SpecctlError(
-            f"the server does not tell its {', '.join(missing)}: name it with --scheduler {missing[0]}=..."
-        )
-    try:
-        return SchedulerLimits.model_validate(told)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SpecctlError(f"--scheduler {first['loc'][0]}: {first['msg']}, got {first['input']}") from error
-
-
-def _engine_profile(
-    measured: Measured,
-    costs: FittedCosts,
-    capabilities: Capabilities,
-    fingerprint: Fingerprint,
-    limits: SchedulerLimits,
-    clock: Clock,
-) -> EngineProfile:
-    from pydantic import ValidationError
-
-    from specctl.clock import iso_utc
-    from specctl.engine_profile import EngineProfile
-
-    told = {
-        "fingerprint": fingerprint.model_dump(),
-        "method": capabilities.method,
-        "num_speculative_tokens_max": max(capabilities.num_speculative_tokens_legal),
-        "scheduler": limits.model_dump(),
-        **_costs(costs),
-        "measured": {"utc": iso_utc(clock.utc()), **_measurement(measured, costs)},
-    }
-    try:
-        return EngineProfile.model_validate(told)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "profile"
-        raise SpecctlError(f"no profile can be made of it: {where}: {first['msg']}") from error
-
-
-def _costs(costs: FittedCosts) -> dict[str, object]:
-    return {
-        "forward": [{"tokens": tokens, "seconds": _short(seconds)} for tokens, seconds in costs.forward],
-        "request_s": _short(costs.request_s),
-        "context_token_s": _short(costs.context_token_s),
-        "prefill_token_s": _short(costs.prefill_token_s),
-        "prefill_step_s": _short(costs.prefill_step_s),
-        "jitter_ratio": _short(costs.jitter_ratio),
-        "draft": {
-            "base_s": _short(costs.draft_base_s),
-            "request_s": _short(costs.draft_request_s),
-            "pass_s": _short(costs.draft_pass_s),
-            "at_zero_s": _short(costs.draft_at_zero_s),
-        },
-    }
-
-
-def _measurement(measured: Measured, costs: FittedCosts) -> dict[str, object]:
-    decoding = [row for row in measured.rows if not row.has_prefill]
-    return {
-        "seconds": round(measured.seconds, 1),
-        "steps": costs.steps,
-        "stalled_steps": costs.stalled_steps,
-        "disturbed_steps_ratio": _short(measured.disturbed_steps / max(measured.steps, 1)),
-        "disturbed_s_ratio": _short(min(measured.disturbed_s / max(measured.seconds, 1e-9), 1.0)),
-        "own_requests": measured.own_requests,
-        "num_speculative_tokens": sorted({row.num_speculative_tokens for row in decoding}),
-        "decode_batch_most": max(math.ceil(row.request_steps / row.steps) for row in decoding),
-        "miss_ratio": _short(costs.miss_ratio),
-        "held_out_miss_ratio": _short(costs.held_out_miss_ratio),
-        "not_told": list(costs.not_told),
-    }
 
 
 def _write(path: Path, made: EngineProfile) -> None:
@@ -287,10 +179,6 @@ def _file_name(fingerprint: Fingerprint) -> str:
     parts = [getattr(fingerprint, key) for key in FINGERPRINT]
     parts[1] = parts[1].rstrip("/").rpartition("/")[2]
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part) for part in parts) + ".yaml"
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
 
 
 class _between:

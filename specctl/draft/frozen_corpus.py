@@ -21,16 +21,19 @@ from specctl.draft.chains import (
     push,
     text_of,
 )
-from specctl.draft.checks import checked_ints
+from specctl.draft.document_text import Text, packed
 
 __all__ = [
     "FrozenCorpus",
     "build_block",
+    "build_text",
     "checked_rungs",
     "documents_in",
     "documents_of",
     "merge",
     "newest_within",
+    "packed_of",
+    "words_within",
 ]
 
 Ints = npt.NDArray[np.int32]
@@ -38,6 +41,8 @@ Rungs = npt.NDArray[np.int64]
 
 _MOST_WORDS = 2**30
 """Of text, separators included: a position and its tag share the 32 bits of a bucket."""
+_SEPARATOR = np.uint32(SEPARATOR)
+_LARGEST_ID = np.uint32(2**31 - 1)
 _SLICE_TOKENS = 2**20
 """Indexed by one compiled call, so that Ctrl-C is heard."""
 
@@ -64,46 +69,66 @@ class FrozenCorpus:
 
 
 @njit(cache=True, nogil=True)
-def _push_all(mem, row, rungs, tokens, ends):  # tokens int32[n]; a separator follows if ends
+def _push_text(mem, row, rungs, text):  # text uint32[n]; largest id, or -2 where a word is no id
     hashes = np.empty(rungs.size, np.uint64)
-    for i in range(tokens.size):
-        push(mem, row, rungs, hashes, np.uint32(tokens[i]))
-    if ends:
-        push(mem, row, rungs, hashes, np.uint32(SEPARATOR))
+    largest = np.int64(-1)
+    for i in range(text.size):
+        if text[i] != _SEPARATOR:
+            if text[i] > _LARGEST_ID:
+                return np.int64(-2)
+            largest = max(largest, np.int64(text[i]))
+        push(mem, row, rungs, hashes, text[i])
+    return largest
 
 
 def build_block(documents: Iterable[Ints], rungs: Sequence[int] | Rungs) -> FrozenCorpus:
     """Index the documents (int32[n] each, the oldest first); empty ones are left out.
 
-    Releases the GIL. ValueError: a negative id, another dtype than int32, or more than 2**30 words of text.
+    ValueError: a negative id, another dtype than int32, or more than 2**30 words of text.
+    """
+    return build_text(packed(documents), rungs)
+
+
+def build_text(text: Text, rungs: Sequence[int] | Rungs) -> FrozenCorpus:
+    """Index a packed text (``document_text``), uint32[n], the oldest document first. Releases the GIL.
+
+    ValueError: a word that is no id, no SEPARATOR at the end, or more than 2**30 words.
     """
     ladder = checked_rungs(rungs)
-    parts = [part for part in map(_checked_document, documents) if part.size]
-    words = sum(part.size + 1 for part in parts)
-    if words > _MOST_WORDS:
-        raise ValueError(f"documents: expected at most {_MOST_WORDS} tokens and separators, got {words}")
-    cap = max(words, MIN_CAP)
+    if text.size > _MOST_WORDS:
+        raise ValueError(f"documents: expected at most {_MOST_WORDS} tokens and separators, got {text.size}")
+    if text.size and text[-1] != _SEPARATOR:
+        raise ValueError(f"text: expected a separator at its end, got {text[-1]}")
+    cap = max(text.size, MIN_CAP)
     mem = np.zeros(block_words(cap, ladder), np.uint32)
     row = new_row(0, cap, ladder, is_ring=False)
-    for part in parts:
-        for start in range(0, part.size, _SLICE_TOKENS):
-            end = start + _SLICE_TOKENS
-            _push_all(mem, row, ladder, part[start:end], end >= part.size)
+    largest_id = -1
+    for start in range(0, text.size, _SLICE_TOKENS):
+        largest = _push_text(mem, row, ladder, text[start : start + _SLICE_TOKENS])
+        if largest < -1:
+            raise ValueError("text: expected ids from 0 to 2147483647, got a larger one")
+        largest_id = max(largest_id, int(largest))
     mem.flags.writeable = False
+    documents = int(np.count_nonzero(text == _SEPARATOR))
     return FrozenCorpus(
         mem=mem,
         row=row,
         rungs=ladder,
-        tokens=words - len(parts),
-        documents=len(parts),
-        largest_id=max((int(part.max()) for part in parts), default=-1),
+        tokens=text.size - documents,
+        documents=documents,
+        largest_id=largest_id,
     )
+
+
+def packed_of(corpus: FrozenCorpus) -> Text:
+    """Its documents as they were packed, uint32[n], a copy."""
+    text = text_of(corpus.mem, 0, int(corpus.row[CAP]), 0, int(corpus.row[HEAD]))
+    return np.ascontiguousarray(text)
 
 
 def documents_of(corpus: FrozenCorpus) -> Iterator[Ints]:
     """Every document, int32[n], the oldest first."""
-    text = text_of(corpus.mem, 0, int(corpus.row[CAP]), 0, int(corpus.row[HEAD]))
-    return documents_in(np.ascontiguousarray(text))
+    return documents_in(packed_of(corpus))
 
 
 def documents_in(text: npt.NDArray[np.uint32]) -> Iterator[Ints]:
@@ -152,6 +177,16 @@ def newest_within(documents: Sequence[Ints], rungs: Sequence[int] | Rungs, max_b
     return kept[::-1]
 
 
+def words_within(rungs: Sequence[int] | Rungs, max_bytes: int) -> int:
+    """The most words of text whose block takes at most max_bytes; 0 where the smallest block takes more."""
+    ladder = checked_rungs(rungs)
+    low, high = 0, min(max_bytes // 8, _MOST_WORDS) + 1  # a word of text takes two of the block and more
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _block_bytes(middle, ladder) <= max_bytes else (low, middle)
+    return low
+
+
 def checked_rungs(rungs: Sequence[int] | Rungs) -> Rungs:
     """int64[R]. ValueError unless ascending, from 1 to MAX_RUNG, and not empty."""
     lengths = [int(rung) for rung in rungs]
@@ -159,13 +194,6 @@ def checked_rungs(rungs: Sequence[int] | Rungs) -> Rungs:
     if not lengths or not is_ascending or lengths[0] < 1 or lengths[-1] > MAX_RUNG:
         raise ValueError(f"rungs: expected ascending n-gram lengths from 1 to {MAX_RUNG}, got {lengths}")
     return np.array(lengths, np.int64)
-
-
-def _checked_document(values: Ints) -> Ints:
-    document = checked_ints("document", values)
-    if int(document.min(initial=0)) < 0:
-        raise ValueError("document: expected ids from 0 to 2147483647, got a negative one")
-    return document
 
 
 def _block_bytes(words: int, rungs: Rungs) -> int:

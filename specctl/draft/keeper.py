@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.draft.corpus_file import load, save, set_aside
-from specctl.draft.frozen_corpus import FrozenCorpus, build_block, documents_in, merge
+from specctl.draft.frozen_corpus import FrozenCorpus, build_text, merge
 from specctl.draft.options import SHARED
 from specctl.errors import CorpusFileError
 
@@ -116,7 +116,7 @@ class CorpusKeeper:
                 before = self._read()
                 if not self.is_open:
                     return
-                learnt = build_block(documents_in(text), self._index.rungs)
+                learnt = build_text(text, self._index.rungs)
                 parts = [learnt] if before is None else [before, learnt]
                 save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
                 self._fresh = self._read()

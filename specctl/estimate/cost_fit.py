@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -191,7 +191,14 @@ class _Model:
         shares = dict(zip(columns, map(float, rest), strict=True))
         if "draft base_s" in shares:
             draft = {"base_s": shares.pop("draft base_s")}
-        return cls(experts, knots, pieces, shares, draft, tuple(not_told))
+        model = cls(experts, knots, pieces, shares, draft, tuple(not_told))
+        return model._times(_sums_ratio(model, points))
+
+    def _times(self, ratio: float) -> _Model:
+        def scaled(costs: dict[str, float]) -> dict[str, float]:
+            return {name: ratio * value for name, value in costs.items()}
+
+        return replace(self, pieces=ratio * self.pieces, shares=scaled(self.shares), draft=scaled(self.draft))
 
     def forward_s(self, tokens: _Floats) -> _Floats:
         return np.asarray(_over_pieces(tokens, self.knots, self.experts) @ self.pieces)
@@ -339,6 +346,17 @@ def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Float
         trust = np.minimum(1.0, HUBER_SIGMAS * usual / np.maximum(miss, 1e-12))
     coefficients: _Floats = np.asarray(found, np.float64) * unit / scale
     return coefficients
+
+
+def _sums_ratio(model: _Model, points: _Points) -> float:
+    """Measured seconds over fitted ones, all steps together.
+
+    A robust fit is a line through the usual steps. Slow ones that are no stalls are spent all the same, and
+    a sum is right where seconds were only counted to the step beside.
+    """
+    fitted = model.predict_s(points)
+    measured = np.minimum(points.step_s, STALL_RATIO * fitted)
+    return float(points.weight @ measured) / max(float(points.weight @ fitted), SECONDS_MIN)
 
 
 def _miss(model: _Model, points: _Points) -> float:

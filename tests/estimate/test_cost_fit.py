@@ -91,6 +91,25 @@ def _fields(row: CellDelta) -> dict[str, object]:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
+def test_steps_of_prompts_alone_price_prompts() -> None:
+    """As SGLang runs them. Decoding has 72 tokens at most, and its line says nothing of hundreds."""
+    prompt_s = {tokens: 0.1 + 0.0002 * tokens for tokens in (50, 100, 200, 400, 800)}
+    prompts = [
+        cell(
+            steps=2, decode_batch=0, tokens=0, accepted_at=(), step_s=seconds, has_prefill=True,
+            bucket=(0, 0), prefill_tokens=2 * tokens,
+        )
+        for tokens, seconds in prompt_s.items()
+    ]  # fmt: skip
+    made = rows()
+    costs = fit_costs([*made, *prompts * 4])
+    for tokens in (100, 400, 800):
+        assert seconds_at(costs, tokens, 0) + costs.prefill_step_s == pytest.approx(prompt_s[tokens], rel=0.1)
+    assert costs.miss_ratio < 0.02
+    assert costs.forward[-1][0] == 800
+    assert fit_costs(made).forward[-1][0] < 100
+
+
 def test_a_stall_of_the_machine_is_left_out() -> None:
     slow = cell(decode_batch=2, tokens=4, verified=(10,) * 10, seconds=(2.0,) * 10, accepted_at=(0,) * 4)
     costs = fit_costs([*rows(), slow])
@@ -115,6 +134,24 @@ def test_seconds_of_the_step_beside_it_bend_no_line() -> None:
     for batch, drafts in ((1, 0), (4, 3), (12, 8)):
         true_s = CONSTANT_S + TOKEN_S * batch * (1 + drafts) + REQUEST_S * batch
         assert seconds_at(costs, batch * (1 + drafts), batch) == pytest.approx(true_s, rel=0.03)
+
+
+def test_slow_steps_that_are_no_stalls_are_in_the_sum() -> None:
+    made = []
+    for place, row in enumerate(rows(noise=0.02)):
+        slow = (
+            2.0 if place % 10 == 3 else 1.0
+        )  # each tenth ten of steps, as a neighbour of the machine makes them
+        more = {"step_s": slow * row.step_s, "step_s_squared": slow**2 * row.step_s_squared}
+        made.append(CellDelta(**{**_fields(row), **more}))
+    costs = fit_costs(made)
+    fitted_s = sum(
+        row.steps * seconds_at(costs, row.verified_tokens / row.steps, row.request_steps / row.steps)
+        for row in made
+    ) + costs.draft_base_s * sum(row.steps for row in made if row.num_speculative_tokens)
+    assert fitted_s == pytest.approx(sum(row.step_s for row in made), rel=0.01)
+    usual = CONSTANT_S + (TOKEN_S + REQUEST_S) * 4
+    assert seconds_at(costs, 4, 4) / usual == pytest.approx(1.1, abs=0.03)  # the shape stays
 
 
 def test_tokens_of_prompts_do_not_make_one_line_of_decoding() -> None:

@@ -64,18 +64,38 @@ def test_the_oldest_outputs_go_where_the_bytes_end() -> None:
     assert feeder.failures == 0
 
 
-def test_a_failure_is_counted_and_the_corpus_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_that_is_none_is_counted_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
+    feeder.add([np.arange(20, dtype=np.int32), np.array([1, -5, 2], np.int32)])
+    feeder.add([np.zeros(2**17, np.int32)])  # longer than any corpus of this size
+    feeder.add([np.arange(4, dtype=np.int32)])
+    polled(feeder, 26)
+    assert feeder.failures == 1
+    assert "was left out" in caplog.text
+
+
+def test_a_failed_build_is_counted_and_the_corpus_stays(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
     feeder.add([np.arange(20, dtype=np.int32)])
     polled(feeder, 21)
-    feeder.add([np.array([1, -5, 2], np.int32)])
-    feeder.poll()
-    assert feeder._thread is not None
-    feeder._thread.join(60)
-    feeder.poll()
+    with monkeypatch.context() as broken:
+
+        def no_room(mem: object, row: object) -> None:
+            raise RuntimeError("no memory")
+
+        broken.setattr(feeder.corpus, "stage", no_room)
+        feeder.add([np.arange(5, dtype=np.int32)])
+        feeder.poll()
+        assert feeder._thread is not None
+        feeder._thread.join(60)
+        feeder.poll()
     assert feeder.failures == 1
     assert int(feeder.corpus.row[HEAD]) == 21
     assert "was not renewed" in caplog.text
+    feeder.add([np.arange(5, dtype=np.int32)])
+    polled(feeder, 33)  # with what came in meanwhile
 
 
 def words_of(feeder: DeviceCorpusFeeder) -> list[int]:
@@ -131,10 +151,12 @@ def test_the_file_is_left_out_first_where_the_bytes_end(tmp_path: Path) -> None:
     kept_in(reader, path)
     reader.poll()
     reader.add([np.full(300, 90 + i, np.int32) for i in range(2)])
-    while len(reader._outputs) + len(reader._kept) != reader.tokens // 300 or reader._fresh_tokens:
+    deadline = time.monotonic() + 60
+    while reader._learnt.end + reader._file.size != reader.tokens // 300 * 301 or reader._fresh_tokens:
+        assert time.monotonic() < deadline
         reader.poll()
         time.sleep(0.01)
     held = words_of(reader)[::301]
     assert held == [*range(8), 90, 91][-len(held) :]
     assert 2 <= len(held) < 10
-    assert len(reader._outputs) == 2
+    assert reader._learnt.since(0).size == 2 * 301

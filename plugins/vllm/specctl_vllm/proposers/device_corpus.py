@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,8 +13,9 @@ import numpy.typing as npt
 import torch
 from specctl_kernels.suffix_draft import DeviceCorpus
 
-from specctl.draft.chains import ROW_WORDS, SEPARATOR
-from specctl.draft.frozen_corpus import FrozenCorpus, build_block, documents_of, newest_within
+from specctl.draft.chains import ROW_WORDS
+from specctl.draft.document_text import GrowingText, Text, newest_start, packed
+from specctl.draft.frozen_corpus import FrozenCorpus, build_text, packed_of, words_within
 
 __all__ = ["DeviceCorpusFeeder"]
 
@@ -38,11 +38,13 @@ class DeviceCorpusFeeder:
         self.half_bytes = 4 * self.corpus.half_words
         """What the device drafts from; the other half is being filled."""
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._kept: list[Ints] = []
+        self._most_words = words_within(rungs, self.half_bytes)
+        self._file: Text = np.empty(0, np.uint32)
         """Of the file, older than all others."""
-        self._outputs: deque[Ints] = deque()
-        self._added = self._given = 0
-        """Outputs that came in, and how many of those were given to the keeper."""
+        self._learnt = GrowingText()
+        """Outputs that came in, and that the file does not hold."""
+        self._given = 0
+        """Position in them up to which the keeper has them."""
         self._attached: tuple[FrozenCorpus, int] | None = None
         self._fresh_tokens = 0
         self._thread: threading.Thread | None = None
@@ -52,15 +54,20 @@ class DeviceCorpusFeeder:
         """In the corpus that the device drafts from."""
         self.failures = 0
         # Compiled here, not beside the first steps.
-        build_block([np.zeros(8, np.int32)], rungs)
+        warm = packed([np.zeros(8, np.int32)])
+        build_text(warm[newest_start(warm, warm.size) :], rungs)
 
     def add(self, outputs: Iterable[Ints]) -> None:
-        """Finished outputs, int32[n] each, the oldest first."""
+        """Finished outputs, int32[n] each, the oldest first. One that no corpus can hold is left out."""
         for output in outputs:
-            if output.size:
-                self._outputs.append(output)
-                self._added += 1
+            if not 0 < output.size < self._most_words:
+                continue
+            try:
+                self._learnt.append(output)
                 self._fresh_tokens += output.size
+            except ValueError:
+                self.failures += 1
+                logger.exception("specctl_suffix: an output was left out of the device's corpus")
 
     def attach(self, corpus: FrozenCorpus) -> None:
         """What the file holds: it takes the place of the outputs that were given for it, and of an earlier
@@ -68,15 +75,10 @@ class DeviceCorpusFeeder:
         self._attached = corpus, self._given
         self._fresh_tokens += corpus.tokens
 
-    def outputs_since(self, position: int) -> tuple[npt.NDArray[np.uint32], int]:
-        """(outputs from the ``position``-th on that are still held, SEPARATOR after each; the position after
-        them)."""
-        first = self._added - len(self._outputs)
-        new = list(self._outputs)[max(0, position - first) :]
-        self._given = self._added
-        end = np.array([SEPARATOR], np.uint32)
-        parts = [part for output in new for part in (output.view(np.uint32), end)]
-        return np.concatenate([np.empty(0, np.uint32), *parts]), self._added
+    def outputs_since(self, position: int) -> tuple[Text, int]:
+        """(outputs from a position on that are still held, SEPARATOR after each; the position after them)."""
+        self._given = self._learnt.end
+        return self._learnt.since(position).copy(), self._given
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -93,7 +95,7 @@ class DeviceCorpusFeeder:
             self._next_s = now_s + _LEAST_PAUSE_S
             self._fresh_tokens = 0
             corpus = self._detached()
-            arguments = (corpus, self._kept, list(self._outputs))
+            arguments = (corpus, self._file, self._learnt.since(0))
             self._thread = threading.Thread(
                 target=self._build, args=arguments, name="specctl-device-corpus", daemon=True
             )
@@ -104,33 +106,31 @@ class DeviceCorpusFeeder:
             torch.cuda.current_stream().wait_event(built.event)
         self.corpus.commit(built.placed)
         self.tokens = built.tokens
-        self._kept = built.kept[built.left_out :]
-        for _ in range(built.left_out - len(built.kept)):
-            self._outputs.popleft()
+        self._file = built.file[built.left_out :]
+        self._learnt.drop_before(self._learnt.start + max(built.left_out - built.file.size, 0))
 
     def _detached(self) -> FrozenCorpus | None:
         """The file that came in, if one did; what it holds of the outputs is not held twice."""
         if self._attached is None:
             return None
         (corpus, given), self._attached = self._attached, None
-        for _ in range(len(self._outputs) - (self._added - given)):
-            self._outputs.popleft()
+        self._learnt.drop_before(given)
         return corpus
 
-    def _build(self, corpus: FrozenCorpus | None, kept: list[Ints], outputs: list[Ints]) -> None:
+    def _build(self, corpus: FrozenCorpus | None, file: Text, learnt: Text) -> None:
         try:
             if corpus is not None:
-                kept = list(documents_of(corpus))
-            documents = newest_within([*kept, *outputs], self.rungs, self.half_bytes)
-            block = build_block(documents, self.rungs)
+                file = packed_of(corpus)
+            text = np.concatenate((file, learnt))
+            left_out = newest_start(text, self._most_words)
+            block = build_text(text[left_out:], self.rungs)
             event = None
             with torch.cuda.stream(self._stream):  # does nothing where it is None
                 placed = self.corpus.stage(block.mem, block.row)
                 if self._stream is not None:
                     event = torch.cuda.Event()
                     event.record(self._stream)
-            left_out = len(kept) + len(outputs) - len(documents)
-            self._built = _Built(placed, event, block.tokens, kept, left_out)
+            self._built = _Built(placed, event, block.tokens, file, left_out)
         except (RuntimeError, ValueError):
             self.failures += 1
             logger.exception("specctl_suffix: the device's corpus was not renewed")
@@ -141,6 +141,6 @@ class _Built:
     placed: torch.Tensor
     event: torch.cuda.Event | None
     tokens: int
-    kept: list[Ints]
+    file: Text
     left_out: int
-    """Of the oldest, those of the file first."""
+    """Words of the oldest, those of the file first."""

@@ -1,0 +1,351 @@
+"""The simulator against a real server: predicted and measured tokens/s, load by load.
+
+    python -m benchmarks.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
+
+One server with specctl_suffix. Its steps are counted as ``specctl profile`` does, with requests of its own,
+then each load runs at a fixed number of drafts, then steps are counted again, and so on for ``--rounds``, so
+that a machine that is now quick and now slow is so for both sides. A load is Poisson arrivals at a rate, or
+everything at once (rate 0), with output lengths drawn between a quarter of ``--max-tokens`` and all of it.
+``specctl record`` writes a log of each; the simulator runs it with that number and the profile of all counted
+steps. Tokens/s are over the spans from the first request sent to the last one's end, over all rounds; TPOT is
+the mean of the server's own histogram.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import aiohttp
+import httpx
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.gpu.phases import bodies_of
+from benchmarks.gpu.sender import complete, session
+from benchmarks.lossless import put_table
+from benchmarks.provenance import provenance, summary
+from benchmarks.server import vllm_server
+from specctl.actuate.http import HttpActuator
+from specctl.clock import SystemClock
+from specctl.contract.capabilities import Capabilities
+from specctl.engine_profile import EngineProfile
+from specctl.errors import SimulationInputError
+from specctl.estimate.cost_fit import fit_costs
+from specctl.estimate.experts import Experts
+from specctl.http_client import HttpClient
+from specctl.observe.routes import read_capabilities
+from specctl.profiling.borrowed_table import BorrowedTable
+from specctl.profiling.fitted import engine_profile, fingerprint_of, limits_of
+from specctl.profiling.measure import Measured, Plan, measure
+from specctl.profiling.own_requests import OwnRequests
+from specctl.profiling.steps import StepReader
+from specctl.simulate.arms import Static
+from specctl.simulate.compare import simulate
+from specctl.simulate.files import find_file
+from specctl.simulate.recorded import load_recorded
+from specctl.simulate.scenario import load_scenario
+from specctl.simulate.trace import Trace
+
+_SPECCTL = str(Path(sys.executable).parent / "specctl")
+_TPOT = "vllm:request_time_per_output_token_seconds"
+_RECORD_S = 1.0
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    kind: str
+    num_speculative_tokens: int
+    requests_per_s: float
+    requests: int
+
+    def __str__(self) -> str:
+        rate = "at once" if not self.requests_per_s else f"{self.requests_per_s:g}/s"
+        return f"{self.kind}, {self.num_speculative_tokens} drafts, {self.requests} requests, {rate}"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one load was: seconds since its first request."""
+
+    arrival_s: list[float]
+    input_tokens: list[int]
+    output_tokens: list[int]
+    span_s: float
+    tpot_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(self.output_tokens) / self.span_s
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """``log_tokens_per_s``: from the log alone; the others from the arrivals and lengths that were sent."""
+
+    span_s: float
+    tpot_s: float
+    log_tokens_per_s: float
+
+
+async def tpot_sums(client: httpx.AsyncClient) -> tuple[float, float]:
+    """Sum and count of the server's mean seconds per output token, by request."""
+    text = (await client.get("/metrics")).text
+    found = {"_sum": 0.0, "_count": 0.0}
+    for family in text_string_to_metric_families(text):
+        if family.name != _TPOT:
+            continue
+        for sample in family.samples:
+            for ending in found:
+                if sample.name == _TPOT + ending:
+                    found[ending] += sample.value
+    return found["_sum"], found["_count"]
+
+
+async def send(
+    client: httpx.AsyncClient,
+    opened: aiohttp.ClientSession,
+    load: Load,
+    bodies: Iterator[dict[str, Any]],
+) -> Sent:
+    """Open loop: nobody waits for an answer before the next request goes."""
+    rng = random.Random(f"{_SEED} {load}")
+    arrival_s, inputs, outputs = [], [], []
+    sum_before, count_before = await tpot_sums(client)
+    tasks = []
+    began_s = due_s = time.monotonic()
+    for body in itertools.islice(bodies, load.requests):
+        await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+        length = rng.randint(body["max_tokens"] // 4, body["max_tokens"])
+        arrival_s.append(time.monotonic() - began_s)
+        inputs.append(len(body["prompt"]))
+        outputs.append(length)
+        tasks.append(asyncio.create_task(complete(opened, {**body, "max_tokens": length})))
+        due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
+    await asyncio.gather(*tasks)
+    span_s = time.monotonic() - began_s
+    sum_after, count_after = await tpot_sums(client)
+    tpot_s = (sum_after - sum_before) / max(count_after - count_before, 1.0)
+    return Sent(arrival_s, inputs, outputs, span_s, tpot_s)
+
+
+@contextlib.contextmanager
+def recorded(url: str, log: Path) -> Iterator[None]:
+    log.unlink(missing_ok=True)
+    command = [_SPECCTL, "record", url, "--output", str(log), "--every", str(_RECORD_S)]
+    with subprocess.Popen(command) as process:
+        try:
+            time.sleep(2.0 * _RECORD_S)
+            yield
+            time.sleep(2.0 * _RECORD_S)
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+async def counted(url: str, seconds: float, requests: int) -> tuple[Capabilities, Measured]:
+    """Steps as ``specctl profile --requests`` counts them."""
+    clock = SystemClock()
+    async with (
+        HttpClient(url, timeout_s=5.0) as client,
+        HttpClient(url, timeout_s=120.0, connections_max=1024) as sender,
+    ):
+        capabilities = await read_capabilities(client)
+        assert capabilities is not None, "a server of ours"
+        table = BorrowedTable(HttpActuator(client), capabilities, clock, owner="benchmark")
+        own = OwnRequests(
+            sender,
+            capabilities.model,
+            total=requests,
+            context_max_tokens=capabilities.context_max_tokens,
+        )
+        plan = Plan(seconds, share_max=0.5)
+        return capabilities, await measure(
+            table, StepReader(client), capabilities, clock, asyncio.Event(), plan, own
+        )
+
+
+def profile_of(capabilities: Capabilities, parts: Sequence[Measured]) -> EngineProfile:
+    """One profile of all that was counted."""
+    measured = Measured(
+        rows=tuple(row for part in parts for row in part.rows),
+        seconds=sum(part.seconds for part in parts),
+        steps=sum(part.steps for part in parts),
+        disturbed_steps=sum(part.disturbed_steps for part in parts),
+        disturbed_s=sum(part.disturbed_s for part in parts),
+        own_requests=sum(part.own_requests for part in parts),
+        is_interrupted=False,
+    )
+    costs = fit_costs(measured.rows, experts=Experts.of(capabilities))
+    fingerprint = fingerprint_of(capabilities, {} if capabilities.gpu else {"gpu": "not told"})
+    limits = limits_of(capabilities, {})
+    return engine_profile(measured, costs, capabilities, fingerprint, limits, utc=SystemClock().utc())
+
+
+def predicted(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> Predicted:
+    """Raises SimulationInputError where the log tells no acceptance."""
+    found = load_recorded(log, seed=_SEED)
+    scenario = found.scenario
+    if scenario is None and not load.num_speculative_tokens:
+        # Without drafts none is accepted, whatever their chance.
+        scenario = load_scenario(find_file("steady", "scenarios"))
+    if scenario is None:
+        raise SimulationInputError(f"{load}: {found.why_no_scenario}")
+    arm = Static(load.num_speculative_tokens)
+    lengths = np.array(sent.input_tokens), np.array(sent.output_tokens)
+    exact = Trace(np.array(sent.arrival_s), *lengths, found.trace.skipped)
+    run = simulate(exact, profile, scenario, arm, seed=_SEED)
+    by_log = simulate(found.trace, profile, scenario, arm, seed=_SEED)
+    return Predicted(run.span_s, run.tpot_mean_s, by_log.tokens_per_s)
+
+
+def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, Any]:
+    """Predicted and measured over all rounds of a load."""
+    tokens = sum(sum(sent.output_tokens) for sent, _ in rounds)
+    measured = tokens / sum(sent.span_s for sent, _ in rounds)
+    foretold = tokens / sum(told.span_s for _, told in rounds)
+    by_log = fmean(told.log_tokens_per_s for _, told in rounds)
+    tpot_s, tpot_told_s = fmean(sent.tpot_s for sent, _ in rounds), fmean(told.tpot_s for _, told in rounds)
+    return {
+        "load": str(load),
+        "rounds": len(rounds),
+        "measured": {"tokens/s": round(measured, 1), "TPOT ms": round(1e3 * tpot_s, 2)},
+        "from the arrivals": {
+            "tokens/s": round(foretold, 1),
+            "miss": round(foretold / measured - 1.0, 4),
+            "by round": summary([sent.span_s / told.span_s - 1.0 for sent, told in rounds]),
+            "TPOT ms": round(1e3 * tpot_told_s, 2),
+            "TPOT miss": round(tpot_told_s / tpot_s - 1.0, 4),
+        },
+        "from the log": {"tokens/s": round(by_log, 1), "miss": round(by_log / measured - 1.0, 4)},
+    }
+
+
+class Check:
+    """One server under loads and measurements in turn.
+
+    ``seconds``: of each measurement, of which there is one more than rounds; ``requests``: its own, at most.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        loads: Sequence[Load],
+        bodies: Mapping[str, Iterator[dict[str, Any]]],
+        folder: Path,
+        *,
+        seconds: float,
+        requests: int,
+    ) -> None:
+        self._url, self._loads, self._bodies, self._folder = url, loads, bodies, folder
+        self._seconds, self._requests = seconds, requests
+        self._measured: list[Measured] = []
+        self._ran: dict[Load, list[tuple[Sent, Path]]] = {load: [] for load in loads}
+        self._count()
+
+    @property
+    def profile(self) -> EngineProfile:
+        return profile_of(self._capabilities, self._measured)
+
+    def results(self) -> list[dict[str, Any]]:
+        profile = self.profile
+        return [
+            compared(load, [(sent, predicted(load, sent, log, profile)) for sent, log in ran])
+            for load, ran in self._ran.items()
+        ]
+
+    def run_round(self) -> None:
+        """Every load once, and a measurement after them."""
+        asyncio.run(self._run_loads())
+        self._count()
+
+    def _count(self) -> None:
+        self._capabilities, measured = asyncio.run(counted(self._url, self._seconds, self._requests))
+        self._measured.append(measured)
+
+    async def _run_loads(self) -> None:
+        async with httpx.AsyncClient(base_url=self._url, timeout=600) as client, session(self._url) as opened:
+            for number, (load, ran) in enumerate(self._ran.items()):
+                await put_table(client, load.num_speculative_tokens)
+                log = self._folder / f"load-{number}-{len(ran)}.log"
+                with recorded(self._url, log):
+                    sent = await send(client, opened, load, self._bodies[load.kind])
+                print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
+                ran.append((sent, log))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--copying", type=Path, required=True, help="JSON list of prompts")
+    parser.add_argument("--chat", type=Path, required=True, help="JSON list of texts")
+    parser.add_argument("--kinds", nargs="*", default=["copying", "chat"])
+    parser.add_argument("--numbers", type=int, nargs="*", default=[0, 3, 8])
+    parser.add_argument("--drafts-max", type=int, default=8)
+    parser.add_argument("--rates", type=float, nargs="*", default=[0.0, 10.0], help="requests/s; 0: at once")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of arrivals at a rate")
+    parser.add_argument("--requests", type=int, default=512, help="of a load that comes at once")
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile-requests", type=int, default=3000, help="for each profile")
+    parser.add_argument("--profile-s", type=float, default=40.0)
+    parser.add_argument("--url", help="a running server, without prefix caching")
+    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    loads = [
+        Load(kind, number, rate, max(int(rate * arguments.seconds), 1) if rate else arguments.requests)
+        for kind in arguments.kinds
+        for number in arguments.numbers
+        for rate in arguments.rates
+    ]
+    config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
+    # The simulator computes every prompt in full.
+    options = [*arguments.serve, "--no-enable-prefix-caching"]
+    with contextlib.ExitStack() as stack:
+        url = arguments.url or (
+            stack.enter_context(
+                vllm_server(arguments.model, arguments.folder / "server.log", config, options)
+            ).url
+        )
+        check = Check(
+            url,
+            loads,
+            _bodies(arguments),
+            arguments.folder,
+            seconds=arguments.profile_s,
+            requests=arguments.profile_requests,
+        )
+        for _ in range(arguments.rounds):
+            check.run_round()
+    results = check.results()
+    told = check.profile.model_dump(mode="json")
+    report = {"provenance": provenance(), "profile": told, "loads": results}
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for result in results:
+        print(json.dumps(result))
+
+
+def _bodies(arguments: argparse.Namespace) -> dict[str, Iterator[dict[str, Any]]]:
+    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
+    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
+    return bodies_of(copying, chat, arguments.max_tokens)
+
+
+if __name__ == "__main__":
+    main()
