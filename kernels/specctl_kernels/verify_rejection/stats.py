@@ -7,7 +7,7 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 
-__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
+__all__ = ["entries_of", "first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -43,10 +43,10 @@ def scale_of(temperature):
 
 
 @triton.jit
-def _piece(row_ptr, columns, piece, PIECE: tl.constexpr):
-    """(column, entry) of a piece, -inf behind the row's end."""
-    column = piece * PIECE + tl.arange(0, PIECE)
-    return column, tl.load(row_ptr + column, mask=column < columns, other=float("-inf"))
+def entries_of(row_ptr, first, end, SIZE: tl.constexpr):
+    """(column, entry) of ``SIZE`` columns of a row, -inf from ``end`` on."""
+    column = first + tl.arange(0, SIZE)
+    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf"))
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def _first_best_of(column, value, end):
 @triton.jit
 def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     """(largest entry, its first column); NaN counts as the smallest."""
-    column, value = _piece(row_ptr, columns, piece, PIECE)
+    column, value = entries_of(row_ptr, piece * PIECE, columns, PIECE)
     return _first_best_of(column, value, piece * PIECE + PIECE)
 
 
@@ -99,7 +99,7 @@ def stats_kernel(
     if tl.program_id(1) == 0:
         # The logits were there before the kernel that gathered the temperatures.
         row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
-        column, value = _piece(row_ptr, tl.where(row < rows, columns, 0), piece, PIECE)
+        column, value = entries_of(row_ptr, piece * PIECE, tl.where(row < rows, columns, 0), PIECE)
         wait_for_previous(IS_EARLY)
         if row < rows:
             temperature = tl.load(temperature_ptr + req)
@@ -118,7 +118,7 @@ def stats_kernel(
             temperature = tl.load(temperature_ptr + req)
             if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
                 row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
-                _column, value = _piece(row_ptr, draft_columns, piece, PIECE)
+                _column, value = entries_of(row_ptr, piece * PIECE, draft_columns, PIECE)
                 best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(draft_best_ptr + at, best)
                 tl.store(draft_mass_ptr + at, mass)
