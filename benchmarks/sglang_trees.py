@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks.lossless import SHARED
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 from benchmarks.server import sglang_server
 
 _SHAPES = ("6x4", "9x2")
@@ -97,13 +97,10 @@ def compared(
             "tokens a step": round(emitted / passes, 4),
             "outputs as without drafts": f"{sum(map(list.__eq__, outputs, truth))} of {len(truth)}",
         }
-    row["tree against chain, by prompt"] = summary(_ratios(rates))
-    row["prompts on which the tree emits more"] = sum(ratio > 1 for ratio in _ratios(rates))
+    ratios = pairwise_ratios(rates["tree"], rates["chain"])
+    row["tree against chain, by prompt"] = summary(ratios)
+    row["prompts on which the tree emits more"] = sum(ratio > 1 for ratio in ratios)
     return row
-
-
-def _ratios(rates: Mapping[str, Sequence[float]]) -> list[float]:
-    return [tree / chain for tree, chain in zip(rates["tree"], rates["chain"], strict=True)]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from specctl_kernels.verify_greedy import verify_greedy
 
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 ROWS = (8, 64, 512, 1024, 2048)
 VOCABULARIES = (32_000, 128_256, 151_936, 262_144)
@@ -99,9 +99,7 @@ def measured(case: Case, repeats: int) -> dict[str, Any]:
     floor_us = case.rows * case.vocabulary * case.dtype.itemsize / READ_BYTES_PER_S * 1e6
     return {
         "us": {name: summary(values) for name, values in taken.items()},
-        "ours against the engine's": summary(
-            [theirs / mine for theirs, mine in zip(taken["engine"], taken["ours"], strict=True)]
-        ),
+        "ours against the engine's": summary(pairwise_ratios(taken["engine"], taken["ours"])),
         "ours over one read": summary([mine / floor_us for mine in taken["ours"]]),
     }
 

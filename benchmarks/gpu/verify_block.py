@@ -28,7 +28,7 @@ from specctl_kernels.verify_block.reference import verify_block_reference
 from specctl_kernels.verify_rejection import verify_rejection
 
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 
 ROWS = (512, 1024, 2048)
 VOCABULARY = 128_256
@@ -172,18 +172,15 @@ def measured(case: Case, top_p: float | None, repeats: int) -> dict[str, Any]:
             taken[name].append(times_us(calls[name], len(case.logits)))
     taken = {name: values[1:] for name, values in taken.items()}
     floor_us = case.bytes / READ_BYTES_PER_S * 1e6
-    ratios = {
-        f"{name} / block": summary(
-            [other / mine for other, mine in zip(taken[name], taken["block"], strict=True)]
-        )
-        for name in calls
-        if name != "block"
-    }
     return {
         "emitted tokens per request": emitted,
         "us": {name: summary(values) for name, values in taken.items()},
         "block / one read": summary([mine / floor_us for mine in taken["block"]]),
-        **ratios,
+        **{
+            f"{name} / block": summary(pairwise_ratios(taken[name], taken["block"]))
+            for name in calls
+            if name != "block"
+        },
     }
 
 

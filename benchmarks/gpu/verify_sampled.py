@@ -31,7 +31,7 @@ from specctl_kernels.verify_rejection.reference import verify_rejection_referenc
 
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 ROWS = (512, 1024, 2048, 256, 8)
 VOCABULARIES = (151_936, 128_256, 32_000, 262_144)
@@ -241,17 +241,14 @@ def measured(case: Case, mode: dict[str, Any], repeats: int, has_engine: bool) -
     found: dict[str, Any] = {
         "us": {name: summary(values) for name, values in taken.items()},
         "ours over one read at 4.3 TB/s": summary([mine / nominal_us for mine in taken["ours"]]),
-        "ours over one read as measured": summary(
-            [mine / read for mine, read in zip(taken["ours"], taken["one read"], strict=True)]
-        ),
+        "ours over one read as measured": summary(pairwise_ratios(taken["ours"], taken["one read"])),
         "extra bytes a request": {
             name: peak_bytes(arm) // case.requests for name, arm in arms.items() if name != "one read"
         },
         "tokens a request": round(mean(made.ours(0)[1].double().tolist()), 3),
     }
     if has_engine:
-        ratios = [theirs / mine for theirs, mine in zip(taken["engine"], taken["ours"], strict=True)]
-        found["ours against the engine's"] = summary(ratios)
+        found["ours against the engine's"] = summary(pairwise_ratios(taken["engine"], taken["ours"]))
     return found
 
 

@@ -28,7 +28,7 @@ from specctl_kernels.verify_tree import verify_greedy_tree, verify_tree
 from specctl_kernels.verify_tree.reference import verify_greedy_tree_reference, verify_tree_reference
 
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
@@ -223,8 +223,7 @@ def measured(arms: Arms, repeats: int, calls: int) -> dict[str, Any]:
         "mean tokens": round(float(arms.ours(0)[1].float().mean()), 3),
     }
     if HAS_SGLANG:
-        ratios = [theirs / mine for theirs, mine in zip(taken["sglang"], taken["ours"], strict=True)]
-        found["sglang's time by ours"] = summary(ratios)
+        found["sglang's time by ours"] = summary(pairwise_ratios(taken["sglang"], taken["ours"]))
     return found
 
 
