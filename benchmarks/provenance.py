@@ -40,7 +40,7 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def pairwise_ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Each to the one measured beside it. ValueError where they are not as many."""
+    """Each value by the other of its place. ValueError where they are not as many."""
     return [value / other for value, other in zip(values, others, strict=True)]
 
 

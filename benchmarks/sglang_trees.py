@@ -43,16 +43,16 @@ def put_row(client: httpx.Client, drafts: int, topk: int) -> None:
 
 def answers(
     client: httpx.Client, prompts: Sequence[Sequence[int]], max_tokens: int
-) -> tuple[list[list[int]], list[float]]:
-    """(tokens, tokens a step) of each prompt. A prompt's own pass emits the first token."""
-    outputs, rates = [], []
+) -> tuple[list[list[int]], list[int]]:
+    """(tokens, steps) of each prompt. A prompt's own pass emits the first token, and is not a step."""
+    outputs, steps = [], []
     sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
     for prompt in prompts:
         answer = client.post("/generate", json={"input_ids": list(prompt), "sampling_params": sampling})
         told: dict[str, Any] = answer.raise_for_status().json()
         outputs.append(told["output_ids"])
-        rates.append((len(told["output_ids"]) - 1) / told["meta_info"]["spec_verify_ct"])
-    return outputs, rates
+        steps.append(told["meta_info"]["spec_verify_ct"])
+    return outputs, steps
 
 
 def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def compared(
     row: dict[str, Any] = {}
     for name, branches in (("chain", 1), ("tree", topk)):
         put_row(client, drafts, branches)
-        outputs, rates[name] = answers(client, prompts, arguments.max_tokens)
-        emitted = sum(len(one) - 1 for one in outputs)
-        passes = sum((len(one) - 1) / rate for one, rate in zip(outputs, rates[name], strict=True))
+        outputs, steps = answers(client, prompts, arguments.max_tokens)
+        emitted = [len(one) - 1 for one in outputs]
+        rates[name] = pairwise_ratios(emitted, steps)
         row[name] = {
-            "tokens a step": round(emitted / passes, 4),
+            "tokens a step": round(sum(emitted) / sum(steps), 4),
             "outputs as without drafts": f"{sum(map(list.__eq__, outputs, truth))} of {len(truth)}",
         }
     ratios = pairwise_ratios(rates["tree"], rates["chain"])
