@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.row_argmax.kernel import first_best_of
 
 __all__ = ["entries_of", "first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
 
@@ -60,18 +61,10 @@ def _mass_of(value, scale):
 
 
 @triton.jit
-def _first_best_of(column, value, end):
-    value = value.to(tl.float32)
-    value = tl.where(value == value, value, float("-inf"))
-    best = tl.max(value, axis=0)
-    return best, tl.min(tl.where(value == best, column, end), axis=0)
-
-
-@triton.jit
 def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
-    """(largest entry, its first column); NaN counts as the smallest."""
+    """As ``first_best_of``."""
     column, value = entries_of(row_ptr, piece * PIECE, columns, PIECE)
-    return _first_best_of(column, value, piece * PIECE + PIECE)
+    return first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
 
 
 @triton.jit
@@ -108,7 +101,7 @@ def stats_kernel(
                 tl.store(best_ptr + at, best)
                 tl.store(mass_ptr + at, mass)
             else:
-                best, first = _first_best_of(column, value, piece * PIECE + PIECE)
+                best, first = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
                 tl.store(best_ptr + at, best)
                 tl.store(at_ptr + at, first.to(tl.int32))
     else:
