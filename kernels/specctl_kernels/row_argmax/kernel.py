@@ -7,7 +7,14 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin
 
-__all__ = ["best_of_pieces", "finish_kernel", "first_best_of", "pieces_kernel"]
+__all__ = ["best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
+
+
+@triton.jit
+def entries_of(row_ptr, first, end, SIZE: tl.constexpr):
+    """(column, entry) of ``SIZE`` columns of a row, -inf from ``end`` on."""
+    column = first + tl.arange(0, SIZE)
+    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf"))
 
 
 @triton.jit
@@ -31,8 +38,7 @@ def pieces_kernel(
     """Program (row, piece)."""
     row = tl.program_id(0)
     piece = tl.program_id(1)
-    column = piece * PIECE + tl.arange(0, PIECE)
-    value = tl.load(values_ptr + row.to(tl.int64) * stride + column, mask=column < width, other=float("-inf"))
+    column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, width, PIECE)
     best, at = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
     tl.store(best_ptr + row * pieces + piece, best)
     tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.row_argmax.kernel import entries_of
 from specctl_kernels.verify_rejection.judge import (
     has_cuts,
     judged,
@@ -15,7 +16,7 @@ from specctl_kernels.verify_rejection.judge import (
     surely_kept,
 )
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, bound_of, level_of
-from specctl_kernels.verify_rejection.stats import entries_of, scale_of
+from specctl_kernels.verify_rejection.stats import scale_of
 
 __all__ = ["candidates_kernel", "searched_kernel"]
 

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
-from specctl_kernels.row_argmax.kernel import first_best_of
+from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
 
-__all__ = ["entries_of", "first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
+__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -41,13 +41,6 @@ def gather_kernel(
 def scale_of(temperature):
     """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
     return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
-
-
-@triton.jit
-def entries_of(row_ptr, first, end, SIZE: tl.constexpr):
-    """(column, entry) of ``SIZE`` columns of a row, -inf from ``end`` on."""
-    column = first + tl.arange(0, SIZE)
-    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf"))
 
 
 @triton.jit
