@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +30,7 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.reference import verify_rejection_reference
 
 from benchmarks.gpu.device import device_provenance
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
 from benchmarks.provenance import pairwise_ratios, summary
 
@@ -196,22 +197,6 @@ def _sampler(case: Case, mode: dict[str, Any]) -> Any:
     return sampler
 
 
-def times_us(call: Callable[[int], Any], inputs: int) -> float:
-    """Median of ``_CALLS`` calls, on the device, inputs in turn."""
-    if not IS_GPU:
-        started_s = time.perf_counter()
-        call(0)
-        return (time.perf_counter() - started_s) * 1e6
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * _CALLS)]
-    torch.cuda._sleep(20_000_000)  # the host gets ahead: no launch is waited for
-    for number in range(_CALLS):
-        events[2 * number].record()
-        call(number % inputs)
-        events[2 * number + 1].record()
-    torch.cuda.synchronize()
-    return 1000 * median(a.elapsed_time(b) for a, b in zip(events[::2], events[1::2], strict=True))
-
-
 def peak_bytes(call: Callable[[int], Any]) -> int:
     """Device memory that a call takes beside its inputs, its results included."""
     if not IS_GPU:
@@ -232,11 +217,7 @@ def measured(case: Case, mode: dict[str, Any], repeats: int, has_engine: bool) -
     arms: dict[str, Callable[[int], Any]] = {"ours": made.ours, "one read": case.read}
     if has_engine:
         arms["engine"] = made.engine
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(repeats + 1):  # the first warms up
-        for name in arms if repeat % 2 else reversed(list(arms)):
-            taken[name].append(times_us(arms[name], len(case.logits)))
-    taken = {name: values[1:] for name, values in taken.items()}
+    taken = taken_in_turn(arms, repeats, len(case.logits), _CALLS)
     nominal_us = case.bytes / READ_BYTES_PER_S * 1e6
     found: dict[str, Any] = {
         "us": {name: summary(values) for name, values in taken.items()},
