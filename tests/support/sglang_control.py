@@ -79,19 +79,19 @@ def controlled_sglang_server(
 
 
 def greedy_while_changing(
-    control: SglangControl, concurrency: int, settings: Iterable[tuple[int, int]]
+    control: SglangControl, concurrency: int, settings: Iterable[tuple[int, int]], rounds: int = 3
 ) -> list[list[int]]:
-    """The outputs of ``PROMPTS``, three times over, while one (drafts, branches) follows the other. At least
-    five do."""
+    """The outputs of ``PROMPTS``, ``rounds`` times over, while one (drafts, branches) follows the other. At
+    least five do."""
     tables = 0
     with ThreadPoolExecutor(concurrency) as pool:
-        running = [pool.submit(control.complete, prompt) for prompt in PROMPTS * 3]
+        running = [pool.submit(control.complete, prompt) for prompt in PROMPTS * rounds]
         for tokens, topk in settings:
             if all(one.done() for one in running):
                 break
             assert control.put(control.change(0, rows=rows(tokens, topk))).status_code == 200
             tables += 1
-            time.sleep(0.1)
+            time.sleep(0.02)
         outputs = [one.result() for one in running]
     assert tables >= 5
     return outputs
