@@ -9,6 +9,7 @@ SpecctlError
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 ├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
 ├── TargetError          a target cannot be reached, answers late, or is no engine
+│   └── NotSteered       an engine with the plugin that it does not steer, and why
 └── TargetsError         a source of targets (file, DNS, Kubernetes API) cannot be read, or is wrong
 """
 
@@ -24,6 +25,7 @@ __all__ = [
     "ContractError",
     "CorpusFileError",
     "LeaseHeld",
+    "NotSteered",
     "PolicyError",
     "SimulationInputError",
     "SpecctlError",
@@ -92,6 +94,10 @@ class SimulationInputError(SpecctlError, ValueError):
 
 class TargetError(SpecctlError):
     """A target cannot be reached, answers late, or is no engine."""
+
+
+class NotSteered(TargetError):
+    """The server has the plugin, which steers nothing there. Tells the server's own reason."""
 
 
 class TargetsError(SpecctlError):

@@ -5,9 +5,15 @@
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
-# once. SGLang's EAGLE imports deep_gemm: for peagle and tree SITE needs the package sgl-deep-gemm. ARMS: other
-# servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the environment of
-# PYTHON.
+# once. ARMS: other servers than the default ones of main, by name. QUICK=1 tries verify and main on a CPU, in the
+# environment of PYTHON.
+#
+# Where decode graphs are captured, SGLang's EAGLE imports the attention of DeepSeek's models to tell whether it is
+# in use, and that module imports deep_gemm, whatever the settings say (0.5.21: speculative/eagle_worker_v2.py 545,
+# layers/attention/dsa_backend.py 100; SGLANG_ENABLE_JIT_DEEPGEMM is read elsewhere). A Llama in bf16 calls nothing
+# of it. Where SITE does not hold the package, an empty module of its name is put beside the entry points and
+# SGLANG_ENABLE_JIT_DEEPGEMM=0 keeps SGLang from using it. To bring the package along: sgl-deep-gemm==0.2.0, which
+# SGLang pins (5 MB; of its needs the bundle has apache-tvm-ffi), in "no_deps" of "sglang" in a copy of engines.json.
 set -u
 
 PYTHON=${PYTHON:-python3}
@@ -21,7 +27,8 @@ CHAT=${CHAT:-.gpu/run/chat.json}
 RESULTS=${RESULTS:-/tmp/sglang-results}
 OUT=${OUT:?a folder for what comes back}
 TOTAL_S=${TOTAL_S:-545}
-VERIFY_S=${VERIFY_S:-90}
+# Compiling takes some 90 of them.
+VERIFY_S=${VERIFY_S:-200}
 ATTENTION=${ATTENTION:-triton}
 ARMS=${ARMS:-}
 ARMS_FILE=${ARMS_FILE:-}
@@ -65,6 +72,11 @@ mkdir -p "$RESULTS" "$OUT" "$WIDE"
 export HF_HUB_OFFLINE=1
 export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$SITE"
 "$PYTHON" -m benchmarks.gpu.entry_points "$RESULTS/entry" --captures || exit 1
+if ! "$PYTHON" -c 'import deep_gemm.utils' 2>/dev/null; then
+  echo "deep_gemm: not there, an empty module takes its place"
+  : >"$RESULTS/entry/deep_gemm.py"
+  export SGLANG_ENABLE_JIT_DEEPGEMM=0
+fi
 
 for name in $STAGES; do
   case $name in

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from benchmarks.gpu.graph_captures import counted
+from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
 from benchmarks.server import Server, end_of, free_port, started
 
 __all__ = ["Arm", "Deadline", "Machine", "Setting", "standing"]
@@ -24,6 +25,7 @@ _GRAPH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _START_S = 240.0
 _CPU_START_S = 480.0
 _CALL_S_MIN = 10.0
+_SCORED_AT_ONCE = 32
 _CONTEXT_TOKENS = 1024
 _KV_TOKENS = {True: 131_072, False: 53_248}
 """By whether there are more than 64 places: 256 requests of 448 tokens, or 64 of 730, and the drafts' own."""
@@ -141,6 +143,24 @@ class Arm:
             "accepted": _sum(told, "spec_num_correct_drafts"),
         }
 
+    def score(self, contexts: Sequence[list[int]], tokens: Sequence[Sequence[int]]) -> list[Score] | None:
+        """Of the next token after each context, each in one pass; None where the server has died or hangs."""
+        sampling = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
+        told: list[dict[str, Any]] = []
+        try:
+            for at in range(0, len(contexts), _SCORED_AT_ONCE):
+                part = slice(at, at + _SCORED_AT_ONCE)
+                body = {"input_ids": list(contexts[part]), "sampling_params": sampling}
+                body |= {"return_logprob": True, "top_logprobs_num": 1}
+                body["token_ids_logprob"] = [[*ids, *SAMPLED_TOKENS] for ids in tokens[part]]
+                answer = self.client.post("/generate", json=body, timeout=self._timeout_s())
+                answer.raise_for_status()
+                told += answer.json()
+        except httpx.HTTPError as error:
+            print(f"{self.name}: {error!r}\n{end_of(self.server.log)}", flush=True)
+            return None
+        return [_score(one["meta_info"], ids) for one, ids in zip(told, tokens, strict=True)]
+
     def get(self, route: str) -> Any:
         answer = self.client.get(f"/specctl/v1/{route}", timeout=self._timeout_s())
         answer.raise_for_status()
@@ -188,6 +208,13 @@ def table_rows(rows: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
     for row, after in pairwise(found):
         row["decode_batch_to"] = after["decode_batch_from"] - 1
     return found
+
+
+def _score(told: Mapping[str, Any], tokens: Sequence[int]) -> Score:
+    """From what SGLang tells of the one token that it wrote: [log probability, id, text] of each."""
+    [asked], [[(best, _, _)]] = told["output_token_ids_logprobs"], told["output_top_logprobs"]
+    values = {token: value for value, token, _ in asked}
+    return Score(tuple(values[token] for token in tokens), best, tuple(values[t] for t in SAMPLED_TOKENS))
 
 
 def _sum(told: Sequence[Mapping[str, Any]], key: str) -> int | None:

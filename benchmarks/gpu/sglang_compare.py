@@ -14,7 +14,8 @@ peagle: SPECCTL_PEAGLE against stock EAGLE3.
 
 In SGLang's environment, where engines find the plugin (benchmarks.gpu.entry_points). Parts named together
 share their servers. Each part writes sglang-PART.json; what ``--seconds`` do not suffice for is left out and
-named. ``--quick``: few tokens, on the CPU, without a prompt file.
+named. Outputs that are not off's are scored by off (benchmarks.gpu.ties); an arm gets no ratio unless all of
+them part by a tie. ``--quick``: few tokens, on the CPU, without a prompt file.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def machine_of(given: argparse.Namespace) -> Machine:
     heads = {"eagle3": given.eagle3, "peagle": given.peagle}
     common = tuple(given.argument)
     if given.quick:
-        return Machine(given.model, heads, "float32", memory_ratio=0.5, is_cpu=True, arguments=common)
-    return Machine(given.model, heads, given.dtype, given.attention, arguments=common)
+        dtype = given.dtype or "float32"
+        return Machine(given.model, heads, dtype, memory_ratio=0.5, is_cpu=True, arguments=common)
+    return Machine(given.model, heads, given.dtype or "bfloat16", given.attention, arguments=common)
 
 
 def parsed() -> argparse.Namespace:
@@ -76,7 +78,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--arms-file", type=Path, help="more of them (benchmarks.gpu.sglang_settings)")
     parser.add_argument("--batch", type=int, nargs="*", help="requests at the same time")
     parser.add_argument("--repeats", type=int, help="timed ones (3)")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", help="bfloat16; for --quick float32, where no output may differ")
     parser.add_argument("--attention", default="triton", help="--attention-backend of every server")
     parser.add_argument("--argument", action="append", default=[], help="of every server, once for each word")
     parser.add_argument(

@@ -1,11 +1,14 @@
 """The parts of benchmarks.gpu.sglang_compare, over servers that stand.
 
 A set of prompts belongs to one batch and one repeat and is the same for all arms, which take turns. The first
-set of each batch warms up and is not timed; outputs of every set are compared with those of off.
+set of each batch warms up and is not timed; outputs of every set are compared with those of off. Where one
+parts from it, off scores the two tokens (benchmarks.gpu.ties): an arm gets a ratio where every output is
+equal or parts by a tie.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +16,9 @@ from typing import Any
 from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import Arm
 from benchmarks.gpu.sglang_settings import BARS, OFF_FEW
-from benchmarks.gpu.wide import gate, ratios, repeated
+from benchmarks.gpu.ties import judged, partings
+from benchmarks.gpu.ties import told as told_of_ties
+from benchmarks.gpu.wide import ratios, repeated
 from benchmarks.provenance import summary
 
 __all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
@@ -78,15 +83,16 @@ def tree(
                 steps.setdefault(name.split("-")[1], {})[name] = one["tokens a step"]
     against = {}
     for width, by_name in steps.items():
-        chain = by_name.get(f"chain-{width}")
-        trees = {name: value for name, value in by_name.items() if name.startswith("tree")}
+        passed = {name: value for name, value in by_name.items() if figures["gate"][name]["passes"]}
+        chain = passed.get(f"chain-{width}")
+        trees = {name: value for name, value in passed.items() if name.startswith("tree")}
         if chain and trees:
             best = max(trees, key=lambda name: trees[name])
             ratio = round(trees[best] / chain, 4)
             against[width] = {"best": best, "tree / chain": ratio, "reached": ratio > BARS["tree"]}
             print(f"tokens a step: {best} / chain-{width}: {ratio}, to be over {BARS['tree']:g}", flush=True)
     if not against:
-        print("tree: no width has both a tree and a chain", flush=True)
+        print("tree: no width has both a tree and a chain that pass the gate", flush=True)
     return figures | {"tokens a step": steps, "trees against chains": against}
 
 
@@ -134,6 +140,7 @@ def compared(arms: list[Arm], sets: _Sets, tokens: int, off_name: str = "off") -
                     alive.remove(arm)
         if len(done) < 2:
             continue
+        judge = next((arm for arm in alive if arm.name == off_name), None)
         for name, answers in taken.items():
             if None in answers:
                 left_out.append(f"{batch} at once: {name} has died")
@@ -141,8 +148,32 @@ def compared(arms: list[Arm], sets: _Sets, tokens: int, off_name: str = "off") -
             rows[name][str(batch)] = row_of(answers, taken.get(off_name))
             if name == off_name:
                 rows[name][str(batch)]["repeated_share"] = repeated(done, answers)
+            elif judge is not None:
+                rows[name][str(batch)]["parted"] = parted(judge, done, answers, taken[off_name])
             print(f"{batch} at once, {name}: {brief(rows[name][str(batch)])}", flush=True)
     return {"arms": rows, "left out": left_out, "gate": {name: gate(row) for name, row in rows.items()}}
+
+
+def parted(
+    judge: Arm, sets: Sequence[Sequence[list[int]]], answers: Sequence[Any], truth: Sequence[Any]
+) -> _Figures:
+    """Of the outputs of every set that are not off's: benchmarks.gpu.ties.judged."""
+    found = [
+        one
+        for prompts, mine, other in zip(sets, answers, truth, strict=True)
+        for one in partings(prompts, mine["outputs"], other["outputs"])
+    ]
+    return judged(judge, found)
+
+
+def gate(row: Mapping[str, Any]) -> _Figures:
+    """Equal outputs and ties of an arm over all batches. ``passes``: there are no others; None where there is
+    no off to compare with."""
+    counted = [one for one in row.values() if "outputs" in one]
+    outputs, same = sum(one["outputs"] for one in counted), sum(one["outputs as off"] for one in counted)
+    ties = sum(one.get("parted", {}).get("ties", 0) for one in counted)
+    passes = same + ties == outputs if outputs else None
+    return {"outputs as off": same, "ties": ties, "outputs": outputs, "passes": passes}
 
 
 def row_of(answers: Sequence[Any], truth: Sequence[Any] | None) -> _Figures:
@@ -178,6 +209,8 @@ def brief(row: Mapping[str, Any]) -> str:
         )
     if "outputs" in row:
         parts.append(f"{row['outputs as off']} of {row['outputs']} outputs as off")
+    if words := told_of_ties(row.get("parted", {})):
+        parts.append(words)
     return ", ".join(parts)
 
 
@@ -185,7 +218,7 @@ def told_against(
     rows: Mapping[str, Mapping[str, Any]], base: str, names: Sequence[str], bar: float
 ) -> _Figures:
     """Ratios to ``base`` and whether the bar is reached; an arm whose gate fails gets none, and does not."""
-    against = ratios(rows, base)
+    against = ratios(rows, base, gate)
     if not rows.get(base) or not any(rows.get(name) for name in names):
         print(f"nothing to tell against {base}: it or ours was not measured", flush=True)
     reached: dict[str, dict[str, bool]] = {}
@@ -194,10 +227,12 @@ def told_against(
             one = against.get(name, {}).get(batch)
             reached.setdefault(name, {})[batch] = one is not None and one["median"] >= bar
             told = (
-                "no ratio" if one is None else f"{one['median']:.3f} ({one['min']:.3f} to {one['max']:.3f})"
+                f"no ratio, {json.dumps(gate(rows[name]))}"
+                if one is None
+                else f"{one['median']:.3f} ({one['min']:.3f} to {one['max']:.3f})"
             )
             word = "reached" if reached[name][batch] else "NOT reached"
             print(f"{batch} at once: {name} / {base}: {told}, bar {bar:g} {word}", flush=True)
     found = {f"tokens/s against {base}": against, "bar": bar, "bar reached": reached}
     off_name = next((name for name in rows if name.startswith("off")), base)
-    return found | {f"tokens/s against {off_name}": ratios(rows, off_name)}
+    return found | {f"tokens/s against {off_name}": ratios(rows, off_name, gate)}

@@ -10,6 +10,8 @@ from typing import Any
 from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import Arm
 from benchmarks.gpu.sglang_parts import brief, row_of, speculates
+from benchmarks.gpu.ties import judged, partings
+from benchmarks.gpu.ties import told as told_of_ties
 from benchmarks.provenance import summary
 
 __all__ = ["drafts", "table"]
@@ -34,10 +36,14 @@ def table(
     found: dict[str, Any] = {}
     for arm in (arm for arm in arms if arm.setting.rows):
         found[arm.name], outputs = changed(arm, given, tokens)
-        if expected is not None:
-            pairs = [(ids, expected["outputs"][i % len(given)]) for i, ids in enumerate(outputs)]
-            found[arm.name] |= {"outputs": len(pairs), "outputs as off": sum(a == b for a, b in pairs)}
-        told = {key: value for key, value in found[arm.name].items() if key != "changes"}
+        if truth is not None and expected is not None:
+            asked = [given[i % len(given)] for i in range(len(outputs))]
+            wanted = [expected["outputs"][i % len(given)] for i in range(len(outputs))]
+            same = sum(a == b for a, b in zip(outputs, wanted, strict=True))
+            found[arm.name] |= {"outputs": len(outputs), "outputs as off": same}
+            found[arm.name]["parted"] = judged(truth, partings(asked, outputs, wanted))
+        told = {key: value for key, value in found[arm.name].items() if key not in ("changes", "parted")}
+        told["parted"] = told_of_ties(found[arm.name].get("parted", {}))
         print(f"table, {arm.name}: {told}", flush=True)
     if not found:
         raise RuntimeError("no arm with a live table stands")
@@ -145,9 +151,11 @@ def _wait(arm: Arm, is_so: Any, why: str) -> Any:
 
 
 def _steps(telemetry: Any) -> dict[int, int]:
-    """Steps by the number of drafts that the table allowed."""
+    """Steps by the number of drafts that the table allowed; those of prompts alone are under none."""
     found: dict[int, int] = {}
     for cell in telemetry["cells"]:
+        if not cell["decode_batch_to"]:
+            continue
         number = cell["num_speculative_tokens"]
         found[number] = found.get(number, 0) + cell["steps"]
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +182,15 @@ def gate(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"outputs as off": same, "outputs": outputs, "passes": passes}
 
 
-def ratios(rows: Mapping[str, Mapping[str, Any]], base_arm: str) -> dict[str, dict[str, Any]]:
+def ratios(
+    rows: Mapping[str, Mapping[str, Any]],
+    base_arm: str,
+    gate_of: Callable[[Mapping[str, Any]], dict[str, Any]] = gate,
+) -> dict[str, dict[str, Any]]:
     """Over the repeats: tokens/s against another arm on the same prompts, where the gate passes."""
     found: dict[str, dict[str, Any]] = {}
     for name, row in rows.items():
-        if not gate(row)["passes"]:
+        if not gate_of(row)["passes"]:
             continue
         for batch, one in row.items():
             if batch not in rows.get(base_arm, {}):

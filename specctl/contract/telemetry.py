@@ -17,7 +17,8 @@ class TelemetryCell(BaseModel):
 
     A request-step is one decoding request in one step. Requests in prefill are counted nowhere but in
     ``prefill_tokens``; steps that held any have a cell of their own (``has_prefill``), because their
-    seconds tell nothing about decoding.
+    seconds tell nothing about decoding. An engine that runs prompts in steps of their own counts those in a
+    cell of the decode batch 0, without a request-step.
     """
 
     model_config = _MESSAGE

@@ -11,6 +11,10 @@ from specctl.contract.telemetry import TelemetryCell
 __all__ = ["StepCounters", "StepRecord", "at_least"]
 
 
+_PROMPTS_ALONE = (-1, 0, True)
+"""Key of the cell without a decode batch."""
+
+
 @dataclass(slots=True)
 class StepRecord:
     """One step. ``drafted`` and ``accepted`` hold one number of tokens for each decoding request.
@@ -97,12 +101,21 @@ class StepCounters:
             cell = self._cells[key] = _Cell([0] * size, [0] * size)
         cell.add(step)
 
+    def add_prompts(self, prefill_tokens: int, step_s: float) -> None:
+        """Count a step of prompts alone, for an engine that never runs them beside decoding requests: nothing
+        else would tell what prompts take. They have a cell of no decode batch."""
+        cell = self._cells.setdefault(_PROMPTS_ALONE, _Cell([0], [0]))
+        cell.steps += 1
+        cell.prefill_tokens += prefill_tokens
+        cell.step_s += step_s
+        cell.step_s_squared += step_s**2
+
     def cells(self) -> tuple[TelemetryCell, ...]:
         return tuple(self._message(key, cell) for key, cell in sorted(self._cells.items()))
 
     def _message(self, key: tuple[int, int, bool], cell: _Cell) -> TelemetryCell:
         bucket, num_speculative_tokens, has_prefill = key
-        lower, upper = self.buckets.bounds(bucket)
+        lower, upper = (0, 0) if key == _PROMPTS_ALONE else self.buckets.bounds(bucket)
         return TelemetryCell(
             decode_batch_from=lower,
             decode_batch_to=upper,

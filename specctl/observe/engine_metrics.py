@@ -2,16 +2,21 @@
 
 As in vLLM 0.32 and SGLang 0.5.21. SGLang counts a request's tokens when it has finished, tells nothing of
 drafted or accepted tokens that could be summed, and refreshes its gauges every 40 decode steps (its option
---decode-log-interval): a look at a stock SGLang server is coarse.
+--decode-log-interval): a look at a stock SGLang server is coarse. A request that is not streamed tells of its
+first token with its 50th or its last; the wait that it adds goes until then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specctl.errors import TargetError
 
-__all__ = ["SGLANG", "VLLM", "EngineMetrics", "metrics_of"]
+__all__ = ["NO_METRICS", "SGLANG", "VLLM", "EngineMetrics", "metrics_of"]
+
+NO_METRICS = "is this an engine? SGLang tells its own with --enable-metrics only"
+"""Said where a server has no page, or another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class EngineMetrics:
     """Full names of samples; of histograms, without _bucket, _count and _sum. None: the engine has no such.
 
     ``prompt_tokens``: of requests that have started; ``kv_cache_used_ratio``: a share, 0.5 is half.
+    ``begins_empty``: a request's counters are not on the page before the first request.
     """
 
     prefix: str
@@ -35,6 +41,12 @@ class EngineMetrics:
     drafted_tokens: str | None = None
     accepted_tokens: str | None = None
     accepted_at: str | None = None
+    begins_empty: bool = False
+
+    def is_share(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a sample is one priority's share of a gauge that is told as a whole too (SGLang with
+        --enable-priority-scheduling)."""
+        return name in (self.running, self.waiting) and bool(labels.get("priority"))
 
 
 VLLM = EngineMetrics(
@@ -62,6 +74,7 @@ SGLANG = EngineMetrics(
     first_token_wait="sglang:time_to_first_token_seconds",
     prompt_lengths="sglang:prompt_tokens_histogram",
     output_lengths="sglang:generation_tokens_histogram",
+    begins_empty=True,
 )
 
 
@@ -70,7 +83,4 @@ def metrics_of(text: str) -> EngineMetrics:
     for names in (VLLM, SGLANG):
         if names.prefix in text:
             return names
-    raise TargetError(
-        "/metrics holds no metric whose name starts with vllm: or sglang: (is this an engine? SGLang tells "
-        "its own with --enable-metrics only)"
-    )
+    raise TargetError(f"/metrics holds no metric whose name starts with vllm: or sglang: ({NO_METRICS})")

@@ -57,19 +57,24 @@ def parse_load(text: str) -> LoadCounters:
     sums: dict[str, float] = {}
     with engine_samples(text, (*plain, *edges)) as samples:
         for sample in samples:
+            if names.is_share(sample.name, sample.labels):
+                continue
             if sample.name in edges:
                 upper = float(sample.labels.get("le", "nan"))
                 edges[sample.name][upper] = edges[sample.name].get(upper, 0.0) + sample.value
             elif sample.name in plain:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
 
-    def count(name: str) -> int | None:
-        value = _checked(sums.get(name))
+    # Until a request has finished there; later a counter that is not there is not known.
+    at_first = 0.0 if names.begins_empty and f"{outputs}_count" not in sums else None
+
+    def count(name: str, absent: float | None = at_first) -> int | None:
+        value = _checked(sums.get(name, absent))
         return None if value is None else int(value)
 
     return LoadCounters(
         started_requests=count(f"{wait}_count"),
-        first_token_wait_s=_checked(sums.get(f"{wait}_sum")),
+        first_token_wait_s=_checked(sums.get(f"{wait}_sum", at_first)),
         prompt_tokens=None if names.prompt_tokens is None else count(names.prompt_tokens),
         generated_tokens=count(names.generated_tokens),
         finished_requests=count(f"{outputs}_count"),
@@ -77,8 +82,8 @@ def parse_load(text: str) -> LoadCounters:
         finished_output_tokens=count(f"{outputs}_sum"),
         prompt_lengths=_lengths(edges[f"{prompts}_bucket"]),
         output_lengths=_lengths(edges[f"{outputs}_bucket"]),
-        running=count(names.running),
-        waiting=count(names.waiting),
+        running=count(names.running, None),
+        waiting=count(names.waiting, None),
     )
 
 

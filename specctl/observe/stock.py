@@ -85,7 +85,7 @@ def parse_stock_metrics(text: str) -> StockCounters:
         for sample in samples:
             if sample.name == names.accepted_at:
                 _add_position(sample, positions)
-            elif sample.name in wanted:
+            elif sample.name in wanted and not names.is_share(sample.name, sample.labels):
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     checked = {name: _checked(name, value, gaps) for name, value in sums.items()}
 

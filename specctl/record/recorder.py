@@ -10,7 +10,7 @@ from specctl import __version__
 from specctl.clock import Clock, iso_utc
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.telemetry import Telemetry, TelemetryCell
-from specctl.errors import ContractError, TargetError
+from specctl.errors import ContractError, NotSteered, TargetError
 from specctl.http_client import HttpClient
 from specctl.observe.counters import CellKey, cell_key
 from specctl.observe.load import LoadCounters
@@ -38,17 +38,14 @@ class Recorder:
         self._is_known = False
         self._cells: dict[CellKey, TelemetryCell] = {}
         self._trouble: str | None = None
+        self._why_load_alone: str | None = None
         self.readings = 0
 
     async def reach(self) -> None:
-        """Raises TargetError and ContractError where this is no server that can be read."""
-        self._capabilities = await read_capabilities(self._client)
-        if self._capabilities is None:
-            logger.warning(
-                "%s: without the specctl plugin: the load is recorded, costs and acceptance are not",
-                self._client.target,
-            )
-            await read_load(self._client)
+        """Raises TargetError and ContractError where this is no server that can be read, or one that does not
+        tell its load, without which a log is no trace."""
+        self._capabilities = await self._read_capabilities()
+        await read_load(self._client)
 
     async def run(self, writer: LogWriter, stop: asyncio.Event, *, for_s: float | None) -> EndReason:
         """Until ``stop`` is set, ``for_s`` seconds have passed, or the log is full. Raises SpecctlError."""
@@ -106,7 +103,7 @@ class Recorder:
         if self._is_known:
             return
         before = self._capabilities
-        self._capabilities = await read_capabilities(self._client)
+        self._capabilities = await self._read_capabilities()
         self._is_known = True
         self._cells = {}
         boot_id = None if before is None else before.boot_id
@@ -118,6 +115,18 @@ class Recorder:
                 restarted_from=boot_id if has_restarted else None,
             )
         )
+
+    async def _read_capabilities(self) -> Capabilities | None:
+        """None without the plugin, and where it steers nothing: then there is the load alone."""
+        why = f"{self._client.target}: without the specctl plugin"
+        try:
+            capabilities = await read_capabilities(self._client)
+        except NotSteered as error:
+            capabilities, why = None, str(error)
+        if capabilities is None and why != self._why_load_alone:
+            logger.warning("%s: the load is recorded, costs and acceptance are not", why)
+            self._why_load_alone = why
+        return capabilities
 
     async def _reading(self) -> Reading:
         gaps: list[str] = []

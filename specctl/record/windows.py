@@ -26,13 +26,16 @@ HOLE_LOOKS = 5.0
 class LoadWindow:
     """Times are seconds of the log. ``in_flight``: started but not finished at its start.
 
-    ``continues``: it begins where the window before it ended, on the same process.
+    ``prompt_tokens``: of the requests that started; of those that finished where ``is_by_finish``, as an
+    engine tells no others (SGLang). ``continues``: it begins where the window before it ended, on the same
+    process, and counts prompts as that one does.
     """
 
     start_s: float
     end_s: float
     started: int
     prompt_tokens: int
+    is_by_finish: bool
     wait_s: float
     finished: int
     output_tokens: int
@@ -53,13 +56,15 @@ class StepWindow:
 @dataclass
 class Recorded:
     """A whole log. ``skipped``: readings left out, by reason. ``notes``: what was not as it should be, and
-    counted. ``last_load``: the latest counters, for the shapes of the lengths."""
+    counted. ``last_load``: the latest counters, for the shapes of the lengths. ``why_no_load``: why the last
+    reading without a load has none, in the recorder's words."""
 
     loads: list[LoadWindow] = field(default_factory=list)
     steps: list[StepWindow] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     last_load: LoadCounters | None = None
+    why_no_load: str | None = None
 
 
 def windows_of(lines: Iterable[Line], recorded: Recorded) -> Recorded:
@@ -93,6 +98,7 @@ class _Walk:
         self._shift_s = 0.0
         self._every_s = 1.0
         self._is_broken = True
+        self._was_by_finish = False
         self._has_fallen = False
 
     def begin(self, header: Header) -> None:
@@ -118,6 +124,8 @@ class _Walk:
                 return
         self._before = seen
         self._out.last_load = reading.load or self._out.last_load
+        if reading.load is None and reading.gaps:
+            self._out.why_no_load = reading.gaps[-1]
 
     def _whole(self, telemetry: Telemetry | None) -> Telemetry | None:
         """A reading holds the cells that changed; the others are as they were."""
@@ -180,7 +188,12 @@ class _Walk:
         return True
 
     def _load(self, before: _Seen, seen: _Seen) -> None:
-        old, new = _counts(before.reading.load), _counts(seen.reading.load)
+        old_load, new_load = before.reading.load, seen.reading.load
+        if old_load is None or new_load is None:
+            self._skip("no counts of requests")
+            return
+        is_by_finish = old_load.prompt_tokens is None or new_load.prompt_tokens is None
+        old, new = _counts(old_load, is_by_finish), _counts(new_load, is_by_finish)
         if old is None or new is None:
             self._skip("no counts of requests")
             return
@@ -195,14 +208,15 @@ class _Walk:
                 end_s=seen.log_s,
                 started=int(started),
                 prompt_tokens=int(prompt),
+                is_by_finish=is_by_finish,
                 wait_s=wait_s,
                 finished=int(finished),
                 output_tokens=int(output),
-                in_flight=_in_flight(before.reading.load),
-                continues=not self._is_broken,
+                in_flight=_in_flight(before),
+                continues=not self._is_broken and is_by_finish == self._was_by_finish,
             )
         )
-        self._is_broken = False
+        self._is_broken, self._was_by_finish = False, is_by_finish
 
     def _skip(self, why: str) -> None:
         self._out.skipped[why] += 1
@@ -217,12 +231,10 @@ def _is_same(before: Reading, after: Reading) -> bool:
     return old.boot_id == new.boot_id and old.uptime_s == new.uptime_s and before.load == after.load
 
 
-def _counts(load: LoadCounters | None) -> tuple[float, ...] | None:
-    if load is None:
-        return None
+def _counts(load: LoadCounters, is_by_finish: bool) -> tuple[float, ...] | None:
     counts = (
         load.started_requests,
-        load.prompt_tokens,
+        load.finished_prompt_tokens if is_by_finish else load.prompt_tokens,
         load.first_token_wait_s,
         load.finished_requests,
         load.finished_output_tokens,
@@ -230,9 +242,12 @@ def _counts(load: LoadCounters | None) -> tuple[float, ...] | None:
     return None if None in counts else tuple(float(count) for count in counts if count is not None)
 
 
-def _in_flight(load: LoadCounters | None) -> int:
-    """Requests between their first token and their end. Aborted ones may never be counted as finished."""
+def _in_flight(seen: _Seen) -> int:
+    """Requests between their first token and their end. Aborted ones may never be counted as finished, so
+    that there are no more than run: by the telemetry, as SGLang's own gauge is of some steps ago."""
+    load = seen.reading.load
     if load is None or load.started_requests is None or load.finished_requests is None:
         return 0
     begun = max(load.started_requests - load.finished_requests, 0)
-    return begun if load.running is None else min(begun, load.running)
+    running = load.running if seen.telemetry is None else seen.telemetry.running
+    return begun if running is None else min(begun, running)

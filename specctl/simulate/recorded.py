@@ -2,7 +2,8 @@
 
 The counts of a log are exact, single requests are not in it. Arrivals are drawn evenly within each window of
 the log and moved ahead by the window's mean wait for a first token. Lengths are drawn from the log's
-histograms and scaled to the window's tokens; requests are taken to finish in the order of their starts.
+histograms and scaled to the window's tokens; requests are taken to finish in the order of their starts. So
+go prompts too where an engine counts those of finished requests only.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ def _check(path: Path, recorded: Recorded) -> None:
     started = sum(window.started for window in recorded.loads)
     finished = sum(window.finished for window in recorded.loads)
     seen = f"in {len(recorded.loads)} windows ({dict(recorded.skipped) or 'nothing skipped'})"
+    if not recorded.loads and recorded.why_no_load is not None:
+        raise SimulationInputError(
+            f"{path}: expected the load of a server, got none {seen}: {recorded.why_no_load}"
+        )
     if not 0 < started <= REQUESTS_MAX:
         raise SimulationInputError(
             f"{path}: expected 1 to {REQUESTS_MAX} requests that started while it was recorded, "
@@ -110,27 +115,34 @@ def _requests(
     arrival_s = starts + rng.random(len(starts)) * spans - waits
     load = recorded.last_load
     assert load is not None, "a window has two loads"
-    prompt_means = [window.prompt_tokens / max(window.started, 1) for window in chain]
-    prompt = _lengths(load.prompt_lengths, of_window, np.array(prompt_means), rng)
-    finish, means = _finishes(chain, len(starts), recorded.loads)
-    output = _lengths(load.output_lengths, finish, means, rng)
+    finish = _finishes(chain, len(starts))
+    if chain[0].is_by_finish:
+        alike = [window for window in recorded.loads if window.is_by_finish]
+        means = _means(chain, alike, "prompt_tokens")
+        prompt = _lengths(load.prompt_lengths, finish, means, rng)
+    else:
+        started_means = [window.prompt_tokens / max(window.started, 1) for window in chain]
+        prompt = _lengths(load.prompt_lengths, of_window, np.array(started_means), rng)
+    output = _lengths(load.output_lengths, finish, _means(chain, recorded.loads, "output_tokens"), rng)
     return arrival_s, prompt, output
 
 
-def _finishes(
-    chain: Sequence[LoadWindow], requests: int, everything: Sequence[LoadWindow]
-) -> tuple[_Ints, _Floats]:
-    """(place in ``means`` by request, mean output tokens): of the window in which it finishes when requests
-    finish in the order of their starts; of all windows for those that the log does not see finish."""
-    finished = sum(window.finished for window in everything)
-    overall = sum(window.output_tokens for window in everything) / max(finished, 1)
+def _finishes(chain: Sequence[LoadWindow], requests: int) -> _Ints:
+    """Place in the chain of the window in which each request finishes, when requests finish in the order of
+    their starts; its length for those that the log does not see finish."""
     of_finish = np.repeat(np.arange(len(chain)), [window.finished for window in chain])
     ranks = np.arange(requests) + chain[0].in_flight
     is_seen = ranks < len(of_finish)
     places = np.full(requests, len(chain), np.int64)
     places[is_seen] = of_finish[ranks[is_seen]]
-    means = [window.output_tokens / max(window.finished, 1) for window in chain]
-    return places, np.array([*means, overall])
+    return places
+
+
+def _means(chain: Sequence[LoadWindow], everything: Sequence[LoadWindow], tokens: str) -> _Floats:
+    """Tokens of a request that finishes, by window of the chain; then of all windows."""
+    finished = sum(window.finished for window in everything)
+    overall = sum(getattr(window, tokens) for window in everything) / max(finished, 1)
+    return np.array([*(getattr(window, tokens) / max(window.finished, 1) for window in chain), overall])
 
 
 def _lengths(shape: LengthCounts | None, places: _Ints, means: _Floats, rng: np.random.Generator) -> _Ints:

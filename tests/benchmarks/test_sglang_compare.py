@@ -4,13 +4,15 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
+import httpx
 import pytest
 
 from benchmarks.gpu import entry_points, graph_captures
-from benchmarks.gpu.sglang_arms import Deadline, Machine, Setting, standing, table_rows
-from benchmarks.gpu.sglang_parts import compared, copying, off, row_of, sets_of, tree
+from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, Setting, standing, table_rows
+from benchmarks.gpu.sglang_parts import compared, copying, gate, off, row_of, sets_of, tree
 from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
+from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
 
 
 def answer(outputs, seconds=1.0, steps=None, accepted=None):
@@ -24,20 +26,30 @@ def answer(outputs, seconds=1.0, steps=None, accepted=None):
 
 
 class FakeArm:
-    """A server that writes a number again and again."""
+    """A server that writes a number again and again; ``ends_with`` replaces each answer's last one."""
 
-    def __init__(self, name, seconds=1.0, steps=None, dies_at=None):
+    def __init__(self, name, seconds=1.0, steps=None, dies_at=None, ends_with=None):
         self.name, self.setting = name, SETTINGS[name]
         self.deadline = Deadline(60)
         self.seconds, self.steps, self.dies_at = seconds, steps, dies_at
-        self.asked, self.rows = [], []
+        self.asked, self.rows, self.ends_with = [], [], ends_with
+        self.scored, self.margin = [], 0.0
 
     def run(self, prompts, max_tokens, at_once=0):
         self.asked.append((prompts, at_once))
         if len(self.asked) == self.dies_at:
             return None
         steps = None if self.steps is None else self.steps * len(prompts)
-        return answer([[7] * max_tokens] * len(prompts), self.seconds, steps, steps)
+        outputs = [[7] * max_tokens for _ in prompts]
+        for ids in outputs if self.ends_with is not None else []:
+            ids[-1] = self.ends_with
+        return answer(outputs, self.seconds, steps, steps)
+
+    def score(self, contexts, tokens):
+        """Of bf16 logits: 20 for the likeliest token, and the other one ``margin`` below; few are near 0."""
+        self.scored += contexts
+        sampled = tuple((1 + i % 128 / 128) * 2.0 ** (i % 5 - 2) - 20.0 for i in range(len(SAMPLED_TOKENS)))
+        return [Score((-self.margin, 0.0), 0.0, sampled)] * len(contexts)
 
     def set_rows(self, rows):
         self.rows.append(tuple(rows))
@@ -49,6 +61,7 @@ class SteeredArm(FakeArm):
     def __init__(self, name, late=0):
         super().__init__(name)
         self.number, self.late, self.steps_by_number, self.owed = 8, late, {}, 0
+        self.prompts = 0
 
     def set_rows(self, rows):
         before, self.number = self.number, rows[0][1]
@@ -65,7 +78,13 @@ class SteeredArm(FakeArm):
         number = self.number
         if self.owed:
             number, self.owed = self.before, self.owed - 1
-        cells = [{"num_speculative_tokens": k, "steps": v} for k, v in self.steps_by_number.items()]
+        cells = [
+            {"num_speculative_tokens": k, "steps": v, "decode_batch_to": 8}
+            for k, v in self.steps_by_number.items()
+        ]
+        # Prompts come all the time.
+        self.prompts = self.prompts + 1
+        cells.append({"num_speculative_tokens": 0, "steps": self.prompts, "decode_batch_to": 0})
         self.steps_by_number[number] = self.steps_by_number.get(number, 0) + 1
         return {"decoding": 1, "cells": cells, "proposer": {"graph_bytes": 5.0}}
 
@@ -152,6 +171,48 @@ def test_copying_takes_turns_and_tells_the_bar():
     assert arms[0].asked == arms[1].asked
 
 
+@pytest.mark.parametrize(("margin", "has_ratio"), [(0.0, True), (0.25, True), (0.375, False)])
+def test_outputs_that_part_by_ties_alone_get_a_ratio(margin, has_ratio, capsys):
+    arms = [FakeArm("off"), FakeArm("ngram", 0.6, 4), FakeArm("specctl_suffix", 0.4, 2, ends_with=3)]
+    arms[0].margin = margin
+    figures = copying(arms, [[i] for i in range(100)], [4], 1, 5)
+    assert arms[0].scored == [[i, 7, 7, 7, 7] for i in range(8)]
+    told = figures["gate"]["specctl_suffix"]
+    assert (told["outputs as off"], told["outputs"], told["passes"]) == (0, 8, has_ratio)
+    assert ("specctl_suffix" in figures["tokens/s against ngram"]) is has_ratio
+    assert figures["bar reached"]["specctl_suffix"] == {"4": has_ratio}
+    printed = capsys.readouterr().out
+    assert f"at most {margin:g} apart in log probability ({margin * 8:g} bf16 steps)" in printed
+    assert ('no ratio, {"outputs as off": 0, "ties": 0, "outputs": 8' in printed) is not has_ratio
+
+
+def test_an_arm_whose_outputs_were_not_scored_gets_no_ratio():
+    row = {"4": {"outputs": 8, "outputs as off": 7, "parted": {"not scored": 1}}}
+    assert gate(row)["passes"] is False
+    assert gate({"4": {}})["passes"] is None
+
+
+def test_a_score_is_read_from_what_sglang_answers():
+    def meta(pair):
+        asked = [[-0.5 - i, token, None] for i, token in enumerate([*pair, *SAMPLED_TOKENS])]
+        return {"output_token_ids_logprobs": [asked], "output_top_logprobs": [[[-0.25, 9, None]]]}
+
+    bodies = []
+
+    class Client:
+        def post(self, path, json, timeout):
+            bodies.append(json)
+            told = [{"meta_info": meta(ids[:2])} for ids in json["token_ids_logprob"]]
+            return httpx.Response(200, json=told, request=httpx.Request("POST", "http://x"))
+
+    arm = Arm("off", SETTINGS["off"], None, Client(), Deadline(60))
+    scores = arm.score([[1, 2]] * 40, [[3, 4]] * 40)
+    assert [len(body["input_ids"]) for body in bodies] == [32, 8]
+    assert len(scores) == 40
+    assert (scores[0].asked, scores[0].best) == ((-0.5, -1.5), -0.25)
+    assert len(scores[0].sampled) == len(SAMPLED_TOKENS)
+
+
 def test_an_arm_that_dies_leaves_the_others_measured():
     arms = [FakeArm("off"), FakeArm("ngram", 0.5, 4, dies_at=2)]
     figures = compared(arms, sets_of([[i] for i in range(100)], [4, 8], 2), 5)
@@ -183,6 +244,14 @@ def test_trees_are_told_against_the_chain_of_their_width():
     told = figures["trees against chains"]
     assert set(told) == {"16"}
     assert (told["16"]["best"], told["16"]["reached"]) == ("tree-16-4x6", True)
+
+
+def test_a_tree_with_other_outputs_is_told_against_nothing():
+    arms = [FakeArm("off-few"), FakeArm("chain-16", steps=4), FakeArm("tree-16-4x6", steps=3, ends_with=3)]
+    arms[0].margin = 2.0
+    figures = tree(arms, [[i] for i in range(20)], [1], 1, 13)
+    assert set(figures["tokens a step"]["16"]) == {"chain-16", "tree-16-4x6"}
+    assert figures["trees against chains"] == {}
 
 
 @pytest.mark.parametrize(("late", "is_soon"), [(0, True), (3, False)])

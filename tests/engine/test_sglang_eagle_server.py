@@ -4,6 +4,8 @@ It runs SGLang's overlap scheduler, as a server on a GPU does. NEXTN, EAGLE and 
 """
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -63,6 +65,17 @@ def test_before_a_table_comes_drafts_are_as_the_server_was_started(eagle3):
     assert table["rows"][0]["tree_topk"] == 3
     assert len(eagle3.complete(PROMPTS[1], 8)) == 8
     assert sum(cell["steps"] for cell in cells_by_number(eagle3)[7]) > 0
+
+
+def test_a_server_that_tells_no_load_is_not_recorded(eagle3, tmp_path):
+    """Without --enable-metrics, which the message names."""
+    command = [str(Path(sys.executable).parent / "specctl"), "record", eagle3.server.url]
+    command += ["--token-file", str(tmp_path / "token"), "--output", str(tmp_path / "log")]
+    (tmp_path / "token").write_text(READ_TOKEN)
+    output = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert output.returncode == 1
+    assert "SGLang tells its own with --enable-metrics only" in output.stderr
+    assert not (tmp_path / "log").exists()
 
 
 def test_capabilities_name_what_was_prepared(eagle3):

@@ -6,6 +6,7 @@ drafts come from, which is tested in a process of SGLang's environment without a
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+import yaml
 from support.engine_control import assert_refused, wait_for
 from support.sglang_control import (
     LISTING,
@@ -31,14 +33,19 @@ from benchmarks.autotune import autotune
 from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = NEEDS_SGLANG
+SPECCTL = str(Path(sys.executable).parent / "specctl")
+
+
+def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SPECCTL, *arguments], capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
 def suffix(shared_models: Path, logs: Path):
-    """Up to 8 drafted tokens, under the overlap scheduler."""
+    """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too."""
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", "9"], {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
+        ["--speculative-num-draft-tokens", "9", "--enable-metrics"], {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
         yield control
 
@@ -158,6 +165,46 @@ def test_a_lease_that_ends_falls_back(suffix):
     assert (table["state"], table["rows"][0]["num_speculative_tokens"]) == ("fallback", 1)
 
 
+def test_prompts_are_counted_in_steps_of_their_own(suffix):
+    def alone():
+        cells = [cell for cell in suffix.get("telemetry")["cells"] if cell["decode_batch_to"] == 0]
+        return [(cell["steps"], cell["prefill_tokens"], cell["request_steps"]) for cell in cells]
+
+    [before] = alone() or [(0, 0, 0)]
+    told = suffix.generate("A prompt that nobody has sent before: " + "seven rivers " * 20, 4)
+    [after] = alone()
+    assert after[0] > before[0]
+    assert after[1] - before[1] == told["meta_info"]["prompt_tokens"] - told["meta_info"]["cached_tokens"]
+    assert after[2] == 0
+
+
+def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
+    assert suffix.put(suffix.change(5, fallback_num_speculative_tokens=2)).status_code == 200
+    log, made, out = tmp_path / "log", tmp_path / "p.yaml", tmp_path / "out.json"
+    command = [SPECCTL, "record", suffix.server.url, "--output", str(log), "--every", "0.5"]
+    with subprocess.Popen(command) as recorder:
+        wait_for(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3, 60)
+        measured = specctl(
+            "profile", suffix.server.url, "--for", "60", "--requests", "120", "--output", str(made)
+        )
+        recorder.send_signal(signal.SIGTERM)
+        assert recorder.wait(20) == 0
+    assert measured.returncode == 0, measured.stderr
+    table = suffix.get("table")
+    assert [row["num_speculative_tokens"] for row in table["rows"]] == [5]
+    assert (table["fallback_num_speculative_tokens"], table["lease_s"]) == (2, None)
+    profile = yaml.safe_load(made.read_text())
+    fingerprint = profile["fingerprint"]
+    assert (fingerprint["engine"], fingerprint["gpu"]) == ("sglang 0.5.21", "cpu")
+    assert profile["forward"][-1]["tokens"] > 8 * 9, "prompts were counted"
+    arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
+    simulated = specctl(*arguments, "--json", str(out))
+    assert simulated.returncode == 0, simulated.stderr
+    told = json.loads(out.read_text())
+    assert 0 < told["inputs"]["requests"] <= profile["measured"]["own_requests"]
+    assert told["inputs"]["acceptance"]["name"] == "recorded"
+
+
 def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
     assert suffix.put(suffix.change(0)).status_code == 200
     done = threading.Event()
@@ -178,8 +225,7 @@ def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
 
 
 def test_status_is_readable(suffix):
-    command = [str(Path(sys.executable).parent / "specctl"), "status", suffix.server.url]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    output = specctl("status", suffix.server.url)
     assert output.returncode == 0, output.stderr
     assert "specctl_suffix" in output.stdout
 

@@ -34,3 +34,20 @@ def test_steps_are_added_by_bucket_setting_and_prefill():
     assert plain.verified_tokens_squared == 72
     assert plain.step_s_by_verified_tokens == pytest.approx(4.5)
     assert (mixed.has_prefill, mixed.prefill_tokens, mixed.steps) == (True, 7, 1)
+
+
+def test_prompts_alone_have_a_cell_without_a_decode_batch():
+    counters = StepCounters(DecodeBatchBuckets(8), 4)
+    counters.add_prompts(300, 0.5)
+    counters.add_prompts(100, 0.25)
+    counters.add(
+        StepRecord(
+            num_speculative_tokens=0, drafted=[0], accepted=[0], emitted_tokens=1, context_tokens=3,
+            prefill_tokens=5, step_s=1.0,
+        )
+    )  # fmt: skip
+    alone, mixed = counters.cells()
+    assert (alone.decode_batch_from, alone.decode_batch_to, alone.num_speculative_tokens) == (0, 0, 0)
+    assert (alone.steps, alone.request_steps, alone.prefill_tokens, alone.has_prefill) == (2, 0, 400, True)
+    assert (alone.step_s, alone.step_s_squared, alone.drafted_at) == (0.75, 0.3125, ())
+    assert (mixed.decode_batch_from, mixed.prefill_tokens) == (1, 5)

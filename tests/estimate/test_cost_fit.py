@@ -91,6 +91,25 @@ def _fields(row: CellDelta) -> dict[str, object]:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
+def test_steps_of_prompts_alone_price_prompts() -> None:
+    """As SGLang runs them. Decoding has 72 tokens at most, and its line says nothing of hundreds."""
+    prompt_s = {tokens: 0.1 + 0.0002 * tokens for tokens in (50, 100, 200, 400, 800)}
+    prompts = [
+        cell(
+            steps=2, decode_batch=0, tokens=0, accepted_at=(), step_s=seconds, has_prefill=True,
+            bucket=(0, 0), prefill_tokens=2 * tokens,
+        )
+        for tokens, seconds in prompt_s.items()
+    ]  # fmt: skip
+    made = rows()
+    costs = fit_costs([*made, *prompts * 4])
+    for tokens in (100, 400, 800):
+        assert seconds_at(costs, tokens, 0) + costs.prefill_step_s == pytest.approx(prompt_s[tokens], rel=0.1)
+    assert costs.miss_ratio < 0.02
+    assert costs.forward[-1][0] == 800
+    assert fit_costs(made).forward[-1][0] < 100
+
+
 def test_a_stall_of_the_machine_is_left_out() -> None:
     slow = cell(decode_batch=2, tokens=4, verified=(10,) * 10, seconds=(2.0,) * 10, accepted_at=(0,) * 4)
     costs = fit_costs([*rows(), slow])

@@ -9,11 +9,12 @@ from collections import Counter
 import pytest
 from gpu.test_methods_on_device import P_MIN, engines_of, p_of_same, prompts
 
+from specctl.engine.verified_batches import ENGINES, OURS
+
 pytestmark = pytest.mark.gpu
 DRAFTS = 5
 SAMPLES = 2000
 TOKENS = 4
-OURS, ENGINES = "batches_verified_by_specctl", "batches_verified_by_engine_"
 PROPOSERS = {
     "suffix": {"method": "specctl_suffix", "use_global": False},
     "peagle": {

@@ -39,7 +39,8 @@ def ours(drafts: Any, sampling: Any, logits: torch.Tensor) -> tuple[torch.Tensor
     found = tuple(result.cpu() for result in verified(moved(drafts), moved(sampling), given))
     assert torch.equal(before.nan_to_num(), given.nan_to_num()), "the logits are only read"
     assert [result.dtype for result in found] == [torch.int32] * 3
-    return found
+    predict, counts, index = found
+    return predict, counts - 1, index
 
 
 def by_sglang(drafts: Any, target: torch.Tensor) -> tuple[torch.Tensor, ...]:

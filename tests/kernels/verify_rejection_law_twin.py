@@ -71,22 +71,29 @@ def test_a_broad_row_is_searched_without_a_list() -> None:
         equals_reference(two_rows_each(logits, [1699], temperature=1.0, top_k=top_k, top_p=top_p))
 
 
+def noted_lists(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Of each call from here on."""
+    made: list[Any] = []
+    lists = launch._lists
+
+    def noted(*given: Any) -> Any:
+        made.append(lists(*given))
+        return made[-1]
+
+    monkeypatch.setattr(launch, "_lists", noted)
+    return made
+
+
 def test_candidates_are_gathered_for_the_row_that_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of 3 pieces with 130 finite entries: all are listed, by piece, in order; the row is not read."""
     torch.manual_seed(5)
     logits = torch.full((1, 9001), float("-inf"))
     logits[0, ::70] = torch.randn(129).mul(8).round().div(4)
-    made: list[tuple[torch.Tensor, ...]] = []
-    lists = launch._lists
-
-    def noted(*given: Any) -> tuple[torch.Tensor, ...]:
-        made.append(lists(*given))
-        return made[-1]
-
-    monkeypatch.setattr(launch, "_lists", noted)
+    made = noted_lists(monkeypatch)
     given = two_rows_each(logits, [0, 70, 71], temperature=1.0, top_k=20, top_p=0.9)
     equals_reference(given)
-    [(searched, values, ids, cuts)] = made
+    [lists] = made
+    searched, values, ids, cuts = lists.searched, lists.values, lists.ids, lists.cuts
     assert searched[2].tolist() == [0, -1, -1]
     assert cuts[2, 0].isfinite().all()
     segment = values.shape[2] // 4
@@ -113,17 +120,11 @@ def test_few_entries_that_matter_are_held_against_each_other(
     logits = torch.full((1, 9001), float("-inf"))
     columns = torch.randperm(9001)[:entries].sort().values
     logits[0, columns] = torch.randn(entries).mul(8).round().div(4) if is_short else 1.5
-    made: list[tuple[torch.Tensor, ...]] = []
-    shorts = launch._shorts
-
-    def noted(*given: Any) -> tuple[torch.Tensor, ...]:
-        made.append(shorts(*given))
-        return made[-1]
-
-    monkeypatch.setattr(launch, "_shorts", noted)
+    made = noted_lists(monkeypatch)
     given = two_rows_each(logits, [9000], temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
     equals_reference(given)
-    [(_founds, values, ids, kept)] = made
+    [lists] = made
+    values, ids, kept = lists.short, lists.short_ids, lists.kept
     law = distribution(logits[0], 0.7, top_k, top_p, min_p)
     if not is_short:
         assert float(kept[0, 0, 1]) == -1

@@ -1,10 +1,9 @@
-"""Verification of trees: the law of its samples; wrong arguments, links, large shapes. ``test_twins`` runs
+"""Verification of trees: the law of its samples; wrong arguments, large shapes. ``test_twins`` runs
 this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from specctl_kernels.verify_rejection.reference import distribution
 from specctl_kernels.verify_tree import (
     NO_TOKEN,
     RULES,
-    parents_of_links,
     verify_greedy_tree,
     verify_tree,
 )
@@ -174,27 +172,6 @@ def test_sixty_four_nodes_of_each_shape(is_sampled: bool, rule: str) -> None:
     assert [one.tolist() for one in run(given)] == [one.tolist() for one in want]
 
 
-def test_links_give_the_parents() -> None:
-    torch.manual_seed(4)
-    for rows in (1, 2, 7, 64):
-        want, firsts, siblings = [], [], []
-        for shape in ("star", "chain", "binary", "random"):
-            parents = shaped(shape, rows)
-            children = [[c for c, parent in enumerate(parents) if parent == row] for row in range(rows)]
-            first, sibling = [-1] * rows, [-1] * rows
-            for row, mine in enumerate(children):
-                first[row] = mine[0] if mine else -1
-                for one, following in pairwise(mine):
-                    sibling[one] = following
-            want += parents
-            firsts.append(first)
-            siblings.append(sibling)
-        for kind in (torch.int32, torch.int64):
-            links = (torch.tensor(one, dtype=kind, device=DEVICE) for one in (firsts, siblings))
-            assert parents_of_links(*links).tolist() == want
-    assert parents_of_links(torch.zeros(0, 4).int(), torch.zeros(0, 4).int()).tolist() == []
-
-
 SLOTS = torch.zeros(2, dtype=torch.int32)
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"drafts": torch.zeros(3)}, r"drafts: expected int32 or int64\[4\], contiguous, got float32\[3\]"),
@@ -232,13 +209,6 @@ def test_wrong_arguments_are_refused(wrong: dict[str, Any], message: str) -> Non
     if wrong.keys() <= {"drafts", "parents", "logits", "width", "starts"}:
         with pytest.raises(ValueError, match=r"expected"):
             verify_greedy_tree(**four)
-
-
-def test_wrong_links_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"first_child: expected \[requests, rows\], got \[4\]"):
-        parents_of_links(torch.zeros(4).int(), torch.zeros(4).int())
-    with pytest.raises(ValueError, match=r"next_sibling: expected int32 or int64\[2, 4\], contiguous, got"):
-        parents_of_links(torch.zeros(2, 4).int(), torch.zeros(2, 3).int())
 
 
 @pytest.mark.skipif(not IS_GPU, reason="needs 5 GB of device memory")

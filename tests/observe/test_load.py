@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fakes.load import FakeLoad
 
 from specctl.errors import TargetError
 from specctl.observe.load import parse_load
+from specctl.observe.stock import parse_stock_metrics
+
+SGLANG_PAGE = (Path(__file__).parent / "sglang_0.5.21_metrics.txt").read_text()
+"""What is read of a real page, with --enable-priority-scheduling, after twelve requests of 1,806 and 720
+tokens, every second one streamed."""
 
 
 def text() -> str:
@@ -77,3 +84,32 @@ sglang:time_to_first_token_seconds_count{is_streaming="true",model_name="g"} 5
     assert load.prompt_lengths is not None
     assert load.prompt_lengths.counts == (1, 2)
     assert load.prompt_tokens is None, "SGLang counts them when a request has finished"
+
+
+def test_a_page_of_a_real_sglang() -> None:
+    load = parse_load(SGLANG_PAGE)
+    assert (load.started_requests, load.finished_requests, load.running, load.waiting) == (12, 12, 0, 0)
+    assert (load.prompt_tokens, load.finished_prompt_tokens) == (None, 1806)
+    assert load.finished_output_tokens == load.generated_tokens == 720
+    assert load.first_token_wait_s == pytest.approx(40.607, abs=1e-3)
+    assert load.prompt_lengths is not None
+    assert load.output_lengths is not None
+    assert load.prompt_lengths.counts[:3] == (4, 8, 0)
+    assert sum(load.output_lengths.counts) == 12
+    stock = parse_stock_metrics(SGLANG_PAGE)
+    assert (stock.running, stock.waiting, stock.started_requests, stock.generated_tokens) == (0, 0, 12, 720)
+
+
+def test_before_its_first_request_sglang_has_counted_none() -> None:
+    """Its page has gauges then, and no counter of requests; one that is missing later is not known."""
+    gauges = [line for line in SGLANG_PAGE.splitlines() if "_reqs" in line or "max_total" in line]
+    load = parse_load("\n".join(gauges) + "\n")
+    assert (load.started_requests, load.first_token_wait_s, load.finished_requests) == (0, 0.0, 0)
+    assert (load.finished_prompt_tokens, load.finished_output_tokens) == (0, 0)
+    assert (load.prompt_tokens, load.prompt_lengths) == (None, None)
+    first = [line for line in SGLANG_PAGE.splitlines() if "time_to_first" in line]
+    load = parse_load("\n".join([*gauges, *first]) + "\n")
+    assert (load.started_requests, load.finished_requests) == (12, 0)
+    rest = [line for line in SGLANG_PAGE.splitlines() if "time_to_first" not in line]
+    assert parse_load("\n".join(rest) + "\n").started_requests is None
+    assert parse_load("vllm:num_requests_running 1\n").started_requests is None

@@ -82,7 +82,9 @@ def test_labels_may_hold_anything_and_a_timestamp_may_follow() -> None:
 SGLANG_PAGE = """\
 sglang:num_running_reqs{engine_type="unified",model_name="g",tp_rank="0"} 2.0
 sglang:num_running_reqs_offline_batch{model_name="g"} 7.0
-sglang:num_queue_reqs{model_name="g",tp_rank="0"} 1.0
+sglang:num_running_reqs{engine_type="unified",model_name="g",priority="0",tp_rank="0"} 2.0
+sglang:num_queue_reqs{model_name="g",priority="",tp_rank="0"} 1.0
+sglang:num_queue_reqs{model_name="g",priority="7",tp_rank="0"} 1.0
 sglang:token_usage{model_name="g",tp_rank="0"} 0.25
 sglang:spec_accept_length{model_name="g",tp_rank="0"} 3.1
 sglang:generation_tokens_total{is_streaming="false",model_name="g"} 100.0
@@ -93,6 +95,7 @@ sglang:time_to_first_token_seconds_sum{is_streaming="true",model_name="g"} 1.5
 
 
 def test_sglang_tells_its_load_and_nothing_of_drafts() -> None:
+    """With --enable-priority-scheduling a gauge is told as a whole and by priority."""
     counters = parse_stock_metrics(SGLANG_PAGE)
     assert (counters.running, counters.waiting, counters.kv_cache_used_ratio) == (2, 1, 0.25)
     assert counters.generated_tokens == 140

@@ -17,6 +17,7 @@ from specctl.http_client import HttpClient
 from specctl.record.lines import End
 from specctl.record.recorder import Recorder
 from specctl.record.writer import LogWriter
+from specctl.simulate.recorded import load_recorded
 
 MANY_BYTES = 1 << 20
 
@@ -142,6 +143,51 @@ def test_a_server_without_the_plugin_gives_its_load(tmp_path: Path) -> None:
     assert lines[1]["capabilities"] is None
     assert lines[2]["telemetry"] is None
     assert lines[2]["load"]["running"] == 1
+
+
+def test_a_stock_sglang_gives_a_trace(tmp_path: Path) -> None:
+    """Twelve requests come and go between the second look, before which none was counted, and the third."""
+    page = (Path(__file__).parents[1] / "observe" / "sglang_0.5.21_metrics.txt").read_bytes()
+    gauges = b"\n".join(line for line in page.splitlines() if b"_reqs" in line) + b"\n"
+    with FakeEngine(has_plugin=False) as engine:
+        engine.mangle["/metrics"] = lambda _: gauges
+
+        def come() -> None:
+            engine.mangle["/metrics"] = lambda _: page
+
+        recorded(engine, tmp_path / "log", looks=4, events={2: come})
+    load = load_recorded(tmp_path / "log", seed=0)
+    assert (len(load.trace), load.trace.skipped) == (12, {})
+    assert load.trace.prompt_tokens.sum() == pytest.approx(1806, rel=0.01)
+    assert load.trace.output_tokens.sum() == pytest.approx(720, rel=0.01)
+    assert load.scenario is None
+    assert load.why_no_scenario == "the log holds no telemetry"
+
+
+@pytest.mark.parametrize("error", ["not_ready", "not_steered", "not_loaded"])
+def test_a_server_whose_plugin_steers_nothing_gives_its_load_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str
+) -> None:
+    path, told = "/specctl/v1/capabilities", {"error": error, "message": "not started with an algorithm"}
+    with FakeEngine() as engine:
+        engine.forced_status[path] = 503
+        engine.mangle[path] = lambda _: json.dumps(told).encode()
+        lines = recorded(engine, tmp_path / "log", looks=2)
+    assert lines[1]["capabilities"] is None
+    assert lines[2]["load"]["running"] == 1
+    words = [record.message for record in caplog.records if "not started with an algorithm" in record.message]
+    assert len(words) == 1
+    assert "the load is recorded, costs and acceptance are not" in words[0]
+
+
+@pytest.mark.parametrize("has_plugin", [True, False])
+def test_a_server_that_does_not_tell_its_load_is_refused(tmp_path: Path, has_plugin: bool) -> None:
+    """SGLang without --enable-metrics; nobody could make a trace of its log."""
+    with FakeEngine(has_plugin=has_plugin) as engine:
+        engine.forced_status["/metrics"] = 404
+        with pytest.raises(TargetError, match=r"HTTP 404 .*--enable-metrics"):
+            recorded(engine, tmp_path / "log")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_log_ends_at_its_size(tmp_path: Path) -> None:

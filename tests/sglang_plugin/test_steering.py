@@ -29,6 +29,7 @@ class Engine:
             kv_cache_used_ratio=lambda: 0.25,
             verified_batches=lambda: {"batches_verified_by_specctl": 3.0},
         )
+        self.view = view
         self.steering = Steering(CAPABILITIES, view, None)
         self.requests = [self.request(i) for i in range(2)]
 
@@ -44,20 +45,22 @@ class Engine:
             sampling_params=SimpleNamespace(custom_params={"specctl_kind": "code"}),
         )
 
-    def launch(self, drafted, requests=None, is_decode=True):
+    def launch(self, drafted, requests=None, is_decode=True, takes_s=0.0):
         requests = self.requests if requests is None else requests
         mode = SimpleNamespace(is_decode=lambda: is_decode)
         batch = SimpleNamespace(forward_mode=mode, reqs=requests, extend_num_tokens=7)
         self.steering.before_run(batch)
         if is_decode:
             self.steering.current.drafted = list(drafted)
+        self.now_s += takes_s
         result = SimpleNamespace(num_correct_drafts_per_req_cpu=None, of=list(requests))
         self.steering.after_run(result)
         return result
 
-    def finish(self, result, accepted, after_s=1.0, emitted=None):
+    def finish(self, result, accepted, after_s=1.0, emitted=None, takes_s=0.0):
         self.now_s += after_s
         self.steering.before_result(result)
+        self.now_s += takes_s
         result.num_correct_drafts_per_req_cpu = accepted
         for request, number in zip(result.of, emitted or [n + 1 for n in accepted], strict=True):
             request.output_ids = request.output_ids + [3] * number
@@ -120,7 +123,18 @@ def test_under_the_overlap_scheduler_results_come_a_launch_later(engine):
     assert (telemetry.num_speculative_tokens, telemetry.decoding, telemetry.waiting) == (0, 2, 1)
 
 
-def test_a_step_of_prompts_takes_time_and_counts_nowhere(engine):
+def test_where_a_launch_computes_a_step_has_its_own_seconds(engine):
+    """A CPU under the overlap scheduler: a step's result comes when the next one is computed too."""
+    engine.steering = Steering(CAPABILITIES, engine.view, None, computes_at_launch=True)
+    first = engine.launch([4, 4], takes_s=2.0)
+    engine.put(2)
+    second = engine.launch([2, 2], takes_s=8.0)
+    engine.finish(first, [4, 4], after_s=0.0, takes_s=0.5)
+    engine.finish(second, [1, 1], after_s=0.0, takes_s=0.25)
+    assert {number: cell.step_s for number, cell in engine.cells().items()} == {4: 2.5, 2: 8.25}
+
+
+def test_a_step_of_prompts_takes_time_and_has_a_cell_of_its_own(engine):
     new = [engine.request(7)]
     prompts = engine.launch([], new, is_decode=False)
     engine.now_s += 3.0
@@ -128,6 +142,9 @@ def test_a_step_of_prompts_takes_time_and_counts_nowhere(engine):
     engine.steering.after_result(prompts)
     engine.finish(engine.launch([4, 4]), [0, 0], after_s=0.5)
     assert engine.cells()[4].step_s == 0.5
+    alone = engine.cells()[0]
+    assert (alone.decode_batch_from, alone.decode_batch_to, alone.has_prefill) == (0, 0, True)
+    assert (alone.steps, alone.request_steps, alone.prefill_tokens, alone.step_s) == (1, 0, 7, 3.0)
     assert hasattr(new[0], "specctl_class")
 
 

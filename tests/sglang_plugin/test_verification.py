@@ -6,9 +6,11 @@ import pytest
 
 pytest.importorskip("triton")
 import torch
+from specctl_kernels.verify_tree import compiled_rows
 from specctl_sglang import register
-from specctl_sglang.compat import machine, verification, verified_batches
+from specctl_sglang.compat import machine, verification
 from specctl_sglang.compat.verification import EngineSettings, why_engine
+from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import OPTIONS_ENV, VERIFY_BY_DEFAULT, Options
 from support.sglang_batches import NgramVerifyInput, batch_of, sampling_of
 
@@ -39,7 +41,7 @@ def settings(**changed):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(verified_batches, "_counts", {})
+    batches.counts.clear()
     monkeypatch.setattr(verification, "_has_failed", False)
     monkeypatch.setattr(verification, "_is_compiled", False)
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
@@ -126,22 +128,54 @@ def call(monkeypatch, options, *, found=None, **changed):
     return verification._sampled_by_ours(original, DRAFTS, batch, output), called
 
 
-FOUND = (torch.arange(8), torch.tensor([2, 0]), torch.zeros(2, 4))
+FOUND = (torch.arange(8), torch.tensor([3, 1]), torch.zeros(2, 4))
+
+
+def ranks(monkeypatch, world_size):
+    """What is sent, and made one more on the way."""
+    sent = []
+
+    def broadcast(result, src):
+        assert src == 0
+        sent.append(result.clone())
+        result += 1
+
+    group = SimpleNamespace(world_size=world_size, broadcast=broadcast)
+    monkeypatch.setattr(verification, "_ranks", lambda: group)
+    return sent
 
 
 def test_the_first_ranks_samples_are_everyones(monkeypatch):
-    sent = []
-    monkeypatch.setattr(verification, "_broadcast", lambda *results: sent.append(results))
-    answer, called = call(monkeypatch, SAMPLED, found=FOUND)
+    sent = ranks(monkeypatch, 2)
+    found = tuple(one.clone() for one in FOUND)
+    answer, called = call(monkeypatch, SAMPLED, found=found)
     assert called == []
-    wanted = (FOUND[0], FOUND[2], FOUND[1])  # the order in which SGLang sends its own
-    assert all(one is other for one, other in zip(sent[0], wanted, strict=True))
-    assert answer[0] is FOUND[0]
-    assert answer[1].tolist() == [3, 1]
-    assert answer[2] is FOUND[2]
+    # In the order in which SGLang sends its own, and what it sends: accepted drafts.
+    wanted = (FOUND[0], FOUND[2], torch.tensor([2, 0]))
+    assert all(torch.equal(one, other) for one, other in zip(sent, wanted, strict=True))
+    assert all(torch.equal(one, other + 1) for one, other in zip(answer, FOUND, strict=True))
     call(monkeypatch, GREEDY, found=FOUND)
-    assert len(sent) == 1, "greedy results are the same on every rank"
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+    assert len(sent) == 3, "greedy results are the same on every rank"
+    assert batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+
+
+def test_a_rank_alone_sends_nothing(monkeypatch):
+    sent = ranks(monkeypatch, 1)
+    answer, _ = call(monkeypatch, SAMPLED, found=FOUND)
+    assert all(one is other for one, other in zip(answer, FOUND, strict=True))
+    assert sent == []
+
+
+def test_each_seed_is_given_once_at_whole_16_bytes():
+    drawn = verification._Drawn(at_once=16)
+    device = torch.device("cpu")
+    torch.manual_seed(0)
+    taken = [drawn.take(requests, device) for requests in (1, 3, 8, 16, 5, 40, 2)]
+    assert [len(one) for one in taken] == [1, 3, 8, 16, 5, 40, 2]
+    assert all((one.data_ptr() - one.untyped_storage().data_ptr()) % 16 == 0 for one in taken)
+    seeds = torch.cat(taken)
+    assert len(seeds.unique()) == len(seeds)
+    assert int(seeds.min()) >= 0
 
 
 def test_what_is_sglangs_goes_to_it_as_it_came(monkeypatch):
@@ -149,25 +183,25 @@ def test_what_is_sglangs_goes_to_it_as_it_came(monkeypatch):
     assert answer == "engine"
     assert called[0][0] is DRAFTS
     assert called[0][3:] == (None, None)
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_logprobs": 1.0}
+    assert batches.snapshot() == {"batches_verified_by_engine_logprobs": 1.0}
 
 
 def test_an_idle_batch_is_not_counted(monkeypatch):
     answer, _ = call(monkeypatch, GREEDY, forward_mode=SimpleNamespace(is_idle=lambda: True))
     assert answer == "engine"
-    assert verified_batches.snapshot() == {}
+    assert batches.snapshot() == {}
 
 
 def test_after_a_failure_sglang_verifies_and_the_log_says_it_once(monkeypatch, caplog):
     for found in (RuntimeError("no such kernel"), FOUND):
         answer, called = call(monkeypatch, SAMPLED, found=found)
         assert (answer, len(called)) == ("engine", 1)
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
     assert caplog.text.count("ours failed") == 1
 
 
 def test_one_kernel_for_a_few_numbers_of_rows():
-    assert [verification._padded(rows) for rows in (1, 2, 3, 9, 16)] == [2, 2, 4, 16, 16]
+    assert [compiled_rows(rows) for rows in (1, 2, 3, 9, 16, 17)] == [16, 16, 16, 16, 16, 32]
 
 
 def test_the_option():

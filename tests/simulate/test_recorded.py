@@ -145,6 +145,66 @@ def test_requests_finish_in_the_order_of_their_starts(tmp_path: Path) -> None:
     assert sorted(output.tolist()) == [100] * 5 + [150] * 10 + [200] * 5, "ten finish after the log's end"
 
 
+def by_finish(seconds: int = 11, per_s: int = 10, first: int = PROMPT) -> list[Line]:
+    """As SGLang counts prompts: when their requests finish. Those of the first 30 are ``first`` long."""
+    lines = good(seconds, per_s)
+    for line in lines[1:]:
+        load = line["load"]
+        finished = load["finished_requests"]
+        del load["prompt_tokens"]
+        load["finished_prompt_tokens"] = PROMPT * finished + (first - PROMPT) * min(finished, 30)
+    return lines
+
+
+def test_prompts_are_those_of_finished_requests_where_no_others_are_counted(tmp_path: Path) -> None:
+    trace = load_recorded(written(tmp_path, *by_finish()), seed=0).trace
+    assert len(trace) == 100
+    assert set(trace.prompt_tokens) == {PROMPT}
+    assert not trace.skipped
+    trace = load_recorded(written(tmp_path, *by_finish(first=10)), seed=0).trace
+    order = np.argsort(trace.arrival_s, kind="stable")
+    lengths = trace.prompt_tokens[order]
+    # Windows end between two kinds, and arrivals are drawn within them.
+    assert lengths[:15].mean() == pytest.approx(10, abs=1)
+    assert lengths[45:].mean() == pytest.approx(PROMPT, abs=1)
+    # 98 finished; the last two get the mean.
+    assert lengths.sum() == pytest.approx(30 * 10 + 68 * PROMPT + 2 * (30 * 10 + 68 * PROMPT) / 98, rel=0.02)
+
+
+def test_a_log_goes_on_with_an_engine_that_counts_prompts_otherwise(tmp_path: Path) -> None:
+    second = by_finish()
+    second[0] = header("2026-01-01T00:00:20.000Z")
+    for line in second[1:]:
+        line["telemetry"] |= {"boot_id": "b", "uptime_s": line["time_s"]}
+    trace = load_recorded(written(tmp_path, *good(), *second), seed=0).trace
+    assert len(trace) == 200
+    assert set(trace.prompt_tokens) == {PROMPT}
+    assert trace.skipped == {"server restarted": 1}
+
+
+def test_a_log_without_a_load_says_why(tmp_path: Path) -> None:
+    why = "http://s:1: /metrics: HTTP 404 (SGLang tells its own with --enable-metrics only)"
+    lines = [header(), *({**reading(float(t), 0), "load": None, "gaps": [why]} for t in range(3))]
+    with pytest.raises(SimulationInputError) as caught:
+        load_recorded(written(tmp_path, *lines), seed=0)
+    assert "expected the load of a server, got none in 0 windows ({'no counts of requests': 2})" in str(
+        caught.value
+    )
+    assert why in str(caught.value)
+
+
+def test_requests_in_flight_are_told_by_the_telemetry(tmp_path: Path) -> None:
+    """SGLang's own gauge is of some steps ago: here it has not seen the two that run."""
+    lines = [header(), *(reading(float(t), 10 * (t + 1)) for t in range(9))]
+    for number, line in enumerate(lines[1:]):
+        finished = 8 if not number else 10 * number
+        tokens = 0 if not number else 1000
+        line["load"] |= {"running": 0, "finished_requests": finished, "finished_output_tokens": tokens}
+    trace = load_recorded(written(tmp_path, *lines), seed=0).trace
+    # The two that ran at the start wrote the thousand tokens, and none that started later.
+    assert trace.output_tokens.max() < 500
+
+
 def test_the_acceptance_is_that_of_the_cells(tmp_path: Path) -> None:
     scenario = load_recorded(written(tmp_path, *good(91)), seed=0).scenario
     assert scenario is not None

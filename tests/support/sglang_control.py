@@ -39,8 +39,11 @@ def rows(tokens: int, topk: int = 1) -> list[dict[str, Any]]:
 
 
 def cells_by_number(control: Control) -> dict[int, list[dict[str, Any]]]:
+    """Without that of prompts alone."""
     found: dict[int, list[dict[str, Any]]] = {}
     for cell in control.get("telemetry")["cells"]:
+        if not cell["decode_batch_to"]:
+            continue
         found.setdefault(cell["num_speculative_tokens"], []).append(cell)
     return found
 

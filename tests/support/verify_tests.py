@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from specctl_kernels import workspace
 
 __all__ = ["LEAST_CHANCE", "chi_square_chance", "in_silence", "poison_new_memory"]
 
@@ -30,7 +31,9 @@ def chi_square_chance(seen: torch.Tensor, law: torch.Tensor) -> float:
 
 
 def poison_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a wrapper allocates is NaN or nonsense until it is written."""
+    """Whatever a wrapper allocates is NaN or nonsense until it is written; nothing is kept between calls."""
+    monkeypatch.setattr(workspace, "_KEPT_BYTES_MOST", -1)
+    monkeypatch.setattr(workspace, "_of_thread", workspace._OfThread())
     empty = torch.Tensor.new_empty
 
     def new_poisoned(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:

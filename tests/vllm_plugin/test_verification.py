@@ -10,72 +10,24 @@ pytest.importorskip("triton")
 import torch
 from specctl_vllm.compat import verification, verified_batches
 from specctl_vllm.options import parse_speculative_config
-
-COLUMNS = 100
-REQUESTS = 4
-
-
-class LogitBiasState:
-    def __init__(self):
-        self.use_logit_bias = np.zeros(REQUESTS, dtype=bool)
-
-
-class PenaltiesState:
-    def __init__(self):
-        self.use_penalty = np.zeros(REQUESTS, dtype=bool)
-
-
-class BadWordsState:
-    def __init__(self):
-        self.num_bad_words = SimpleNamespace(np=np.zeros(REQUESTS, dtype=np.int32))
+from support.vllm_batches import COLUMNS, REQUESTS, batch, rejection
 
 
 class SomebodysProcessor:
     pass
 
 
-def states(**values):
-    defaults = {"temperature": 0.0, "top_k": COLUMNS, "top_p": 1.0, "min_p": 0.0, "seeds": 0}
-    made = {}
-    for name, default in defaults.items():
-        kind = {"top_k": np.int32, "seeds": np.int64}.get(name, np.float32)
-        host = np.array(values.get(name, [default] * REQUESTS), dtype=kind)
-        made[name] = SimpleNamespace(np=host, gpu=torch.from_numpy(host))
-    return SimpleNamespace(vocab_size=COLUMNS, **made)
-
-
-def rejection(temperature=(0, 0, 0, 0), **values):
-    """vLLM's RejectionSampler by its attributes; those of the sampler's options by name."""
-    sampler = SimpleNamespace(
-        sampling_states=states(temperature=temperature, **values),
-        logits_processors=[LogitBiasState(), PenaltiesState(), BadWordsState()],
-        thinking_budget_state=SimpleNamespace(
-            enabled=True, use_thinking_budget=np.zeros(REQUESTS, dtype=bool)
-        ),
-        needs_logits_processing=np.array(temperature) > 0,
-        logprobs_mode="raw_logprobs",
-        return_sampling_mask=False,
-        use_fp64_gumbel=False,
-    )
-    return SimpleNamespace(
-        sampler=sampler,
-        synthetic_conditional_rates=None,
-        watermark_key=None,
-        use_block_verification=False,
-        num_speculative_steps=2,
-        _get_logprobs_tensors=lambda *given: ("logprobs", given[2].dtype, given[-1]),
-    )
-
-
 @pytest.fixture(autouse=True)
 def counted(monkeypatch):
     monkeypatch.setattr(verification, "scope", verification.Scope(greedy=True, sampled=True, block=True))
-    monkeypatch.setattr(verified_batches, "_counts", {})
+    verified_batches.batches.counts.clear()
     monkeypatch.setattr(verified_batches, "_on_device", None)
 
 
 def why(made, requests=(0, 1, 2, 3), drafted=None, logprobs=-1):
-    return verification.why_engine(made, np.array(requests), COLUMNS, drafted, logprobs)
+    slots = np.array(requests)
+    greedy = verification.is_greedy(made, slots)
+    return verification.why_engine(made, slots, COLUMNS, drafted, logprobs, greedy)
 
 
 def with_sampler(made, **values):
@@ -162,14 +114,6 @@ def test_the_scope_of_ours():
     assert why(rejection()) == "not_asked"
 
 
-def batch(slots):
-    starts = np.arange(len(slots) + 1, dtype=np.int32) * 3
-    return SimpleNamespace(
-        num_reqs=len(slots), cu_num_logits=torch.from_numpy(starts), cu_num_logits_np=starts,
-        idx_mapping=torch.tensor(slots), idx_mapping_np=np.array(slots),
-    )  # fmt: skip
-
-
 def called(monkeypatch, made, slots, drafted=None, fails=None):
     """(answer, calls of our kernels)."""
     calls = []
@@ -199,7 +143,7 @@ def test_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
     assert given[1].tolist() == [-1] * 6, "what is verified, not what was fed"
     assert named == {"width": 3}
     assert answer == ("tokens", "numbers", ("logprobs", torch.bfloat16, -1), None)
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 1.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_specctl": 1.0}
 
 
 def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
@@ -235,14 +179,14 @@ def test_in_block_mode_a_sampled_batch_is_verified_as_a_block_with_the_same_argu
     assert [str(one) for one in given] == [str(one) for one in given_by_token]
     assert named.keys() == named_by_token.keys()
     assert named["draft_logits"] is drafted
-    assert verified_batches.snapshot() == {"batches_verified_by_specctl": 2.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_specctl": 2.0}
 
 
 def test_in_block_mode_a_sampled_batch_is_vllms_unless_ours_was_asked_for(monkeypatch):
     made = in_block_mode(rejection((0, 0.8, 1.0, 0)))
     verification.scope.block = False
-    assert verification.why_engine(made, np.array([3, 1]), COLUMNS, None, -1) == "block"
-    assert verification.why_engine(made, np.array([3, 0]), COLUMNS, None, -1) is None, "both are greedy"
+    assert why(made, (3, 1)) == "block"
+    assert why(made, (3, 0)) is None, "both are greedy"
 
 
 def test_in_block_mode_a_greedy_batch_takes_the_smaller_kernel(monkeypatch):
@@ -288,7 +232,7 @@ def test_the_engine_takes_what_ours_refuse(monkeypatch):
     assert calls == []
     answer, _ = called(monkeypatch, use(rejection(), 0, "penalties"), [0])
     assert answer[0] == "engine"
-    assert verified_batches.snapshot() == {
+    assert verified_batches.batches.snapshot() == {
         "batches_verified_by_engine_unexpected_layout": 1.0,
         "batches_verified_by_engine_penalties": 1.0,
     }
@@ -302,7 +246,7 @@ def test_a_failure_of_ours_leaves_this_and_every_later_batch_to_the_engine(monke
     verification.scope.greedy = True
     answer, _ = called(monkeypatch, use_any(broken, 0), [0])
     assert answer[0] == "engine"
-    assert verified_batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert verified_batches.batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
 
 
 def use_any(made, slot):
@@ -315,7 +259,7 @@ def test_rows_that_are_not_finite_are_told_some_batches_later():
     device_count += 3
     for _ in range(2 * verified_batches._LOOK_EVERY):
         verified_batches.count(None)
-    assert verified_batches.snapshot()["requests_with_logits_not_finite"] == 3.0
+    assert verified_batches.batches.snapshot()["requests_with_logits_not_finite"] == 3.0
 
 
 def test_counts_travel_with_a_steps_answer():

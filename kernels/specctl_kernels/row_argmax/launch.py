@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import followed_early
 from specctl_kernels.row_argmax.kernel import finish_kernel, pieces_kernel
+from specctl_kernels.sizes import parts_of, power_of_2
+from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["Partials", "row_argmax", "row_partials"]
 
@@ -33,12 +34,17 @@ class Partials:
 
     @property
     def padded(self) -> int:
-        padded: int = triton.next_power_of_2(self.pieces)
-        return padded
+        return power_of_2(self.pieces)
+
+
+def _partials(rows: int, pieces: int) -> list[Part]:
+    return [((rows, pieces), torch.float32), ((rows, pieces), torch.int32)]
 
 
 def row_partials(values: torch.Tensor) -> Partials:
-    """values [N, V], rows contiguous, any float type; ValueError for another shape. Reads them once."""
+    """values [N, V], rows contiguous, any float type; ValueError for another shape. Reads them once.
+
+    The memory is that of the next call too, as in ``workspace``."""
     if values.ndim != 2 or values.shape[1] == 0 or (values.shape[1] > 1 and values.stride(1) != 1):
         raise ValueError(
             f"values: expected [rows, columns] with contiguous rows and a column at least, got shape "
@@ -46,12 +52,9 @@ def row_partials(values: torch.Tensor) -> Partials:
         )
     rows, width = values.shape
     piece = _PIECE_OF_FEW if rows < _FEW_ROWS else _PIECE
-    piece = min(piece, triton.next_power_of_2(width))
-    pieces = triton.cdiv(width, piece)
-    partials = Partials(
-        values.new_empty((rows, pieces), dtype=torch.float32),
-        values.new_empty((rows, pieces), dtype=torch.int32),
-    )
+    piece = min(piece, power_of_2(width))
+    pieces = parts_of(width, piece)
+    partials = Partials(*workspace(values, _partials, rows, pieces))
     if rows:
         pieces_kernel[(rows, pieces)](
             values,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import launched_early
+from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
 from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
@@ -24,6 +25,7 @@ from specctl_kernels.verify_rejection.launch import (
 )
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import stats_kernel
+from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
 
@@ -89,7 +91,7 @@ def verify_block(
         return tokens, counts
     if slots is not None:
         options = gathered(options, slots)
-    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
+    piece = min(PIECE, power_of_2(columns, 16))
     target = (logits, logits.stride(0), columns)
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     given = (drafts, starts, *options, positions, uniforms)
@@ -98,7 +100,7 @@ def verify_block(
     block_kernel[(requests,)](
         *target, *drafted, *weighed, *given, *lists, tokens, tokens.stride(0), counts, not_finite, width,
         NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
-        LIST=LIST, MOST_PASSES=MOST_PASSES, **_padded(width, triton.cdiv(columns, piece)), num_warps=16,
+        LIST=LIST, MOST_PASSES=MOST_PASSES, **_padded(width, parts_of(columns, piece)), num_warps=16,
     )  # fmt: skip
     return tokens, counts
 
@@ -116,22 +118,19 @@ def _weighed(
     logits, _, columns = target
     drafts, starts, temperature, *cuts = given[:6]
     rows, requests, slots = logits.shape[0], starts.shape[0] - 1, drafted[-1]
-    pieces = triton.cdiv(columns, piece)
+    pieces = parts_of(columns, piece)
     best, mass, at, *of_drafts = partials_of(logits, pieces, True)
-    threshold, kept, top, draft_top, factor = (logits.new_empty(rows, dtype=torch.float32) for _ in range(5))
-    ratio = logits.new_empty(rows, dtype=torch.float64)
-    left = logits.new_empty((rows, pieces), dtype=torch.float32)
-    lists, padded = (None, None), _padded(width, pieces)
+    threshold, kept, top, draft_top, factor, ratio, left = workspace(logits, _of_rows, rows, pieces)
+    lists: tuple[Any, ...] = (None, None)
+    padded = _padded(width, pieces)
     stats_kernel[(requests * width * pieces, 2)](
-        *target, *drafted, starts, temperature, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
+        *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
         num_warps=4, **is_early,
     )  # fmt: skip
     if any(cut is not None for cut in cuts):
-        searched = logits.new_empty((requests, SEARCHED.value), dtype=torch.int32)
-        most = max(rows, SEARCHED.value * requests)
-        lists = (searched, logits.new_empty((most, LIST), dtype=torch.float32))
+        lists = workspace(logits, _lists, rows, requests)
         cuts_kernel[(requests * width,)](
-            *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], searched,
+            *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], lists[0],
             threshold, kept, width, LIST=LIST, MOST_PASSES=MOST_PASSES, **padded, num_warps=16,
         )  # fmt: skip
     ratios_kernel[(requests,)](
@@ -145,8 +144,18 @@ def _weighed(
     return lists, (best, mass, at, pieces, threshold, kept, top, draft_top, ratio, factor, left)
 
 
+def _of_rows(rows: int, pieces: int) -> list[Part]:
+    """Threshold, kept mass, largest entry, the draft's, factor; ratio; what is left of each piece."""
+    return [*[((rows,), torch.float32)] * 5, ((rows,), torch.float64), ((rows, pieces), torch.float32)]
+
+
+def _lists(rows: int, requests: int) -> list[Part]:
+    searched = (requests, SEARCHED.value)
+    return [(searched, torch.int32), ((max(rows, prod(searched)), LIST), torch.float32)]
+
+
 def _padded(width: int, pieces: int) -> dict[str, int]:
     return {
-        "ROWS": max(2, triton.next_power_of_2(width)),
-        "PADDED": max(2, triton.next_power_of_2(pieces)),
+        "ROWS": power_of_2(width, 2),
+        "PADDED": power_of_2(pieces, 2),
     }

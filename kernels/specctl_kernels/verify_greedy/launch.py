@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.sizes import power_of_2
 from specctl_kernels.verify_greedy.kernel import accept_kernel
 
 __all__ = ["NO_TOKEN", "verify_greedy"]
@@ -38,7 +38,7 @@ def verify_greedy(
     if requests:
         accept_kernel[(requests,)](
             partials.best, partials.at, partials.pieces, drafts, starts, tokens, tokens.stride(0), counts,
-            width, NO_TOKEN=NO_TOKEN, ROWS=max(2, triton.next_power_of_2(width)), PADDED=partials.padded,
+            width, NO_TOKEN=NO_TOKEN, ROWS=power_of_2(width, 2), PADDED=partials.padded,
             num_warps=4, **launched_early(logits.device),
         )  # fmt: skip
     return tokens, counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["check_drafts", "check_target", "expect"]
+__all__ = ["check_drafts", "check_logits", "check_target", "expect"]
 
 _INTEGERS = (torch.int32, torch.int64)
 _LOGITS = (torch.bfloat16, torch.float16, torch.float32)
@@ -20,10 +20,20 @@ def expect(
     """ValueError with expected and got; None passes."""
     if given is None:
         return
-    if tuple(given.shape) != shape or given.dtype not in dtypes or not given.is_contiguous():
+    if given.shape != shape or given.dtype not in dtypes or not given.is_contiguous():
         raise ValueError(
             f"{name}: expected {' or '.join(map(_name, dtypes))}{list(shape)}, contiguous, got "
             f"{_name(given.dtype)}{list(given.shape)}, strides {given.stride()}"
+        )
+
+
+def check_logits(logits: torch.Tensor) -> None:
+    """ValueError with expected and got."""
+    is_matrix = logits.ndim == 2 and logits.shape[1] > 0 and logits.dtype in _LOGITS
+    if not is_matrix or (logits.shape[1] > 1 and logits.stride(1) != 1):
+        raise ValueError(
+            f"logits: expected bfloat16, float16 or float32 [rows, columns] with contiguous rows and a "
+            f"column at least, got {_name(logits.dtype)}{list(logits.shape)}, strides {logits.stride()}"
         )
 
 
@@ -42,12 +52,7 @@ def check_target(
     not_finite: torch.Tensor | None,
 ) -> None:
     """ValueError with expected and got."""
-    is_matrix = logits.ndim == 2 and logits.shape[1] > 0 and logits.dtype in _LOGITS
-    if not is_matrix or (logits.shape[1] > 1 and logits.stride(1) != 1):
-        raise ValueError(
-            f"logits: expected bfloat16, float16 or float32 [rows, columns] with contiguous rows and a "
-            f"column at least, got {_name(logits.dtype)}{list(logits.shape)}, strides {logits.stride()}"
-        )
+    check_logits(logits)
     if starts.ndim != 1 or starts.shape[0] == 0:
         raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
     if width < 1:

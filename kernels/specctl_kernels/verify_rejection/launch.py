@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import followed_early, launched_early
+from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, search_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
+from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
     "LIST", "MOST_PASSES", "NOT_FINITE", "NO_TOKEN", "PIECE", "ROUNDING", "gathered", "layout_of",
@@ -107,13 +108,13 @@ def verify_rejection(
     if slots is not None:
         options = gathered(options, slots)
     temperature, top_k, top_p, min_p, seeds = options
-    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
-    pieces = triton.cdiv(columns, piece)
+    piece = min(PIECE, power_of_2(columns, 16))
+    pieces = parts_of(columns, piece)
     partials = partials_of(logits, pieces, draft_logits is not None)
-    layout = {"ROWS": max(2, triton.next_power_of_2(width)), "PADDED": max(2, triton.next_power_of_2(pieces))}
+    layout = {"ROWS": power_of_2(width, 2), "PADDED": power_of_2(pieces, 2)}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
-        logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
+        logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
         PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
@@ -123,24 +124,22 @@ def verify_rejection(
     early = launched_early(logits.device)
     is_limited = not (top_k is None and top_p is None and min_p is None)
     segment = max(_SEGMENT, LIST // layout["PADDED"])
-    lists = _lists(logits, requests, pieces, layout["PADDED"] * segment) if is_limited else (None,) * 4
-    shorts = _shorts(logits, requests, pieces) if is_limited else (None,) * 4
     sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
+    lists = _lists(logits, requests, pieces, sizes["LIST"]) if is_limited else _NO_LISTS
     if is_limited:
-        told = logits.new_empty((requests, SEARCHED.value, TOLD.value), dtype=torch.float32)
-        found = (pieces, lists[0], told, *lists[1:])
-        searched_kernel[(requests,)](*rows, lists[0], told, width, **layout, num_warps=4, **early)
+        found = (pieces, *lists[:5])
+        searched_kernel[(requests,)](*rows, *lists[:2], width, **layout, num_warps=4, **early)
         candidates_kernel[(requests * SEARCHED.value * pieces,)](
-            logits, logits.stride(0), columns, starts, partials[0], *found, shorts[0], PIECE=piece,
+            logits, logits.stride(0), columns, starts, partials[0], *found, lists.founds, PIECE=piece,
             PART=min(_PART, piece), SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
         )  # fmt: skip
         search_kernel[(requests * SEARCHED.value,)](
-            columns, top_k, top_p, min_p, *found, *shorts, **sizes, SHORT=_SHORT, num_warps=4, **early
+            columns, top_k, top_p, min_p, *found, *lists[5:], **sizes, SHORT=_SHORT, num_warps=4, **early
         )
     verify_kernel[(requests,)](
-        *rows, *lists, *shorts[1:], tokens, tokens.stride(0), counts, not_finite, width, NO_TOKEN=NO_TOKEN,
-        NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece, **sizes,
-        SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
+        *rows, lists.searched, *lists[2:5], *lists[6:], tokens, tokens.stride(0), counts, not_finite, width,
+        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece,
+        **sizes, SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
         num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
@@ -149,40 +148,71 @@ def verify_rejection(
 def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
     """Of the requests, in their order."""
     requests = slots.shape[0]
-    made = [None if one is None else slots.new_empty(requests, dtype=one.dtype) for one in options]
-    gather_kernel[(triton.cdiv(requests, _GATHERED),)](
+    pairs = zip(options, workspace(slots, _options, requests), strict=True)
+    made = [None if one is None else goal for one, goal in pairs]
+    gather_kernel[(parts_of(requests, _GATHERED),)](
         slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4, **followed_early(slots.device)
     )
     return tuple(made)
 
 
-def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> tuple[torch.Tensor, ...]:
-    """By request: some rows that are searched; the values and columns of each that may be kept; by piece, the
-    value from which it has all."""
-    return (
-        logits.new_empty((requests, SEARCHED.value), dtype=torch.int32),
-        logits.new_empty((requests, SEARCHED.value, most), dtype=torch.float32),
-        logits.new_empty((requests, SEARCHED.value, most), dtype=torch.int32),
-        logits.new_empty((requests, SEARCHED.value, pieces), dtype=torch.float32),
-    )
+def _options(requests: int) -> list[Part]:
+    """Temperature, top_k, top_p, min_p, seeds."""
+    kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64)
+    return [((requests,), kind) for kind in kinds]
 
 
-def _shorts(logits: torch.Tensor, requests: int, pieces: int) -> tuple[torch.Tensor, ...]:
-    """By searched row: how many entries a piece has from each level on; the values and columns of those that
-    matter, without gaps; its threshold and kept mass."""
-    return (
-        logits.new_empty((requests, SEARCHED.value, LEVELS.value, pieces), dtype=torch.int32),
-        logits.new_empty((requests, SEARCHED.value, _SHORT), dtype=torch.float32),
-        logits.new_empty((requests, SEARCHED.value, _SHORT), dtype=torch.int32),
-        logits.new_empty((requests, SEARCHED.value, 2), dtype=torch.float32),
-    )
+class _Lists(NamedTuple):
+    """What is found of the rows whose cuts are searched."""
+
+    searched: Any
+    """Some rows of each request; of each of them:"""
+    told: Any
+    values: Any
+    ids: Any
+    """Those that may be kept, and their columns."""
+    cuts: Any
+    """By piece, the value from which the list has all."""
+    founds: Any
+    """How many entries a piece has from each level on."""
+    short: Any
+    short_ids: Any
+    """Those that matter, without gaps."""
+    kept: Any
+    """Threshold and kept mass."""
+
+
+_NO_LISTS = _Lists(*(None,) * 9)
+
+
+def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> _Lists:
+    return _Lists(*workspace(logits, _list_parts, requests, pieces, most))
+
+
+def _list_parts(requests: int, pieces: int, most: int) -> list[Part]:
+    rows = (requests, SEARCHED.value)
+    return [
+        (rows, torch.int32),
+        ((*rows, TOLD.value), torch.float32),
+        ((*rows, most), torch.float32),
+        ((*rows, most), torch.int32),
+        ((*rows, pieces), torch.float32),
+        ((*rows, LEVELS.value, pieces), torch.int32),
+        ((*rows, _SHORT), torch.float32),
+        ((*rows, _SHORT), torch.int32),
+        ((*rows, 2), torch.float32),
+    ]
+
+
+def _partials(rows: int, pieces: int, has_drafts: int) -> list[Part]:
+    kinds = [torch.float32, torch.float32, torch.int32] + [torch.float32] * 2 * has_drafts
+    return [((rows, pieces), kind) for kind in kinds]
 
 
 def partials_of(logits: torch.Tensor, pieces: int, has_drafts: bool) -> tuple[torch.Tensor | None, ...]:
     """By row and piece: largest logit, mass, column of the largest; of the draft logits the first two."""
-    kinds = [torch.float32, torch.float32, torch.int32] + [torch.float32] * 2 * has_drafts
-    made = [logits.new_empty((logits.shape[0], pieces), dtype=kind) for kind in kinds]
-    return (*made, *[None] * (5 - len(made)))
+    made = workspace(logits, _partials, logits.shape[0], pieces, int(has_drafts))
+    return made if has_drafts else (*made, None, None)
 
 
 def layout_of(draft_logits: torch.Tensor | None) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import triton.language as tl
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
 
-__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel"]
+__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel", "temperature_of"]
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -38,6 +38,15 @@ def gather_kernel(
 
 
 @triton.jit
+def temperature_of(temperature_ptr, greedy_ptr, req):
+    """A request's; 0 where ``greedy_ptr`` (int32[R], top_k) is given and 1 there."""
+    temperature = tl.load(temperature_ptr + req)
+    if greedy_ptr is not None:
+        temperature = tl.where(tl.load(greedy_ptr + req) <= 1, 0.0, temperature)
+    return temperature
+
+
+@triton.jit
 def scale_of(temperature):
     """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
     return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
@@ -60,15 +69,16 @@ def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     return first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def stats_kernel(
     logits_ptr,  # [N, columns]
     logits_stride, columns,
     draft_logits_ptr,  # [slots, K, draft_columns] or None
     slot_stride, step_stride, draft_columns,
     draft_slots_ptr,  # int32[R] or None
-    starts_ptr,  # int32[R + 1]
+    starts_ptr,  # int32[R + 1], or None: each request has width rows
     temperature_ptr,  # float32[R]
+    greedy_ptr,  # as in ``temperature_of``
     best_ptr, mass_ptr,  # float32[N, pieces]
     at_ptr,  # int32[N, pieces]
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
@@ -79,8 +89,11 @@ def stats_kernel(
     piece = tl.program_id(0) % pieces
     row = tl.program_id(0) // pieces % width
     req = tl.program_id(0) // pieces // width
-    start = tl.load(starts_ptr + req)
-    rows = tl.load(starts_ptr + req + 1) - start
+    start = req * width
+    rows = req * 0 + width
+    if starts_ptr is not None:
+        start = tl.load(starts_ptr + req)
+        rows = tl.load(starts_ptr + req + 1) - start
     at = (start + row).to(tl.int64) * pieces + piece
     if tl.program_id(1) == 0:
         # The logits were there before the kernel that gathered the temperatures.
@@ -88,7 +101,7 @@ def stats_kernel(
         column, value = entries_of(row_ptr, piece * PIECE, tl.where(row < rows, columns, 0), PIECE)
         wait_for_previous(IS_EARLY)
         if row < rows:
-            temperature = tl.load(temperature_ptr + req)
+            temperature = temperature_of(temperature_ptr, greedy_ptr, req)
             if temperature > 0:
                 best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(best_ptr + at, best)
@@ -101,7 +114,7 @@ def stats_kernel(
         wait_for_previous(IS_EARLY)
         if draft_logits_ptr is not None:
             slot = tl.load(draft_slots_ptr + req).to(tl.int64)
-            temperature = tl.load(temperature_ptr + req)
+            temperature = temperature_of(temperature_ptr, greedy_ptr, req)
             if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
                 row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
                 _column, value = entries_of(row_ptr, piece * PIECE, draft_columns, PIECE)

@@ -7,6 +7,13 @@ from specctl_kernels.verify_tree.launch import (
     verify_greedy_tree,
     verify_tree,
 )
-from specctl_kernels.verify_tree.links import parents_of_links
+from specctl_kernels.verify_tree.linked import (
+    compiled_rows,
+    verify_greedy_linked_trees,
+    verify_linked_trees,
+)
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "RULES", "parents_of_links", "verify_greedy_tree", "verify_tree"]
+__all__ = [
+    "NOT_FINITE", "NO_TOKEN", "RULES", "compiled_rows", "verify_greedy_linked_trees", "verify_greedy_tree",
+    "verify_linked_trees", "verify_tree",
+]  # fmt: skip

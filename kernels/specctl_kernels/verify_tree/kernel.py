@@ -7,9 +7,9 @@ import triton.language as tl
 
 from specctl_kernels.row_argmax.kernel import best_of_pieces
 from specctl_kernels.verify_rejection.judge import options_of
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
 from specctl_kernels.verify_tree.residual import sample_left
-from specctl_kernels.verify_tree.rows import row_totals, tree_of, write_path
+from specctl_kernels.verify_tree.rows import given_tree, row_totals, tree_of, write_path, write_rows
 from specctl_kernels.verify_tree.walk_down import walk_down
 from specctl_kernels.verify_tree.walk_up import walk_up
 
@@ -32,36 +32,44 @@ def _walk_greedy(
     return stop, choice
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "depth"])
 def greedy_tree_kernel(
     best_ptr,  # float32[N, pieces]
     at_ptr,  # int32[N, pieces]
     pieces, columns,
     drafts_ptr,  # integer[N]
-    parents_ptr,  # int32[N]
-    starts_ptr,  # int32[R + 1]
-    tokens_ptr,  # int64[R, width]
-    paths_ptr,  # int32[R, width]
+    parents_ptr,  # int32[N] or None
+    first_child_ptr, next_sibling_ptr,  # integer[R, width] or None
+    starts_ptr,  # int32[R + 1], None with links
+    tokens_ptr,  # int64[R, width]; with links int32[N]
+    paths_ptr,  # int32[R, width]; with links [R, depth]
     counts_ptr,  # int32[R]
-    width,
+    width, depth,
     NO_TOKEN: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """One program for each request."""
     req = tl.program_id(0)
-    start = tl.load(starts_ptr + req)
-    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
     row = tl.arange(0, ROWS)
-    token, parent = tree_of(drafts_ptr, parents_ptr, start, rows, columns, row, False)
+    start, rows, parent = given_tree(
+        starts_ptr, parents_ptr, first_child_ptr, next_sibling_ptr, req, width, row
+    )
+    token, parent = tree_of(drafts_ptr, start, rows, columns, row, parent, False)
     stop = rows * 0 - 1
     choice = rows * 0
     if rows > 0:
         stop, choice = _walk_greedy(best_ptr, at_ptr, pieces, start, row, token, parent, ROWS, PADDED)
-    write_path(
-        tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, choice, rows * 0, NO_TOKEN
-    )
+    if first_child_ptr is None:
+        write_path(
+            tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, choice, rows * 0,
+            NO_TOKEN,
+        )  # fmt: skip
+    else:
+        write_rows(
+            tokens_ptr, paths_ptr, counts_ptr, req, start, rows, depth, row, token, parent, stop, choice, ROWS
+        )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "depth"])
 def tree_kernel(
     logits_ptr,  # [N, columns]
     logits_stride, columns,
@@ -73,8 +81,9 @@ def tree_kernel(
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
     pieces,
     drafts_ptr,  # integer[N]
-    parents_ptr,  # int32[N]
-    starts_ptr,  # int32[R + 1]
+    parents_ptr,  # int32[N], with links written here
+    first_child_ptr, next_sibling_ptr,  # integer[R, width] or None
+    starts_ptr,  # int32[R + 1], None with links
     temperature_ptr,  # float32[R]
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
@@ -82,10 +91,10 @@ def tree_kernel(
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
     lists_ptr,  # float32[R, LIST] or None
-    tokens_ptr,  # int64[R, width]
-    paths_ptr,  # int32[R, width]
+    tokens_ptr,  # int64[R, width]; with links int32[N]
+    paths_ptr,  # int32[R, width]; with links [R, depth]
     counts_ptr,  # int32[R]
-    width,
+    width, depth,
     IS_TRAVERSAL: tl.constexpr, NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr,
     ROWS: tl.constexpr, PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr,
@@ -94,11 +103,17 @@ def tree_kernel(
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
     req = tl.program_id(0)
-    start = tl.load(starts_ptr + req)
-    rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
-    temperature = tl.load(temperature_ptr + req)
     row = tl.arange(0, ROWS)
-    token, parent = tree_of(drafts_ptr, parents_ptr, start, rows, columns, row, True)
+    start, rows, parent = given_tree(
+        starts_ptr, parents_ptr, first_child_ptr, next_sibling_ptr, req, width, row
+    )
+    if first_child_ptr is None:
+        temperature = temperature_of(temperature_ptr, None, req)
+    else:
+        temperature = temperature_of(temperature_ptr, top_k_ptr, req)
+        tl.store(parents_ptr + start + row, parent, mask=row < rows)
+        tl.debug_barrier()
+    token, parent = tree_of(drafts_ptr, start, rows, columns, row, parent, True)
     stop = rows * 0 - 1
     last_token = rows * 0
     is_bad = rows * 0
@@ -172,7 +187,14 @@ def tree_kernel(
             )  # fmt: skip
     elif rows > 0:
         stop, last_token = _walk_greedy(best_ptr, at_ptr, pieces, start, row, token, parent, ROWS, PADDED)
-    of_none = tl.where(is_bad != 0, NOT_FINITE, 0)
-    write_path(
-        tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, of_none, NO_TOKEN
-    )
+    if first_child_ptr is None:
+        of_none = tl.where(is_bad != 0, NOT_FINITE, 0)
+        write_path(
+            tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, of_none,
+            NO_TOKEN,
+        )  # fmt: skip
+    else:
+        write_rows(
+            tokens_ptr, paths_ptr, counts_ptr, req, start, rows, depth, row, token, parent, stop, last_token,
+            ROWS,
+        )  # fmt: skip

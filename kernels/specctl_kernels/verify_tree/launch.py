@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
-import triton
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
 from specctl_kernels.verify_rejection.launch import (
     LIST,
@@ -21,8 +23,12 @@ from specctl_kernels.verify_rejection.launch import (
 )
 from specctl_kernels.verify_rejection.stats import stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
+from specctl_kernels.workspace import Part, workspace
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "RULES", "verify_greedy_tree", "verify_tree"]
+__all__ = [
+    "NOT_FINITE", "NO_TOKEN", "RULES", "Trees", "check_width", "launch_greedy_walk", "launch_walk",
+    "verify_greedy_tree", "verify_tree",
+]  # fmt: skip
 
 RULES = ("multi_candidate", "traversal")
 _MOST_ROWS = 256
@@ -91,8 +97,7 @@ def verify_tree(
     the request whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays.
     Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
     ``NOT_FINITE`` where a sampled request came to a row with a NaN, a +inf or nothing finite.
-    SGLang: ``parents_of_links`` makes its links parents; ``paths`` plus a request's first row is what it
-    calls accept_index, and the count less 1 its number of accepted drafts.
+    For a tree by its links, as SGLang has it: ``verify_linked_trees``.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
     ValueError: another shape or dtype, another rule, a width over 256.
     """
@@ -102,32 +107,74 @@ def verify_tree(
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     if rule not in RULES:
         raise ValueError(f"rule: expected {' or '.join(RULES)}, got {rule}")
-    requests, columns = starts.shape[0] - 1, logits.shape[1]
-    tokens, counts, paths = _results(logits, requests, width)
+    requests = starts.shape[0] - 1
+    results = _results(logits, requests, width)
     if requests == 0:
-        return tokens, counts, paths
+        return results
     if slots is not None:
         options = gathered(options, slots)
-    piece = min(PIECE, max(16, triton.next_power_of_2(columns)))
-    pieces = triton.cdiv(columns, piece)
-    partials = partials_of(logits, pieces, draft_logits is not None)
+    launch_walk(
+        logits, (draft_logits, *layout_of(draft_logits), draft_slots),
+        Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2)),
+        options, positions, uniforms, (results[0], results[2], results[1]),
+        is_traversal=rule == "traversal", is_first=slots is None,
+    )  # fmt: skip
+    return results
+
+
+class Trees(NamedTuple):
+    """The drafts of a batch as the kernels take them."""
+
+    drafts: torch.Tensor
+    parents: torch.Tensor | None
+    first_child: torch.Tensor | None
+    next_sibling: torch.Tensor | None
+    starts: torch.Tensor | None
+    width: int
+    requests: int
+    rows: int
+    """That the kernel is compiled for."""
+
+
+def _lists(requests: int) -> list[Part]:
+    return [((requests, LIST), torch.float32)]
+
+
+def launch_walk(
+    logits: torch.Tensor,
+    drafted: tuple[Any, ...],
+    trees: Trees,
+    options: tuple[Any, ...],
+    positions: torch.Tensor,
+    uniforms: torch.Tensor | None,
+    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    *,
+    depth: int = 0,
+    is_traversal: bool = False,
+    is_first: bool = True,
+) -> None:
+    """One read of the logits, and the walk of each request; everything is checked. results: tokens, paths,
+    counts; with links emitted, index, counts."""
+    columns = logits.shape[1]
     temperature, *cuts, seeds = options
     is_limited = any(cut is not None for cut in cuts)
-    lists = logits.new_empty((requests, LIST), dtype=torch.float32) if is_limited else None
-    drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
-    stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
-        logits, logits.stride(0), columns, *drafted, starts, temperature, *partials, width, pieces,
-        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
+    piece = min(PIECE, power_of_2(columns, 16))
+    pieces = parts_of(columns, piece)
+    has_drafts = drafted[0] is not None
+    partials = partials_of(logits, pieces, has_drafts)
+    (lists,) = workspace(logits, _lists, trees.requests) if is_limited else (None,)
+    stats_kernel[(trees.requests * trees.width * pieces, 2 if has_drafts else 1)](
+        logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
+        None if trees.first_child is None else cuts[0], *partials, trees.width, pieces,
+        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=is_first),
     )  # fmt: skip
-    tree_kernel[(requests,)](
+    tree_kernel[(trees.requests,)](
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        drafts, parents, starts, temperature, *cuts, seeds, positions, uniforms, lists,
-        tokens, paths, counts, width,
-        IS_TRAVERSAL=rule == "traversal", NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
-        ROWS=_padded(width), PADDED=_padded(pieces), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
-        num_warps=4 if draft_logits is None and not is_limited else 16,
+        *trees[:5], temperature, *cuts, seeds, positions, uniforms, lists, *results, trees.width, depth,
+        IS_TRAVERSAL=is_traversal, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
+        ROWS=trees.rows, PADDED=power_of_2(pieces, 2), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
+        num_warps=16 if has_drafts or is_limited else 4,
     )  # fmt: skip
-    return tokens, counts, paths
 
 
 def verify_greedy_tree(
@@ -143,31 +190,42 @@ def verify_greedy_tree(
              ``verify_tree``; no request is ``NOT_FINITE``
     ValueError: another shape or dtype, a width over 256.
     """
-    partials = row_partials(logits)
     _check(logits, parents, width)
     if starts.ndim != 1 or starts.shape[0] == 0:
         raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
-    expect("starts", starts, tuple(starts.shape), (torch.int32,))
-    expect("drafts", drafts, (logits.shape[0],), (torch.int32, torch.int64))
+    expect("starts", starts, starts.shape, (torch.int32,))
+    expect("drafts", drafts, logits.shape[:1], (torch.int32, torch.int64))
     requests = starts.shape[0] - 1
-    tokens, counts, paths = _results(logits, requests, width)
-    if requests:
-        greedy_tree_kernel[(requests,)](
-            partials.best, partials.at, partials.pieces, logits.shape[1], drafts, parents, starts,
-            tokens, paths, counts, width, NO_TOKEN=NO_TOKEN, ROWS=_padded(width), PADDED=partials.padded,
-            num_warps=1,
+    results = _results(logits, requests, width)
+    trees = Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2))
+    launch_greedy_walk(logits, trees, (results[0], results[2], results[1]))
+    return results
+
+
+def launch_greedy_walk(
+    logits: torch.Tensor,
+    trees: Trees,
+    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    *,
+    depth: int = 0,
+) -> None:
+    """As ``launch_walk``; the logits are checked here."""
+    partials = row_partials(logits)
+    if trees.requests:
+        greedy_tree_kernel[(trees.requests,)](
+            partials.best, partials.at, partials.pieces, logits.shape[1], *trees[:5], *results, trees.width,
+            depth, NO_TOKEN=NO_TOKEN, ROWS=trees.rows, PADDED=partials.padded, num_warps=1,
         )  # fmt: skip
-    return tokens, counts, paths
-
-
-def _padded(size: int) -> int:
-    return max(2, int(triton.next_power_of_2(size)))
 
 
 def _check(logits: torch.Tensor, parents: torch.Tensor, width: int) -> None:
+    check_width(width)
+    expect("parents", parents, logits.shape[:1], (torch.int32,))
+
+
+def check_width(width: int) -> None:
     if not 1 <= width <= _MOST_ROWS:
         raise ValueError(f"width: expected 1 to {_MOST_ROWS}, got {width}")
-    expect("parents", parents, tuple(logits.shape[:1]), (torch.int32,))
 
 
 def _results(

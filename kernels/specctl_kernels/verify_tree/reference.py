@@ -19,8 +19,8 @@ from specctl_kernels.verify_rejection.reference import (
 )
 
 __all__ = [
-    "Coins", "NotFiniteError", "Tree", "verify_greedy_tree_reference", "verify_tree_reference", "walk_down",
-    "walk_up",
+    "Coins", "NotFiniteError", "Tree", "by_row_reference", "verify_greedy_tree_reference",
+    "verify_tree_reference", "walk_down", "walk_up",
 ]  # fmt: skip
 
 
@@ -242,3 +242,20 @@ def verify_greedy_tree_reference(
             same = [at for at in below if parents[start + at] == row and drafts[start + at] == choice]
             row = same[0] if same else None
     return tokens, counts, paths
+
+
+def by_row_reference(
+    tokens: torch.Tensor, counts: torch.Tensor, paths: torch.Tensor, rows: int, depth: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What ``verify_linked_trees`` returns, from what ``verify_tree`` does of requests with so many rows."""
+    requests = counts.shape[0]
+    emitted = torch.zeros(requests * rows, dtype=torch.int32)
+    index = torch.full((requests, depth), -1, dtype=torch.int32)
+    for req in range(requests):
+        index[req, 0] = req * rows
+        for place in range(int(counts[req])):
+            at = req * rows + int(paths[req, place])
+            emitted[at] = int(tokens[req, place])
+            if place < depth:
+                index[req, place] = at
+    return emitted, counts.clamp(1, depth), index

@@ -7,17 +7,33 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
 from specctl_kernels.verify_rejection.judge import of_row
+from specctl_kernels.verify_tree.links import parents_in_links
 
-__all__ = ["row_totals", "tree_of", "uniforms_of", "write_path"]
+__all__ = ["given_tree", "row_totals", "tree_of", "uniforms_of", "write_path", "write_rows"]
 
 
 @triton.jit
-def tree_of(drafts_ptr, parents_ptr, start, rows, columns, row, IS_ONCE: tl.constexpr):
+def given_tree(starts_ptr, parents_ptr, first_child_ptr, next_sibling_ptr, req, width, row):
+    """(first row, number of rows, each one's parent int32[ROWS] as it is given, -1 for the root).
+
+    With links each request has ``width`` rows, and nothing of the other two is read."""
+    if first_child_ptr is None:
+        start = tl.load(starts_ptr + req)
+        rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
+        parent = tl.load(parents_ptr + start + row, mask=(row > 0) & (row < rows), other=-1)
+    else:
+        start = req * width
+        rows = req * 0 + width
+        parent = parents_in_links(first_child_ptr, next_sibling_ptr, start, rows, row)
+    return start, rows, parent
+
+
+@triton.jit
+def tree_of(drafts_ptr, start, rows, columns, row, parent, IS_ONCE: tl.constexpr):
     """(token, parent) int32[ROWS]; the parent of what is no node is -1: the root, a token outside the
     vocabulary, a parent that does not stand before it. IS_ONCE: nor is a token that an earlier child has."""
     is_in = (row > 0) & (row < rows)
     token = tl.load(drafts_ptr + start + row, mask=is_in, other=-1).to(tl.int32)
-    parent = tl.load(parents_ptr + start + row, mask=is_in, other=-1)
     is_node = (token >= 0) & (token < columns) & (parent >= 0) & (parent < row)
     parent = tl.where(is_node, parent, -1)
     if IS_ONCE:
@@ -59,19 +75,24 @@ def uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, start, row, BY_NODE
 
 
 @triton.jit
-def write_path(
-    tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, count_of_none,
-    NO_TOKEN: tl.constexpr,
-):  # fmt: skip
-    """All that one request returns. stop under 0: nothing was emitted, which ``count_of_none`` tells."""
+def _path(row, parent, stop):
+    """(whether a row is on the path to ``stop``, its place there, how many are). stop under 0: none."""
     is_on = row == stop
     at = stop
     while at > 0:
         at = of_row(parent, row, at)
         is_on = is_on | (row == at)
     # Parents stand before their children, so the order of the rows is that of the path.
-    rank = tl.cumsum(is_on.to(tl.int32), axis=0) - 1
-    count = tl.sum(is_on.to(tl.int32), axis=0)
+    return is_on, tl.cumsum(is_on.to(tl.int32), axis=0) - 1, tl.sum(is_on.to(tl.int32), axis=0)
+
+
+@triton.jit
+def write_path(
+    tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, count_of_none,
+    NO_TOKEN: tl.constexpr,
+):  # fmt: skip
+    """All that one request returns. stop under 0: nothing was emitted, which ``count_of_none`` tells."""
+    is_on, rank, count = _path(row, parent, stop)
     tokens_ptr += req.to(tl.int64) * width
     paths_ptr += req.to(tl.int64) * width
     tl.store(paths_ptr + rank, row, mask=is_on)
@@ -81,3 +102,24 @@ def write_path(
     tl.store(paths_ptr + row, row * 0 + NO_TOKEN, mask=is_behind)
     tl.store(tokens_ptr + row, (row * 0 + NO_TOKEN).to(tl.int64), mask=is_behind)
     tl.store(counts_ptr + req, tl.where(stop < 0, count_of_none, count))
+
+
+@triton.jit
+def write_rows(
+    emitted_ptr, index_ptr, counts_ptr, req, start, rows, depth, row, token, parent, stop, last_token,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """What one request returns row by row. stop under 0: as if the first row had emitted token 0."""
+    is_on, rank, count = _path(row, parent, stop)
+    emitted_ptr += start.to(tl.int64)
+    tl.store(emitted_ptr + row, row * 0, mask=(row < rows) & (is_on == 0))
+    tl.store(emitted_ptr + parent, token, mask=is_on & (row > 0))
+    tl.store(emitted_ptr + row, row * 0 + last_token, mask=row == stop)
+    index_ptr += req.to(tl.int64) * depth
+    tl.store(index_ptr + rank, start + row, mask=is_on & (rank < depth))
+    tl.store(index_ptr + row, start + row, mask=row == 0)
+    count = tl.minimum(tl.maximum(count, 1), depth)
+    for begin in range(0, depth, ROWS):
+        place = begin + row
+        tl.store(index_ptr + place, row * 0 - 1, mask=(place >= count) & (place < depth))
+    tl.store(counts_ptr + req, count)

@@ -32,13 +32,20 @@ def machine_of(scheduler: Any) -> Machine:
     dtype = _at(scheduler, "model_config", "dtype")
     arguments = getattr(scheduler, "server_args", None)
     return Machine(
-        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        gpu=_device_name(scheduler),
         dtype=None if dtype is None else str(dtype).removeprefix("torch."),
         parallelism=_parallelism(arguments),
         max_num_batched_tokens=_at(scheduler, "max_prefill_tokens"),
         kv_cache_tokens=_at(scheduler, "max_total_num_tokens"),
         kv_block_tokens=_at(scheduler, "page_size"),
     )
+
+
+def _device_name(scheduler: Any) -> str | None:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    # As vLLM names it.
+    return "cpu" if str(getattr(scheduler, "device", None)) == "cpu" else None
 
 
 def _at(thing: Any, *names: str) -> Any:

@@ -57,7 +57,9 @@ def _steer(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     try:
         capabilities = _capabilities(scheduler, options or Options())
         proposer = worker if is_ours else None
-        steering = Steering(capabilities, _View(scheduler), proposer, worker.at_start if is_ours else None)
+        at_start = worker.at_start if is_ours else None
+        on_cpu = str(scheduler.device) == "cpu"
+        steering = Steering(capabilities, _View(scheduler), proposer, at_start, computes_at_launch=on_cpu)
     except Exception:
         logger.exception("specctl does not steer this engine; it drafts what it was started with")
         return

@@ -12,24 +12,26 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton
-from specctl_kernels.verify_tree import parents_of_links, verify_greedy_tree, verify_tree
+from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
-from specctl_sglang.compat import verified_batches
+from specctl_sglang.compat.verified_batches import batches
 
 __all__ = ["EngineSettings", "install", "verified", "why_engine"]
 
 logger = logging.getLogger("sglang.specctl")
 _KNOWN_DRAFTS = ("NgramVerifyInput", "EagleVerifyInput")
 _FAILED = "failed"
+_SEEDS_AT_ONCE = 1 << 14
 _has_failed = False
 _is_compiled = False
 
 Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""predict int32[requests * rows], accepted drafts int32[requests], accept_index int32[requests, depth]."""
+"""predict int32[requests * rows], emitted tokens int32[requests], accept_index int32[requests, depth]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,50 +118,30 @@ def verified(verify_input: Any, sampling: Any, logits: torch.Tensor) -> Verified
     holds for n-grams, suffix trees and the top tokens of a head. A sampled request that came to a row with a
     NaN, a +inf or nothing finite gets token 0.
     """
-    rows = verify_input.draft_token_num
-    requests = logits.shape[0] // rows
-    parents = parents_of_links(verify_input.retrieve_next_token, verify_input.retrieve_next_sibling)
-    starts = torch.arange(0, (requests + 1) * rows, rows, dtype=torch.int32, device=logits.device)
-    drafts, width = verify_input.draft_token.view(-1), _padded(rows)
+    drafts, depth = _flat(verify_input.draft_token), verify_input.max_tree_depth
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     if sampling.is_all_greedy:
-        found = verify_greedy_tree(logits, drafts, parents, starts, width=width)
-    else:
-        found = verify_tree(
-            logits, drafts, parents, starts, _temperatures(sampling), *_cuts(sampling),
-            _seeds(sampling, requests, logits.device), verify_input.positions.view(-1), width=width,
-        )  # fmt: skip
-    return _as_engine_writes(*found, starts, rows, verify_input.max_tree_depth)
+        return verify_greedy_linked_trees(logits, drafts, *links, depth=depth)
+    requests = links[0].shape[0]
+    return verify_linked_trees(
+        logits, drafts, *links, _flat(sampling.temperatures), *_cuts(sampling),
+        _seeds(sampling, requests, logits.device), _flat(verify_input.positions), depth=depth,
+    )  # fmt: skip
 
 
-def _as_engine_writes(
-    tokens: torch.Tensor,
-    counts: torch.Tensor,
-    paths: torch.Tensor,
-    starts: torch.Tensor,
-    rows: int,
-    depth: int,
-) -> Verified:
-    requests = counts.shape[0]
-    # Entries behind the count are -1 and go to a row of their own, which is left out.
-    places = paths.remainder(rows + 1).long()
-    predict = tokens.new_zeros((requests, rows + 1), dtype=torch.int32)
-    predict.scatter_(1, places, tokens.to(torch.int32))
-    index = torch.where(paths < 0, -1, paths + starts[:-1, None])[:, :depth]
-    index = torch.nn.functional.pad(index, (0, depth - index.shape[1]), value=-1).contiguous()
-    # The first row stays whatever came of it; only a request without a distribution lacks it so far.
-    index[:, 0] = starts[:-1]
-    return predict[:, :rows].flatten(), counts.clamp(1, depth) - 1, index
-
-
-def _temperatures(sampling: Any) -> torch.Tensor:
-    """float32[requests]; 0 for greedy ones, to which SGLang gives temperature 1 and top_k 1."""
-    temperatures: torch.Tensor = sampling.temperatures.view(-1)
-    return temperatures.masked_fill(sampling.top_ks <= 1, 0.0) if sampling.is_any_greedy else temperatures
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    return values if values.ndim == 1 else values.view(-1)
 
 
 def _cuts(sampling: Any) -> tuple[Any, Any, Any]:
-    """All or none: each set of them that is given is a kernel of its own to compile."""
-    if sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling:
+    """All or none: each set of them that is given is a kernel of its own to compile. A greedy request, which
+    SGLang gives temperature 1 and top_k 1, needs them."""
+    if (
+        sampling.is_any_greedy
+        or sampling.need_top_k_sampling
+        or sampling.need_top_p_sampling
+        or sampling.need_min_p_sampling
+    ):
         return sampling.top_ks, sampling.top_ps, sampling.min_ps
     return None, None, None
 
@@ -167,7 +149,29 @@ def _cuts(sampling: Any) -> tuple[Any, Any, Any]:
 def _seeds(sampling: Any, requests: int, device: torch.device) -> torch.Tensor:
     """int64[requests]: the requests' own under deterministic inference, else new ones for each step."""
     own: torch.Tensor | None = sampling.sampling_seed
-    return torch.randint(2**63 - 1, (requests,), device=device) if own is None else own
+    return _drawn.take(requests, device) if own is None else own
+
+
+class _Drawn:
+    """Seeds drawn for many steps at once: to draw is a kernel of its own."""
+
+    def __init__(self, at_once: int = _SEEDS_AT_ONCE) -> None:
+        self._at_once = at_once
+        self._seeds = torch.empty(0, dtype=torch.int64)
+        self._taken = 0
+
+    def take(self, requests: int, device: torch.device) -> torch.Tensor:
+        """int64[requests], each given once."""
+        first, end = self._taken, self._taken + requests
+        if end > self._seeds.shape[0] or self._seeds.device != device:
+            first, end = 0, requests
+            self._seeds = torch.randint(2**63 - 1, (max(requests, self._at_once),), device=device)
+        # Kernels are compiled for addresses of whole 16 bytes.
+        self._taken = end + end % 2
+        return self._seeds[first:end]
+
+
+_drawn = _Drawn()
 
 
 def _sampled_by_ours(
@@ -182,13 +186,10 @@ def _sampled_by_ours(
     if batch.forward_mode.is_idle():
         return original(*given)
     found, reason = _tried(*given)
-    verified_batches.count(reason)
+    batches.count(reason)
     if found is None:
         return original(*given)
-    predict, num_correct_drafts, accept_index = found
-    if not batch.sampling_info.is_all_greedy:
-        _broadcast(predict, accept_index, num_correct_drafts)
-    return predict, num_correct_drafts + 1, accept_index
+    return found if batch.sampling_info.is_all_greedy else _of_first_rank(*found)
 
 
 def _tried(
@@ -212,15 +213,25 @@ def _tried(
         return None, _FAILED
 
 
-def _engine_settings() -> EngineSettings:
-    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-    from sglang.srt.runtime_context import get_spec
-    from sglang.srt.speculative.spec_utils import SIMULATE_ACC_LEN
+@cache
+def _engine() -> SimpleNamespace:
+    """SGLang's modules, imported once: to import a name takes a microsecond each time."""
+    from sglang.srt import runtime_context
+    from sglang.srt.layers import dp_attention
+    from sglang.srt.speculative import spec_utils
+    from sglang.srt.utils import async_probe
 
-    spec = get_spec()
+    return SimpleNamespace(
+        context=runtime_context, dp_attention=dp_attention, spec_utils=spec_utils, async_probe=async_probe
+    )
+
+
+def _engine_settings() -> EngineSettings:
+    engine = _engine()
+    spec = engine.context.get_spec()
     return EngineSettings(
-        is_simulated=SIMULATE_ACC_LEN > 0,
-        has_dp_attention=is_dp_attention_enabled(),
+        is_simulated=engine.spec_utils.SIMULATE_ACC_LEN > 0,
+        has_dp_attention=engine.dp_attention.is_dp_attention_enabled(),
         has_sampled_drafts=bool(spec.speculative_use_rejection_sampling),
         accept_thresholds=(
             spec.speculative_accept_threshold_single,
@@ -232,27 +243,26 @@ def _engine_settings() -> EngineSettings:
 
 def _sanitize(logits: torch.Tensor) -> None:
     """As SGLang's own verification does, where SGLANG_SANITIZE_NAN_LOGITS asks for it."""
-    from sglang.srt.utils.async_probe import sanitize_nan_logits
-
-    sanitize_nan_logits(logits, "verify: target model logits")
+    _engine().async_probe.sanitize_nan_logits(logits, "verify: target model logits")
 
 
-def _broadcast(*results: torch.Tensor) -> None:
+def _ranks() -> Any:
+    return _engine().context.get_parallel().tp_group
+
+
+def _of_first_rank(predict: torch.Tensor, counts: torch.Tensor, accept_index: torch.Tensor) -> Verified:
     """The first rank's results are everyone's: each rank draws seeds of its own.
 
-    In SGLang's order and shapes, so that a rank on which ours failed stays in step with the others.
+    In SGLang's order and shapes, and with its meaning, the number of accepted drafts, so that a rank on which
+    ours failed stays in step with the others.
     """
-    from sglang.srt.runtime_context import get_parallel
-
-    group = get_parallel().tp_group
-    if group.world_size > 1:
-        for result in results:
-            group.broadcast(result, src=0)
-
-
-def _padded(rows: int) -> int:
-    """One kernel for up to so many rows; a table may name any number."""
-    return max(2, int(triton.next_power_of_2(rows)))
+    group = _ranks()
+    if group.world_size == 1:
+        return predict, counts, accept_index
+    num_correct_drafts = counts - 1
+    for result in (predict, accept_index, num_correct_drafts):
+        group.broadcast(result, src=0)
+    return predict, num_correct_drafts + 1, accept_index
 
 
 def _compile_once(logits: torch.Tensor, full_rows: int) -> None:
@@ -262,14 +272,18 @@ def _compile_once(logits: torch.Tensor, full_rows: int) -> None:
     if _is_compiled or not logits.is_cuda:
         return
     _is_compiled = True
-    device, rows = logits.device, 2
-    while rows <= _padded(full_rows):
-        ones = torch.ones(1, device=device)
-        zeros = torch.zeros(rows, dtype=torch.int64, device=device)
-        links = torch.full((1, rows), -1, device=device)
-        starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
-        trees = (logits.new_zeros((rows, logits.shape[1])), zeros, parents_of_links(links, links), starts)
-        verify_greedy_tree(*trees, width=rows)
-        for cuts in ((None, None, None), (ones.to(torch.int32), ones, ones)):
-            verify_tree(*trees, ones, *cuts, zeros[:1], zeros, width=rows)
+    rows = compiled_rows(1)
+    while rows <= compiled_rows(full_rows):
+        for requests in (1, 3):  # the logits of few rows are read by another kernel
+            _compile(logits, requests, rows - 1)
         rows *= 2
+
+
+def _compile(logits: torch.Tensor, requests: int, rows: int) -> None:
+    zeros = torch.zeros(requests * rows, dtype=torch.int64, device=logits.device)
+    ones = torch.ones(requests, device=logits.device)
+    links = torch.full((requests, rows), -1, device=logits.device)
+    trees = (logits.new_zeros((requests * rows, logits.shape[1])), zeros, links, links)
+    verify_greedy_linked_trees(*trees, depth=rows)
+    for cuts in ((None, None, None), (ones.to(torch.int32), ones, ones)):
+        verify_linked_trees(*trees, ones, *cuts, zeros[:requests], zeros, depth=rows)

@@ -64,6 +64,9 @@ class OpenStep:
     context_tokens: int = 0
     prefill_tokens: int = 0
     draft_s: float = 0.0
+    run_s: float = 0.0
+    """Until its launch came back: where that is its computation too."""
+    result_from_s: float = 0.0
     output_tokens_before: int = 0
     is_guarded: bool = False
 
@@ -82,11 +85,18 @@ class Steering:
         view: SchedulerView,
         proposer: Proposer | None,
         at_start: tuple[int, int] | None = None,
+        *,
+        computes_at_launch: bool = False,
     ) -> None:
-        """at_start: num_speculative_tokens and tree_topk until a table comes; None: the longest chain."""
+        """at_start: num_speculative_tokens and tree_topk until a table comes; None: the longest chain.
+
+        computes_at_launch: a launch comes back when its step is computed (on a CPU), while the step before it
+        still waits for its result: the time between two results would be the next step's.
+        """
         self.is_active = True
         self.capabilities = capabilities
         self._view, self._proposer = view, proposer
+        self._computes_at_launch = computes_at_launch
         self._full = capabilities.num_speculative_tokens_legal[-1]
         first = at_start or (self._full, 1)
         self.table = LiveTable(capabilities, uniform_rows(*first), time.monotonic)
@@ -129,12 +139,14 @@ class Steering:
     def after_run(self, result: Any) -> None:
         """The batch is under way; its result comes back later, maybe after the next launch."""
         if self.current is not None:
+            self.current.run_s = time.monotonic() - self.current.started_s
             result.specctl_step = self.current
 
     @_never_fatal
     def before_result(self, result: Any) -> None:
         step = getattr(result, "specctl_step", None)
         if step is not None:
+            step.result_from_s = time.monotonic()
             step.output_tokens_before = sum(map(_output_tokens, step.requests))
 
     @_never_fatal
@@ -144,8 +156,10 @@ class Steering:
         if step is None:
             return
         now_s = time.monotonic()
-        step_s = now_s - max(step.started_s, self._ended_s)
+        step_s = self._seconds_of(step, now_s)
         self._ended_s = now_s
+        if step.prefill_tokens:
+            self._counters.add_prompts(step.prefill_tokens, step_s)
         accepted = result.num_correct_drafts_per_req_cpu
         if not step.requests or accepted is None:
             return
@@ -170,6 +184,11 @@ class Steering:
         )
         if now_s >= self._classes.counters.due_s:
             self._classes.count(step.num_speculative_tokens, step.requests, step.drafted, accepted, now_s)
+
+    def _seconds_of(self, step: OpenStep, now_s: float) -> float:
+        if self._computes_at_launch:
+            return step.run_s + now_s - step.result_from_s
+        return now_s - max(step.started_s, self._ended_s)
 
     def telemetry(self) -> Telemetry:
         running = self._view.running()

@@ -20,7 +20,7 @@ from specctl_kernels.verify_rejection import verify_rejection
 
 from specctl_vllm.compat import verified_batches
 
-__all__ = ["Scope", "install", "scope", "why_engine"]
+__all__ = ["Scope", "install", "is_greedy", "scope", "why_engine"]
 
 logger = logging.getLogger("vllm.specctl")
 _PROCESSED = ("processed_logits", "processed_logprobs")
@@ -49,8 +49,18 @@ def install(asked: Scope) -> None:
     RejectionSampler._verify_in_chunks = _ours_where_covered(RejectionSampler._verify_in_chunks)
 
 
+def is_greedy(rejection: Any, requests: np.ndarray) -> bool:
+    """Every request of a batch; requests: int[n], slots."""
+    return not np.count_nonzero(rejection.sampler.sampling_states.temperature.np[requests])
+
+
 def why_engine(
-    rejection: Any, requests: np.ndarray, columns: int, draft_logits: Any, max_num_logprobs: int
+    rejection: Any,
+    requests: np.ndarray,
+    columns: int,
+    draft_logits: Any,
+    max_num_logprobs: int,
+    is_all_greedy: bool,
 ) -> str | None:
     """Why a batch is vLLM's, None where it is ours. Asks the host's copies only, so nothing waits.
 
@@ -65,11 +75,11 @@ def why_engine(
         return "sampling_mask"
     if max_num_logprobs != _NO_LOGPROBS and sampler.logprobs_mode in _PROCESSED:
         return "processed_logprobs"
-    if sampler.needs_logits_processing[requests].any():
+    if np.count_nonzero(sampler.needs_logits_processing[requests]):
         reason = _processor_in_use(sampler, requests)
         if reason is not None:
             return reason
-    if (sampler.sampling_states.temperature.np[requests] == 0.0).all():
+    if is_all_greedy:
         return None if scope.greedy else "not_asked"
     if not scope.sampled:
         return "sampled"
@@ -84,7 +94,7 @@ def why_engine(
 def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
     """What changes the logits of a request, beside the options that our kernels read."""
     thinking = sampler.thinking_budget_state
-    if thinking.enabled and thinking.use_thinking_budget[requests].any():
+    if thinking.enabled and np.count_nonzero(thinking.use_thinking_budget[requests]):
         return "thinking_budget"
     for processor in sampler.logits_processors:
         kind = type(processor).__name__
@@ -96,7 +106,7 @@ def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
             reason, in_use = "bad_words", processor.num_bad_words.np
         else:
             return _ANOTHER
-        if in_use[requests].any():
+        if np.count_nonzero(in_use[requests]):
             return reason
     return None
 
@@ -116,12 +126,13 @@ def _ours_where_covered(original: Any) -> Any:
     ) -> Any:
         try:
             _compile_once(self, logits, draft_logits)
-            reason = why_engine(
-                self, input_batch.idx_mapping_np, logits.shape[1], draft_logits, max_num_logprobs
-            )
+            slots = input_batch.idx_mapping_np
+            greedy = is_greedy(self, slots)
+            reason = why_engine(self, slots, logits.shape[1], draft_logits, max_num_logprobs, greedy)
             if reason is None:
                 drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
-                sampled, num_sampled = _verified(self, logits, input_batch, draft_logits, drafts, pos)
+                given = (logits, drafts, input_batch.cu_num_logits)
+                sampled, num_sampled = _verified(self, given, input_batch, draft_logits, pos, greedy)
         except ValueError as error:
             # Shapes and dtypes are looked at before anything is launched.
             reason = "unexpected_layout"
@@ -151,21 +162,36 @@ def _ours_where_covered(original: Any) -> Any:
 
 
 def _verified(
-    rejection: Any, logits: Any, input_batch: Any, draft_logits: Any, drafts: Any, pos: Any
+    rejection: Any,
+    given: tuple[Any, Any, Any],
+    input_batch: Any,
+    draft_logits: Any,
+    pos: Any,
+    is_all_greedy: bool,
 ) -> tuple[Any, Any]:
-    """(int64[R, drafts + 1], int32[R])."""
-    states, requests = rejection.sampler.sampling_states, input_batch.idx_mapping_np
-    width = rejection.num_speculative_steps + 1
-    if (states.temperature.np[requests] == 0.0).all():
-        return verify_greedy(logits, drafts, input_batch.cu_num_logits, width=width)
-    # All cuts or none: each set of them that is given is a kernel of its own to compile.
-    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
-    slots = input_batch.idx_mapping
+    """(int64[R, drafts + 1], int32[R]). given: logits, drafts, starts."""
+    if is_all_greedy:
+        return verify_greedy(*given, width=rejection.num_speculative_steps + 1)
+    has_cuts = _cuts(rejection.sampler.sampling_states, input_batch.idx_mapping_np)
+    return _sampled(rejection, given, input_batch.idx_mapping, draft_logits, pos, has_cuts)
+
+
+def _sampled(
+    rejection: Any,
+    given: tuple[Any, Any, Any],
+    slots: Any,
+    draft_logits: Any,
+    pos: Any,
+    has_cuts: bool,
+) -> tuple[Any, Any]:
+    """As ``_verified``. All cuts or none: each set that is given is a kernel of its own to compile."""
+    states = rejection.sampler.sampling_states
+    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu) if has_cuts else (None, None, None)
     return _sampled_verifier(rejection)(
-        logits, drafts, input_batch.cu_num_logits, states.temperature.gpu,
-        *(cuts if _cuts(states, requests) else (None, None, None)), states.seeds.gpu, pos, width=width,
-        draft_logits=draft_logits, draft_slots=None if draft_logits is None else slots, slots=slots,
-        not_finite=verified_batches.not_finite_on(logits.device),
+        *given, states.temperature.gpu, *cuts, states.seeds.gpu, pos,
+        width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
+        draft_slots=None if draft_logits is None else slots, slots=slots,
+        not_finite=verified_batches.not_finite_on(given[0].device),
     )  # fmt: skip
 
 
@@ -176,9 +202,9 @@ def _sampled_verifier(rejection: Any) -> Any:
 
 def _cuts(states: Any, requests: np.ndarray) -> bool:
     return bool(
-        (states.top_k.np[requests] != states.vocab_size).any()
-        or (states.top_p.np[requests] != 1.0).any()
-        or (states.min_p.np[requests] != 0.0).any()
+        np.count_nonzero(states.top_p.np[requests] != 1.0)
+        or np.count_nonzero(states.top_k.np[requests] != states.vocab_size)
+        or np.count_nonzero(states.min_p.np[requests])
     )
 
 
@@ -190,21 +216,14 @@ def _compile_once(rejection: Any, logits: Any, draft_logits: Any) -> None:
     rejection.specctl_is_compiled = True
     import torch
 
-    states, device = rejection.sampler.sampling_states, logits.device
     rows = min(2, rejection.num_speculative_steps + 1)
-    zeros = functools.partial(torch.zeros, device=device)
-    starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
-    slots, drafts = zeros(1, dtype=torch.int64), zeros(rows, dtype=torch.int32)
-    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
-    for given in (cuts, (None, None, None)):
+    zeros = functools.partial(torch.zeros, device=logits.device)
+    starts = torch.tensor([0, rows], dtype=torch.int32, device=logits.device)
+    drafts, slots = zeros(rows, dtype=torch.int32), zeros(1, dtype=torch.int64)
+    given = (zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts)
+    for has_cuts in (True, False):
         try:
-            _sampled_verifier(rejection)(
-                zeros((rows, logits.shape[1]), dtype=logits.dtype), drafts, starts, states.temperature.gpu,
-                *given, states.seeds.gpu, zeros(rows, dtype=torch.int64),
-                width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
-                draft_slots=None if draft_logits is None else slots, slots=slots,
-                not_finite=verified_batches.not_finite_on(device),
-            )  # fmt: skip
+            _sampled(rejection, given, slots, draft_logits, zeros(rows, dtype=torch.int64), has_cuts)
         except Exception:
             scope.sampled = False
             logger.exception("specctl: vLLM's sampler verifies sampled requests, ours cannot be compiled")

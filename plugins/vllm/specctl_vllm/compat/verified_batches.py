@@ -1,7 +1,7 @@
-"""How many batches of drafts specctl's kernels verified, and why the engine did the others.
+"""Who verified batches of drafts.
 
-Counted in the worker; they travel with a step's tokens to the scheduler and stand in its telemetry under
-``proposer``. Patched is the class AsyncOutput that Model Runner V2 makes for a step, whose answer goes there.
+Counted in the worker; the counts travel to the scheduler with a step's tokens. Patched is the class
+AsyncOutput that Model Runner V2 makes for a step, whose answer goes there.
 """
 
 from __future__ import annotations
@@ -9,36 +9,33 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-__all__ = ["count", "install", "not_finite_on", "snapshot", "verified_batches_of", "warn_once"]
+from specctl.engine.verified_batches import VerifiedBatches
+
+__all__ = ["batches", "count", "install", "not_finite_on", "snapshot", "verified_batches_of", "warn_once"]
 
 logger = logging.getLogger("vllm.specctl")
 _ATTRIBUTE = "specctl_verified_batches"
-_OURS = "batches_verified_by_specctl"
-_ENGINES = "batches_verified_by_engine_"
 _NOT_FINITE = "requests_with_logits_not_finite"
 _LOOK_EVERY = 256
 """Batches between two looks at the device's count."""
 
-_counts: dict[str, int] = {}
+batches = VerifiedBatches(logger, "vLLM's sampler")
+snapshot = batches.snapshot
 _on_device: Any = None
 _on_host: Any = None
 _warned: set[str] = set()
 
 
 def count(reason: str | None) -> None:
-    """A batch that ours verified, or the engine for a reason, which the log tells when it first occurs."""
-    name = _OURS if reason is None else _ENGINES + reason
-    before = _counts.get(name, 0)
-    _counts[name] = before + 1
-    if before == 0 and reason is not None:
-        logger.info("specctl: batches with %s are verified by vLLM's sampler", reason.replace("_", " "))
-    if _on_device is not None and _counts[name] % _LOOK_EVERY == 0:
+    """As ``VerifiedBatches.count``, with a look at the device's count now and then."""
+    number = batches.count(reason)
+    if _on_device is not None and number % _LOOK_EVERY == 0:
         # Nothing waits: what the last copy brought is told, and it only grows.
         told = int(_on_host[0])
-        if told and not _counts.get(_NOT_FINITE):
+        if told and not batches.counts.get(_NOT_FINITE):
             logger.warning("specctl: rows of logits were not finite; their requests got the largest number")
         if told:
-            _counts[_NOT_FINITE] = told
+            batches.counts[_NOT_FINITE] = told
         _on_host.copy_(_on_device, non_blocking=True)
 
 
@@ -57,10 +54,6 @@ def not_finite_on(device: Any) -> Any:
         _on_device = torch.zeros(1, dtype=torch.int64, device=device)
         _on_host = torch.zeros(1, dtype=torch.int64, pin_memory=_on_device.is_cuda)
     return _on_device
-
-
-def snapshot() -> dict[str, float]:
-    return {name: float(value) for name, value in _counts.items()}
 
 
 def verified_batches_of(model_runner_output: Any) -> dict[str, float] | None:
