@@ -52,10 +52,17 @@ def choose_prompts(count: int, kinds: Sequence[str] = KINDS, folder: Path | None
     return chosen[:count] if len(chosen) >= count else chosen
 
 
-async def put_table(client: httpx.AsyncClient, num_speculative_tokens: int, owner: str = "benchmark") -> None:
+async def put_table(
+    client: httpx.AsyncClient,
+    num_speculative_tokens: int,
+    owner: str = "benchmark",
+    tree_topk: int | None = None,
+) -> None:
     """One value for every decode batch. Raises httpx.HTTPStatusError where the server refuses it."""
     version = (await client.get("/specctl/v1/table")).json()["version"]
     row = {"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}
+    if tree_topk is not None:
+        row["tree_topk"] = tree_topk
     change = {
         "base_version": version,
         "rows": [row],

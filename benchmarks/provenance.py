@@ -39,6 +39,11 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def pairwise_ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Each value by the other of its place. ValueError where they are not as many."""
+    return [value / other for value, other in zip(values, others, strict=True)]
+
+
 def _git(*arguments: str) -> str:
     answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return answer.stdout.strip()

@@ -11,15 +11,16 @@ Chains and trees must give the tokens of no drafts at all.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.lossless import SHARED
-from benchmarks.provenance import provenance, summary
+from benchmarks.lossless import SHARED, put_table
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 from benchmarks.server import sglang_server
 
 _SHAPES = ("6x4", "9x2")
@@ -29,30 +30,18 @@ _ONE_REQUEST = {"Connection": "close"}
 """A kept connection may be closed by the server just as the next request is sent."""
 
 
-def put_row(client: httpx.Client, drafts: int, topk: int) -> None:
-    before = client.get("/specctl/v1/table").json()
-    row = {"decode_batch_from": 1, "num_speculative_tokens": drafts, "tree_topk": topk}
-    change = {
-        "base_version": before["version"],
-        "rows": [row],
-        "fallback_num_speculative_tokens": 0,
-        "owner": "benchmark",
-    }
-    client.put("/specctl/v1/table", json=change).raise_for_status()
-
-
-def answers(
-    client: httpx.Client, prompts: Sequence[Sequence[int]], max_tokens: int
-) -> tuple[list[list[int]], list[float]]:
-    """(tokens, tokens a step) of each prompt. A prompt's own pass emits the first token."""
-    outputs, rates = [], []
+async def answers(
+    client: httpx.AsyncClient, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> tuple[list[list[int]], list[int]]:
+    """(tokens, steps) of each prompt. A prompt's own pass emits the first token, and is not a step."""
+    outputs, steps = [], []
     sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
     for prompt in prompts:
-        answer = client.post("/generate", json={"input_ids": list(prompt), "sampling_params": sampling})
+        answer = await client.post("/generate", json={"input_ids": list(prompt), "sampling_params": sampling})
         told: dict[str, Any] = answer.raise_for_status().json()
         outputs.append(told["output_ids"])
-        rates.append((len(told["output_ids"]) - 1) / told["meta_info"]["spec_verify_ct"])
-    return outputs, rates
+        steps.append(told["meta_info"]["spec_verify_ct"])
+    return outputs, steps
 
 
 def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -65,21 +54,25 @@ def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[st
     options = {"candidates": [0, *drafts], "tree_topks": [1, topk]}
     log = arguments.folder / f"tree-{shape}.log"
     environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)}
-    with (
-        sglang_server(models / "reference-target", log, "EAGLE3", more, environment) as server,
-        httpx.Client(base_url=server.url, timeout=_TIMEOUT_S, headers=_ONE_REQUEST) as client,
-    ):
-        put_row(client, 0, 1)
-        truth, _ = answers(client, prompts, arguments.max_tokens)
-        found: dict[str, Any] = {}
-        for number in drafts:
-            found[str(number + 1)] = compared(client, number, topk, prompts, truth, arguments)
-            print(shape, number + 1, json.dumps(found[str(number + 1)]), flush=True)
+    with sglang_server(models / "reference-target", log, "EAGLE3", more, environment) as server:
+        return asyncio.run(of_widths(server.url, shape, prompts, arguments))
+
+
+async def of_widths(url: str, shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """By the verify width, of one server."""
+    topk = int(shape.split("x")[1])
+    found: dict[str, Any] = {}
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, headers=_ONE_REQUEST) as client:
+        await put_table(client, 0, tree_topk=1)
+        truth, _ = await answers(client, prompts, arguments.max_tokens)
+        for width in arguments.widths:
+            found[str(width)] = await compared(client, width - 1, topk, prompts, truth, arguments)
+            print(shape, width, json.dumps(found[str(width)]), flush=True)
     return found
 
 
-def compared(
-    client: httpx.Client,
+async def compared(
+    client: httpx.AsyncClient,
     drafts: int,
     topk: int,
     prompts: Any,
@@ -89,21 +82,18 @@ def compared(
     rates: dict[str, list[float]] = {}
     row: dict[str, Any] = {}
     for name, branches in (("chain", 1), ("tree", topk)):
-        put_row(client, drafts, branches)
-        outputs, rates[name] = answers(client, prompts, arguments.max_tokens)
-        emitted = sum(len(one) - 1 for one in outputs)
-        passes = sum((len(one) - 1) / rate for one, rate in zip(outputs, rates[name], strict=True))
+        await put_table(client, drafts, tree_topk=branches)
+        outputs, steps = await answers(client, prompts, arguments.max_tokens)
+        emitted = [len(one) - 1 for one in outputs]
+        rates[name] = pairwise_ratios(emitted, steps)
         row[name] = {
-            "tokens a step": round(emitted / passes, 4),
+            "tokens a step": round(sum(emitted) / sum(steps), 4),
             "outputs as without drafts": f"{sum(map(list.__eq__, outputs, truth))} of {len(truth)}",
         }
-    row["tree against chain, by prompt"] = summary(_ratios(rates))
-    row["prompts on which the tree emits more"] = sum(ratio > 1 for ratio in _ratios(rates))
+    ratios = pairwise_ratios(rates["tree"], rates["chain"])
+    row["tree against chain, by prompt"] = summary(ratios)
+    row["prompts on which the tree emits more"] = sum(ratio > 1 for ratio in ratios)
     return row
-
-
-def _ratios(rates: Mapping[str, Sequence[float]]) -> list[float]:
-    return [tree / chain for tree, chain in zip(rates["tree"], rates["chain"], strict=True)]
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import httpx
 
 from benchmarks.autotune import autotune
 from benchmarks.gpu.phases import Phase, phase_held, texts_of
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 
 _NAMES = ("autotune", "never enabled")
 
@@ -46,12 +45,8 @@ async def ratio(phase: Phase, texts: dict[str, Any], arguments: argparse.Namespa
             print(phase, repeat, name, round(rate), flush=True)
     return {
         "tokens/s": {name: summary(values) for name, values in rates.items()},
-        "autotune against never enabled": summary(_ratios(rates)),
+        "autotune against never enabled": summary(pairwise_ratios(*(rates[name] for name in _NAMES))),
     }
-
-
-def _ratios(rates: dict[str, list[float]]) -> Sequence[float]:
-    return [ours / other for ours, other in zip(*(rates[name] for name in _NAMES), strict=True)]
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.engine_arm import counters
 from benchmarks.gpu.wide import rolling_sets
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 ARMS = {"specctl": True, "engine": False}
 DRAFTS = 5
@@ -99,9 +99,9 @@ def compared(llm: Any, sets: Any, arguments: argparse.Namespace) -> dict[str, An
             arm: {key: summary([one[key] for one in found]) for key in ("tokens/s", "accepted")}
             for arm, found in arms.items()
         }
-        pairs = zip(arms["specctl"], arms["engine"], strict=True)
-        ratios = [ours["tokens/s"] / theirs["tokens/s"] for ours, theirs in pairs]
-        row |= {"refused": refused} if refused else {"specctl against engine": summary(ratios)}
+        speeds = [[one["tokens/s"] for one in arms[arm]] for arm in ARMS]
+        ratio = summary(pairwise_ratios(*speeds))
+        row |= {"refused": refused} if refused else {"specctl against engine": ratio}
         figures[f"{concurrent} concurrent"] = row
         print(concurrent, json.dumps(row), flush=True)
     return figures

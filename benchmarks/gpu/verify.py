@@ -13,13 +13,13 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from specctl_kernels.verify_greedy import verify_greedy
 
-from benchmarks.provenance import summary
+from benchmarks.gpu.timing import taken_in_turn
+from benchmarks.provenance import pairwise_ratios, summary
 
 ROWS = (8, 64, 512, 1024, 2048)
 VOCABULARIES = (32_000, 128_256, 151_936, 262_144)
@@ -76,32 +76,14 @@ class Case:
             assert tokens[:count] == others[:count], "other tokens"
 
 
-def times_us(call: Callable[[int], Any], inputs: int) -> float:
-    """Median of ``_CALLS`` calls, on the device, inputs in turn."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * _CALLS)]
-    torch.cuda._sleep(20_000_000)  # the host gets ahead: no launch is waited for
-    for number in range(_CALLS):
-        events[2 * number].record()
-        call(number % inputs)
-        events[2 * number + 1].record()
-    torch.cuda.synchronize()
-    return 1000 * median(a.elapsed_time(b) for a, b in itertools.batched(events, 2))
-
-
 def measured(case: Case, repeats: int) -> dict[str, Any]:
     case.check()
     arms: dict[str, Callable[[int], Any]] = {"ours": case.ours, "engine": case.engine}
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(repeats + 1):
-        for name in arms if repeat % 2 else reversed(list(arms)):
-            taken[name].append(times_us(arms[name], len(case.logits)))
-    taken = {name: values[1:] for name, values in taken.items()}
+    taken = taken_in_turn(arms, repeats, len(case.logits), _CALLS)
     floor_us = case.rows * case.vocabulary * case.dtype.itemsize / READ_BYTES_PER_S * 1e6
     return {
         "us": {name: summary(values) for name, values in taken.items()},
-        "ours against the engine's": summary(
-            [theirs / mine for theirs, mine in zip(taken["engine"], taken["ours"], strict=True)]
-        ),
+        "ours against the engine's": summary(pairwise_ratios(taken["engine"], taken["ours"])),
         "ours over one read": summary([mine / floor_us for mine in taken["ours"]]),
     }
 

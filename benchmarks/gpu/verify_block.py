@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import torch
@@ -27,8 +27,9 @@ from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_block.reference import verify_block_reference
 from specctl_kernels.verify_rejection import verify_rejection
 
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 
 ROWS = (512, 1024, 2048)
 VOCABULARY = 128_256
@@ -146,44 +147,21 @@ def check(arms: Arms) -> dict[str, float]:
     return {name: round(value, 3) for name, value in means.items()}
 
 
-def times_us(call: Callable[[int], Any], inputs: int) -> float:
-    """Median of some calls, inputs in turn; on a GPU by its own clock."""
-    if not IS_GPU:
-        begin = time.perf_counter()
-        call(0)
-        return 1e6 * (time.perf_counter() - begin)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * _CALLS)]
-    torch.cuda._sleep(10_000_000)  # the host gets ahead: no launch is waited for
-    for number in range(_CALLS):
-        events[2 * number].record()
-        call(number % inputs)
-        events[2 * number + 1].record()
-    torch.cuda.synchronize()
-    return 1000 * median(a.elapsed_time(b) for a, b in itertools.batched(events, 2))
-
-
 def measured(case: Case, top_p: float | None, repeats: int) -> dict[str, Any]:
     arms = Arms(case, top_p)
     emitted = check(arms)
     calls = arms.all()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(repeats + 1):  # the first one warms up
-        for name in calls if repeat % 2 else reversed(list(calls)):
-            taken[name].append(times_us(calls[name], len(case.logits)))
-    taken = {name: values[1:] for name, values in taken.items()}
+    taken = taken_in_turn(calls, repeats, len(case.logits), _CALLS)
     floor_us = case.bytes / READ_BYTES_PER_S * 1e6
-    ratios = {
-        f"{name} / block": summary(
-            [other / mine for other, mine in zip(taken[name], taken["block"], strict=True)]
-        )
-        for name in calls
-        if name != "block"
-    }
     return {
         "emitted tokens per request": emitted,
         "us": {name: summary(values) for name, values in taken.items()},
         "block / one read": summary([mine / floor_us for mine in taken["block"]]),
-        **ratios,
+        **{
+            f"{name} / block": summary(pairwise_ratios(taken[name], taken["block"]))
+            for name in calls
+            if name != "block"
+        },
     }
 
 

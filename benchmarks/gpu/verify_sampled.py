@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +30,9 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.reference import verify_rejection_reference
 
 from benchmarks.gpu.device import device_provenance
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 ROWS = (512, 1024, 2048, 256, 8)
 VOCABULARIES = (151_936, 128_256, 32_000, 262_144)
@@ -196,22 +197,6 @@ def _sampler(case: Case, mode: dict[str, Any]) -> Any:
     return sampler
 
 
-def times_us(call: Callable[[int], Any], inputs: int) -> float:
-    """Median of ``_CALLS`` calls, on the device, inputs in turn."""
-    if not IS_GPU:
-        started_s = time.perf_counter()
-        call(0)
-        return (time.perf_counter() - started_s) * 1e6
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * _CALLS)]
-    torch.cuda._sleep(20_000_000)  # the host gets ahead: no launch is waited for
-    for number in range(_CALLS):
-        events[2 * number].record()
-        call(number % inputs)
-        events[2 * number + 1].record()
-    torch.cuda.synchronize()
-    return 1000 * median(a.elapsed_time(b) for a, b in zip(events[::2], events[1::2], strict=True))
-
-
 def peak_bytes(call: Callable[[int], Any]) -> int:
     """Device memory that a call takes beside its inputs, its results included."""
     if not IS_GPU:
@@ -232,26 +217,19 @@ def measured(case: Case, mode: dict[str, Any], repeats: int, has_engine: bool) -
     arms: dict[str, Callable[[int], Any]] = {"ours": made.ours, "one read": case.read}
     if has_engine:
         arms["engine"] = made.engine
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(repeats + 1):  # the first warms up
-        for name in arms if repeat % 2 else reversed(list(arms)):
-            taken[name].append(times_us(arms[name], len(case.logits)))
-    taken = {name: values[1:] for name, values in taken.items()}
+    taken = taken_in_turn(arms, repeats, len(case.logits), _CALLS)
     nominal_us = case.bytes / READ_BYTES_PER_S * 1e6
     found: dict[str, Any] = {
         "us": {name: summary(values) for name, values in taken.items()},
         "ours over one read at 4.3 TB/s": summary([mine / nominal_us for mine in taken["ours"]]),
-        "ours over one read as measured": summary(
-            [mine / read for mine, read in zip(taken["ours"], taken["one read"], strict=True)]
-        ),
+        "ours over one read as measured": summary(pairwise_ratios(taken["ours"], taken["one read"])),
         "extra bytes a request": {
             name: peak_bytes(arm) // case.requests for name, arm in arms.items() if name != "one read"
         },
         "tokens a request": round(mean(made.ours(0)[1].double().tolist()), 3),
     }
     if has_engine:
-        ratios = [theirs / mine for theirs, mine in zip(taken["engine"], taken["ours"], strict=True)]
-        found["ours against the engine's"] = summary(ratios)
+        found["ours against the engine's"] = summary(pairwise_ratios(taken["engine"], taken["ours"]))
     return found
 
 

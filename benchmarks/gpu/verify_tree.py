@@ -20,15 +20,15 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from specctl_kernels.verify_tree import verify_greedy_tree, verify_tree
 from specctl_kernels.verify_tree.reference import verify_greedy_tree_reference, verify_tree_reference
 
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import provenance, summary
+from benchmarks.provenance import pairwise_ratios, provenance, summary
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
@@ -189,33 +189,12 @@ class Arms:
         return None if off <= _SIGMAS * max(noise, 1e-9) else f"{off:.3f} tokens a request off SGLang's mean"
 
 
-def times_us(call: Callable[[int], Any], inputs: int, calls: int) -> float:
-    """Median, on the device, inputs in turn."""
-    if not IS_GPU:
-        begun = time.perf_counter()
-        call(0)
-        return 1e6 * (time.perf_counter() - begun)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * calls)]
-    torch.cuda._sleep(20_000_000)  # the host gets ahead: no launch is waited for
-    for number in range(calls):
-        events[2 * number].record()
-        call(number % inputs)
-        events[2 * number + 1].record()
-    torch.cuda.synchronize()
-    pairs = zip(events[::2], events[1::2], strict=True)
-    return 1000 * median(first.elapsed_time(second) for first, second in pairs)
-
-
 def measured(arms: Arms, repeats: int, calls: int) -> dict[str, Any]:
     """One warm round first, then rounds in turn."""
     refused = arms.refused()
     if refused is not None:
         return {"refused": refused}
-    taken: dict[str, list[float]] = {name: [] for name in arms.calls}
-    for repeat in range(repeats + 1):
-        for name in list(arms.calls) if repeat % 2 else reversed(list(arms.calls)):
-            taken[name].append(times_us(arms.calls[name], len(arms.case.logits), calls))
-    taken = {name: values[1:] for name, values in taken.items()}
+    taken = taken_in_turn(arms.calls, repeats, len(arms.case.logits), calls)
     floor_us = arms.case.bytes / READ_BYTES_PER_S * 1e6
     found: dict[str, Any] = {
         "us": {name: summary(values) for name, values in taken.items()},
@@ -223,8 +202,7 @@ def measured(arms: Arms, repeats: int, calls: int) -> dict[str, Any]:
         "mean tokens": round(float(arms.ours(0)[1].float().mean()), 3),
     }
     if HAS_SGLANG:
-        ratios = [theirs / mine for theirs, mine in zip(taken["sglang"], taken["ours"], strict=True)]
-        found["sglang's time by ours"] = summary(ratios)
+        found["sglang's time by ours"] = summary(pairwise_ratios(taken["sglang"], taken["ours"]))
     return found
 
 

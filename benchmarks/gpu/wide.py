@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.choose_copying import repeated_share
 from benchmarks.gpu.arms import Arm, in_turn, margins, speculative, started
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 GATE_SHARE_MIN = 0.8
 """Of outputs equal to off's, or to the stock method's where off is not run. In bf16 sums depend on the tokens
@@ -196,6 +196,5 @@ def ratios(
             if batch not in rows.get(base_arm, {}):
                 continue
             base = rows[base_arm][batch]["tokens/s"]
-            against = [mine / other for mine, other in zip(one["tokens/s"], base, strict=True)]
-            found.setdefault(name, {})[batch] = summary(against)
+            found.setdefault(name, {})[batch] = summary(pairwise_ratios(one["tokens/s"], base))
     return found

@@ -8,7 +8,8 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from specctl.actuate.base import Actuator
@@ -70,15 +71,20 @@ def autotune(options: argparse.Namespace) -> int:
         )
 
     prepare()
-    stop_serving = (
-        exporter.serve(options.metrics_host, options.metrics_port) if options.metrics_port else None
-    )
-    try:
+    with _served(exporter, options):
         asyncio.run(_run(roster, Fleet(roster, policies, make_loop, exporter, clock)))
-    finally:
-        if stop_serving is not None:
-            stop_serving()
     return 0
+
+
+@contextmanager
+def _served(exporter: Exporter, options: argparse.Namespace) -> Iterator[None]:
+    """The daemon's own metrics, where a port is given."""
+    stop = exporter.serve(options.metrics_host, options.metrics_port) if options.metrics_port else None
+    try:
+        yield
+    finally:
+        if stop is not None:
+            stop()
 
 
 def read_profiles(paths: Sequence[Path]) -> list[EngineProfile]:

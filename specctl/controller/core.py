@@ -64,9 +64,7 @@ def _decide(
     sums = batch_sums(state.batch_sums, observation)
     batches = active_batches(sums, observation)
     probe = state.schedule.running
-    base = dict(present)
-    if probe is not None and probe.bucket_to in base:
-        base[probe.bucket_to] = probe.resume_num_speculative_tokens
+    base = _without_probe(present, probe)
     rest = NO_REST if survival.drifted else state.rest
     standing = rest.standing(policy, candidates, base, batches, time_s)
     due = [b for b in bounds if b[1] not in standing]
@@ -86,6 +84,14 @@ def _decide(
     told = _against(present, choices, probe)
     active = tuple(forecast for forecast in forecasts if forecast.is_active)
     return _decision(observation, told, survival, batches, active), state
+
+
+def _without_probe(present: Mapping[int, int], probe: Probe | None) -> dict[int, int]:
+    """The values in force, with what the probe goes back to in its place."""
+    base = dict(present)
+    if probe is not None and probe.bucket_to in base:
+        base[probe.bucket_to] = probe.resume_num_speculative_tokens
+    return base
 
 
 def _weighed(

@@ -81,13 +81,8 @@ class TargetLoop:
             is_frozen: asked at every look; a policy that says ``frozen`` counts, too.
         """
         self.target = target
-        self._observer = observer
-        self._actuator = actuator
-        self._source = source
-        self._owner = owner
-        self._clock = clock
-        self._audit = audit
-        self._exporter = exporter
+        self._observer, self._actuator, self._source = observer, actuator, source
+        self._owner, self._clock, self._audit, self._exporter = owner, clock, audit, exporter
         self._group = group or RolloutGroup()
         # Before the first look of any of them: the first one to look must not think that it is alone.
         self._group.join(target)

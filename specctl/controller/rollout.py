@@ -101,21 +101,18 @@ class RolloutGroup:
         for choice in decision.choices:
             bucket = choice.decode_batch_to
             if choice.reason is Reason.PROBE:
-                choices.append(self._probing(member, choice, rolled_back, held))
-                continue
-            if choice.num_speculative_tokens == member.settled[bucket] and bucket not in self._approved:
-                choices.append(choice)
-                continue
-            is_raise = self._is_raise(member, choice, decision.time_s)
-            why = self._why_not(member, choice, decision, is_alone=is_alone) if is_raise else None
-            if why is not None:
-                held.add(bucket)
-                reason = Reason.ROLLBACK if bucket in rolled_back else Reason.CANARY_WAIT
-                choice = _kept(choice, member.settled[bucket], reason, why)
-            elif is_raise and not is_alone:
-                raised[bucket] = choice.num_speculative_tokens
-            else:
-                self._settle(member, choice, decision)
+                choice = self._probing(member, choice, rolled_back, held)
+            elif choice.num_speculative_tokens != member.settled[bucket] or bucket in self._approved:
+                is_raise = self._is_raise(member, choice, decision.time_s)
+                why = self._why_not(member, choice, decision, is_alone=is_alone) if is_raise else None
+                if why is not None:
+                    held.add(bucket)
+                    reason = Reason.ROLLBACK if bucket in rolled_back else Reason.CANARY_WAIT
+                    choice = _kept(choice, member.settled[bucket], reason, why)
+                elif is_raise and not is_alone:
+                    raised[bucket] = choice.num_speculative_tokens
+                else:
+                    self._settle(member, choice, decision)
             choices.append(choice)
         if trial is not None and self._canary is None:
             words = "canary ended: it wants fewer drafts by itself"

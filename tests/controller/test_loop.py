@@ -1,93 +1,20 @@
+"""The loop on a real protocol: from traffic to a table, with others and with the policy's changes."""
+
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.clock import ManualClock
 from fakes.engine import COPYING, RANDOM_TEXT, FakeEngine
+from fakes.rig import Rig, records
 
-from specctl.actuate.base import Actuator
-from specctl.actuate.dry_run import DryRunActuator
 from specctl.actuate.http import HttpActuator
 from specctl.contract.table import TablePut, TableState, uniform_rows
-from specctl.controller.audit import AuditLog
-from specctl.controller.loop import TargetLoop
-from specctl.http_client import HttpClient
-from specctl.metrics.exporter import Exporter
-from specctl.observe.engine import EngineObserver
-from specctl.policy.loader import parse_policy
-from specctl.policy.models import AnyPolicy
 from specctl.policy.watch import PolicyFile
 from specctl.types import Decision, Reason
-
-TABLE = "/specctl/v1/table"
-
-
-class Source:
-    def __init__(self, policy: AnyPolicy) -> None:
-        self.policy: AnyPolicy = policy
-
-
-PATIENT_S = 30.0
-"""No test but that of a slow target may fail because the machine is busy."""
-
-
-class Rig:
-    """One daemon's loop on one engine; ``run`` gives a second of traffic before every look."""
-
-    def __init__(
-        self,
-        engine: FakeEngine,
-        *,
-        policy: str = "kind: goodput",
-        owner: str = "me",
-        dry_run: bool = False,
-        audit: Path | None = None,
-        token: str | None = None,
-        clock: ManualClock | None = None,
-        target: str | None = None,
-        timeout_s: float = PATIENT_S,
-    ) -> None:
-        self.engine, self.clock = engine, clock or ManualClock()
-        self.exporter = Exporter()
-        self.source = Source(parse_policy(policy, "p"))
-        self.client = HttpClient(target or engine.url, token=token, timeout_s=timeout_s)
-        actuator: Actuator = HttpActuator(self.client)
-        self.loop = TargetLoop(
-            target or engine.url,
-            EngineObserver(self.client, self.clock),
-            DryRunActuator(actuator) if dry_run else actuator,
-            self.source,
-            owner=owner,
-            clock=self.clock,
-            audit=AuditLog(audit, self.clock),
-            exporter=self.exporter,
-        )
-
-    async def run(self, seconds: int, then: Callable[[], None] | None = None) -> list[Decision | None]:
-        seen = []
-        for _ in range(seconds):
-            self.engine.advance(1.0)
-            self.clock.advance(1.0)
-            seen.append(await self.loop.tick())
-        if then is not None:
-            then()
-        return seen
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.exporter.registry.get_sample_value(name, labels)
-
-
-def records(path: Path, event: str) -> list[dict[str, Any]]:
-    return [
-        record for line in path.read_text().splitlines() if (record := json.loads(line))["event"] == event
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -162,61 +89,6 @@ def test_ranks_that_hold_another_table_get_one_at_the_next_look() -> None:
         assert asyncio.run(course()) == 1
 
 
-def test_a_restart_of_the_server_is_survived(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> None:
-        rig = Rig(engine)
-        await rig.run(10, engine.restart)
-        await rig.run(10)
-        await rig.client.close()
-
-    with FakeEngine(start_tokens=0) as engine:
-        asyncio.run(course())
-    assert engine.tokens_at(1) == 8
-    assert engine.state is TableState.LIVE
-    assert "the engine restarted" in caplog.text
-
-
-def test_an_unreachable_target_is_logged_once_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-
-        async def course() -> list[float]:
-            rig = Rig(FakeEngine(), target=f"http://127.0.0.1:{port}")
-            waits = []
-            for _ in range(8):
-                assert await rig.loop.tick() is None
-                waits.append(rig.loop.wait_s())
-            await rig.client.close()
-            assert rig.metric("specctl_target_up_ratio", target=f"http://127.0.0.1:{port}") == 0
-            return waits
-
-        waits = asyncio.run(course())
-    assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert max(waits) <= 15
-    assert caplog.text.count("cannot be reached") == 1
-
-
-def test_a_slow_target_keeps_its_table(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> list[Decision | None]:
-        rig = Rig(engine, timeout_s=0.5)
-        await rig.run(10)
-        engine.delay_s = 1.0
-        slow = await rig.run(1)
-        engine.delay_s = 0.0
-        back = await rig.run(3)
-        await rig.client.close()
-        return slow + back
-
-    with FakeEngine(start_tokens=0) as engine:
-        slow, *back = asyncio.run(course())
-    assert slow is None
-    assert back[-1] is not None
-    assert engine.tokens_at(1) == 8
-    assert "no answer within 0.5 s" in caplog.text
-    assert "answers again" in caplog.text
-
-
 def test_two_daemons_on_one_target(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     audit = tmp_path / "second.jsonl"
 
@@ -276,58 +148,6 @@ def test_a_version_conflict_is_read_again() -> None:
     assert engine.owner == "me"
 
 
-def test_a_server_that_lies_about_its_table(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> Rig:
-        rig = Rig(engine, policy="kind: fixed\nnum_speculative_tokens: 5")
-        engine.lies = True
-        await rig.run(4)
-        await rig.client.close()
-        return rig
-
-    with FakeEngine(start_tokens=2) as engine:
-        rig = asyncio.run(course())
-        assert "another one is in force" in caplog.text
-        assert rig.metric("specctl_errors_total", target=engine.url, kind="read_back") == 1
-        assert len(engine.puts) == 1
-
-
-def test_a_refused_table_is_logged_and_not_hammered(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> None:
-        rig = Rig(engine, policy="kind: fixed\nnum_speculative_tokens: 5")
-        engine.mangle["/specctl/v1/capabilities"] = lambda raw: raw.replace(b"[0,2,4]", b"[0,2,4,5]")
-        await rig.run(5)
-        await rig.client.close()
-
-    with FakeEngine(start_tokens=2, legal=(0, 2, 4)) as engine:
-        asyncio.run(course())
-        assert len(engine.puts) == 1
-        assert engine.tokens_at(1) == 2
-    assert "5 is not one of 0, 2, 4" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("status", "words"), [(401, "bearer token"), (403, "control scope"), (413, "HTTP 413"), (500, "HTTP 500")]
-)
-def test_a_change_that_is_not_allowed(caplog: pytest.LogCaptureFixture, status: int, words: str) -> None:
-    class Refused(FakeEngine):
-        def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-            if method == "PUT":
-                return status, b"not even JSON"
-            return super().answer(method, path, headers, body)
-
-    async def course() -> list[Decision | None]:
-        rig = Rig(engine)
-        seen = await rig.run(4)
-        await rig.client.close()
-        return seen
-
-    with Refused(start_tokens=1) as engine:
-        seen = asyncio.run(course())
-    assert all(decision is not None for decision in seen)
-    assert words in caplog.text
-    assert engine.tokens_at(1) == 1
-
-
 def test_a_dry_run_changes_nothing_and_says_each_thing_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -362,24 +182,6 @@ def test_a_stock_server_gets_advice(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("cannot act: the server runs without the specctl plugin") <= 2
 
 
-def test_nan_in_the_telemetry_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> None:
-        rig = Rig(engine)
-        await rig.run(10)
-        before = engine.tokens_at(1)
-        engine.mangle["/specctl/v1/telemetry"] = lambda raw: raw.replace(
-            b'"step_s": ', b'"step_s": NaN, "x": '
-        )
-        await rig.run(5)
-        assert engine.tokens_at(1) == before
-        assert engine.state is TableState.LIVE
-        await rig.client.close()
-
-    with FakeEngine(start_tokens=0) as engine:
-        asyncio.run(course())
-    assert "telemetry" in caplog.text
-
-
 def test_a_policy_changed_on_disk_is_taken_and_an_invalid_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("kind: fixed\nnum_speculative_tokens: 3\n")
@@ -402,48 +204,3 @@ def test_a_policy_changed_on_disk_is_taken_and_an_invalid_one_refused(tmp_path: 
 
     with FakeEngine(start_tokens=0) as engine:
         asyncio.run(course())
-
-
-def test_a_bug_in_one_look_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    async def course() -> None:
-        rig = Rig(engine)
-        stop = asyncio.Event()
-        looks = 0
-
-        async def tick() -> None:
-            nonlocal looks
-            looks += 1
-            if looks == 3:
-                stop.set()
-            raise RuntimeError("a bug")
-
-        rig.loop.tick = tick  # type: ignore[method-assign,assignment]
-        await rig.loop.run(stop)
-        assert looks == 3
-        assert rig.metric("specctl_errors_total", target=engine.url, kind="bug") == 3
-
-    with FakeEngine() as engine:
-        asyncio.run(course())
-    assert "this look failed" in caplog.text
-
-
-def test_an_audit_log_that_was_rotated_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    audit = AuditLog(path, ManualClock())
-    audit.write("change", "t", {"a": 1})
-    path.rename(tmp_path / "audit.jsonl.1")
-    audit.write("change", "t", {"a": 2})
-    assert [json.loads(line)["a"] for line in path.read_text().splitlines()] == [2]
-
-
-def test_an_audit_log_on_a_failing_disk_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    audit = AuditLog(folder / "audit.jsonl", ManualClock())
-    (folder / "audit.jsonl").unlink()
-    folder.rmdir()
-    audit.write("change", "t", {})
-    audit.write("change", "t", {})
-    assert caplog.text.count("audit log") == 1

@@ -2,10 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_control import Control, controlled_server
-
-CONTROL_TOKEN = "control-token-of-the-tests"
-READ_TOKEN = "read-token-of-the-tests"
+from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
 
 
 @pytest.fixture(scope="session")

@@ -6,23 +6,23 @@ It runs SGLang's overlap scheduler, as a server on a GPU does. NEXTN, EAGLE and 
 import json
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from support.engine_control import wait_for
+from support.engine_control import CONTROL_TOKEN, READ_TOKEN, wait_for
 from support.sglang_control import (
     NEEDS_SGLANG,
     PROMPTS,
+    assert_sampled_guarded,
     cells_by_number,
     controlled_sglang_server,
+    greedy_while_changing,
     rows,
 )
 
 pytestmark = NEEDS_SGLANG
-CONTROL_TOKEN = "control-token-of-the-tests"
-READ_TOKEN = "read-token-of-the-tests"
 ARGUMENTS = [
     *("--speculative-num-steps", "3"),
     *("--speculative-eagle-topk", "3"),
@@ -31,11 +31,9 @@ ARGUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def eagle3(shared_models: Path, logs: Path):
+def eagle3(shared_models: Path, logs: Path, token_file: Path):
     """Few numbers, trees of three a depth, a token file."""
-    tokens = logs / "sglang-tokens"
-    tokens.write_text(f"read:{READ_TOKEN}\ncontrol:{CONTROL_TOKEN}\n")
-    options = {"candidates": [0, 1, 2, 5], "token_file": str(tokens)}
+    options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-eagle3.log", "EAGLE3", [*head, *ARGUMENTS],
@@ -110,16 +108,8 @@ def test_greedy_output_is_the_same_for_every_table_value(eagle3, reference, topk
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_greedy_output_is_the_same_while_the_table_changes(eagle3, reference, concurrency):
-    tables = 0
-    with ThreadPoolExecutor(concurrency) as pool:
-        running = [pool.submit(eagle3.complete, prompt) for prompt in PROMPTS * 3]
-        while not all(one.done() for one in running):
-            table = eagle3.change(0, rows=rows((7, 0, 2, 1, 5, 0)[tables % 6], 1 + 2 * (tables // 2 % 2)))
-            assert eagle3.put(table).status_code == 200
-            tables += 1
-            time.sleep(0.1)
-        assert [one.result() for one in running] == reference * 3
-    assert tables >= 5
+    settings = zip(cycle((7, 0, 2, 1, 5, 0)), cycle((1, 1, 3, 3)))
+    assert greedy_while_changing(eagle3, concurrency, settings) == reference * 3
 
 
 def test_after_off_drafts_are_accepted_as_if_there_had_been_none(eagle3):
@@ -158,12 +148,7 @@ def test_steps_are_counted_by_what_came_of_them(eagle3):
 
 
 def test_sampled_requests_are_guarded_on_a_cpu(eagle3):
-    assert eagle3.put(eagle3.change(5)).status_code == 200
-    before = eagle3.get("telemetry")["guarded_steps"]
-    sampled = {"temperature": 0.8, "top_k": 20}
-    outputs = {tuple(eagle3.complete(PROMPTS[1], 16, sampling=sampled)) for _ in range(3)}
-    assert len(outputs) > 1
-    assert eagle3.get("telemetry")["guarded_steps"] >= before + 40
+    assert_sampled_guarded(eagle3, 5)
 
 
 @pytest.mark.parametrize(

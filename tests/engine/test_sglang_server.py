@@ -12,17 +12,20 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 import yaml
-from support.engine_control import wait_for
+from support.engine_control import assert_refused, wait_for
 from support.sglang_control import (
     LISTING,
     NEEDS_SGLANG,
     PROMPTS,
+    assert_sampled_guarded,
     cells_by_number,
     controlled_sglang_server,
+    greedy_while_changing,
     rows,
 )
 
@@ -76,16 +79,8 @@ def test_greedy_output_is_the_same_for_every_table_value(suffix, reference, topk
 
 @pytest.mark.parametrize("concurrency", [1, 4, 8])
 def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
-    tables = 0
-    with ThreadPoolExecutor(concurrency) as pool:
-        running = [pool.submit(suffix.complete, prompt) for prompt in PROMPTS * 6]
-        while not all(one.done() for one in running):
-            table = suffix.change(0, rows=rows((8, 0, 3, 1, 5, 0, 8, 2)[tables % 8], 1 + 2 * (tables % 2)))
-            assert suffix.put(table).status_code == 200
-            tables += 1
-            time.sleep(0.02)
-        assert [one.result() for one in running] == reference * 6
-    assert tables >= 5
+    settings = zip(cycle((8, 0, 3, 1, 5, 0, 8, 2)), cycle((1, 3)))
+    assert greedy_while_changing(suffix, concurrency, settings, rounds=6) == reference * 6
 
 
 def test_steps_are_counted_by_what_came_of_them(suffix):
@@ -143,12 +138,7 @@ def test_a_put_takes_effect_within_one_step(suffix):
 
 
 def test_sampled_requests_are_guarded_on_a_cpu(suffix):
-    assert suffix.put(suffix.change(8)).status_code == 200
-    before = suffix.get("telemetry")["guarded_steps"]
-    sampled = {"temperature": 0.8, "top_k": 20}
-    outputs = {tuple(suffix.complete(PROMPTS[1], 16, sampling=sampled)) for _ in range(3)}
-    assert len(outputs) > 1
-    assert suffix.get("telemetry")["guarded_steps"] >= before + 40
+    assert_sampled_guarded(suffix, 8)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +154,7 @@ def test_sampled_requests_are_guarded_on_a_cpu(suffix):
     ],
 )
 def test_bad_puts_are_refused_and_the_last_good_table_stays(suffix, change, status, error):
-    assert suffix.put(suffix.change(3)).status_code == 200
-    before = suffix.get("table")
-    answer = suffix.put(change if isinstance(change, bytes) else suffix.change(1, **change))
-    assert (answer.status_code, answer.json()["error"]) == (status, error)
-    after = suffix.get("table")
-    assert (after["version"], after["rows"]) == (before["version"], before["rows"])
-    assert suffix.client.get("/health").status_code == 200
+    assert_refused(suffix, change, status, error)
 
 
 def test_a_lease_that_ends_falls_back(suffix):

@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from support.engine_control import wait_for
+from support.engine_control import LISTING, assert_refused, wait_for
+from support.engine_control import PROMPTS as FIRST_PROMPTS
 
 from benchmarks.autotune import autotune
 from benchmarks.lossless import compare
@@ -20,12 +21,8 @@ from specctl.draft.corpus_file import fingerprint_of, load
 
 pytestmark = pytest.mark.engine
 
-LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
 PROMPTS = [
-    LISTING + LISTING + "item_0",
-    "The capital of France is",
-    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
-    "1, 2, 3, 4, 5, 6, 7,",
+    *FIRST_PROMPTS,
     "Once upon a time, in a small town by the sea,",
     '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":',
 ]
@@ -187,13 +184,7 @@ def test_a_lease_that_ends_falls_back(suffix):
     ],
 )
 def test_bad_puts_are_refused_and_the_last_good_table_stays(suffix, change, status, error):
-    assert suffix.put(suffix.change(3)).status_code == 200
-    before = suffix.get("table")
-    answer = suffix.put(change if isinstance(change, bytes) else suffix.change(1, **change))
-    assert (answer.status_code, answer.json()["error"]) == (status, error)
-    after = suffix.get("table")
-    assert (after["version"], after["rows"]) == (before["version"], before["rows"])
-    assert suffix.client.get("/health").status_code == 200
+    assert_refused(suffix, change, status, error)
 
 
 def test_a_browser_is_not_trusted(suffix):

@@ -1,24 +1,21 @@
 """A fake engine that speaks the real protocol over HTTP, with a simulated course of decoding.
 
-Time passes only by ``advance``. Faults are switched on by attributes.
+Faults are switched on by attributes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from fakes.decoding import COPYING, MAX_TOKENS, RANDOM_TEXT, Cost, Decoding, Traffic
+from fakes.http_server import FakeServer
 from pydantic import ValidationError
 
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
 from specctl.contract.table import (
@@ -31,54 +28,10 @@ from specctl.contract.table import (
 )
 from specctl.errors import TableError
 
-MAX_TOKENS = 8
+__all__ = ["COPYING", "MAX_TOKENS", "RANDOM_TEXT", "Cost", "FakeEngine", "Traffic"]
 
 
-@dataclass
-class Traffic:
-    """``accept_at[j]``: chance that token j + 1 is accepted once reached; ``draft_chance``: of any draft."""
-
-    decode_batch: int = 1
-    accept_at: tuple[float, ...] = (0.9,) * MAX_TOKENS
-    draft_chance: float = 1.0
-    draft_tokens: int = MAX_TOKENS
-
-
-@dataclass
-class Cost:
-    """Seconds of a step: constant + per verified token, with a relative noise."""
-
-    constant_s: float = 0.08
-    token_s: float = 0.004
-    noise_ratio: float = 0.03
-
-    def step_s(self, verified_tokens: int, rng: random.Random) -> float:
-        return (self.constant_s + self.token_s * verified_tokens) * (1 + self.noise_ratio * rng.gauss(0, 1))
-
-
-COPYING = Traffic(accept_at=(0.95,) * MAX_TOKENS)
-RANDOM_TEXT = Traffic(accept_at=(0.05,) * MAX_TOKENS)
-
-
-@dataclass
-class _Cell:
-    steps: int = 0
-    request_steps: int = 0
-    emitted_tokens: int = 0
-    verified_tokens: int = 0
-    drafted_at: list[int] = field(default_factory=lambda: [0] * MAX_TOKENS)
-    accepted_at: list[int] = field(default_factory=lambda: [0] * MAX_TOKENS)
-    context_tokens: int = 0
-    prefill_tokens: int = 0
-    step_s: float = 0.0
-    step_s_squared: float = 0.0
-    verified_tokens_squared: float = 0.0
-    step_s_by_verified_tokens: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-
-
-class FakeEngine:
+class FakeEngine(Decoding, FakeServer):
     """``with FakeEngine() as engine: engine.url``. ``start_tokens``: the table before the first PUT."""
 
     def __init__(
@@ -95,15 +48,11 @@ class FakeEngine:
         class_limits_max: int = 0,
         seed: int = 1,
     ) -> None:
-        self.traffic: Traffic | None = traffic
-        self.cost = cost or Cost()
+        super().__init__(traffic, cost or Cost(), decode_batch_max, seed)
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
-        self.rng = random.Random(seed)
         self.legal, self.decode_batch_max = legal, decode_batch_max
         self.class_limits_max = class_limits_max
-        self.buckets = DecodeBatchBuckets(decode_batch_max)
         self.start_tokens = start_tokens
-        self.lock = threading.Lock()
         self.requests: list[tuple[str, str]] = []
         self.puts: list[TablePut] = []
         self.boots = 0
@@ -119,87 +68,18 @@ class FakeEngine:
     def restart(self) -> None:
         self.boots += 1
         self.boot_id = f"boot-{id(self)}-{self.boots}"
-        self.time_s = 0.0
-        self.debt_s = 0.0
+        self.begin()
         self.version, self.state = 0, TableState.START
         self.rows = uniform_rows(self.start_tokens)
         self.class_limits: tuple[ClassLimit, ...] = ()
         self.lease_s: float | None = None
         self.lease_ends_s = math.inf
         self.fallback, self.owner, self.reason, self.applied_s = 0, None, "start", 0.0
-        self.cells: dict[tuple[int, int, bool], _Cell] = {}
-        self.shadow_drafts = 0
-        self.shadow_drafted, self.shadow_accepted = [0] * MAX_TOKENS, [0] * MAX_TOKENS
-        self.shadow_left: list[tuple[int, int, int]] = []
-        self.emitted = 0
-
-    # Simulation.
-
-    def advance(self, seconds: float) -> int:
-        """Returns the tokens emitted."""
-        with self.lock:
-            before, self.debt_s = self.emitted, self.debt_s + seconds
-            end_s = self.time_s + seconds
-            while self.traffic is not None and self.debt_s > 0:
-                step_s = self._step(self.traffic)
-                self.debt_s -= step_s
-                self.time_s += step_s
-                self._expire()
-            self.debt_s = min(self.debt_s, 0.0)
-            self.time_s = max(self.time_s, end_s)
-            self._expire()
-            return self.emitted - before
 
     def tokens_at(self, decode_batch: int) -> int:
         return SpeculationTable(self.rows, self.capabilities()).lookup(decode_batch)
 
-    def _step(self, traffic: Traffic) -> float:
-        batch = traffic.decode_batch
-        limit = self.tokens_at(batch)
-        cell = self.cells.setdefault((self.buckets.index(batch), limit, False), _Cell())
-        verified = 0
-        for request in range(batch):
-            drafted, accepted = self._draw(traffic, limit)
-            _count(cell.drafted_at, drafted)
-            _count(cell.accepted_at, accepted)
-            verified += 1 + drafted
-            cell.emitted_tokens += 1 + accepted
-            self.emitted += 1 + accepted
-            self._follow(traffic, request, 1 + accepted)
-        step_s = max(self.cost.step_s(verified, self.rng), 1e-4)
-        cell.steps += 1
-        cell.request_steps += batch
-        cell.verified_tokens += verified
-        cell.context_tokens += 500 * batch
-        cell.step_s += step_s
-        cell.step_s_squared += step_s**2
-        cell.verified_tokens_squared += verified**2
-        cell.step_s_by_verified_tokens += step_s * verified
-        cell.verify_s += step_s
-        return step_s
-
-    def _draw(self, traffic: Traffic, limit: int) -> tuple[int, int]:
-        drafted = min(traffic.draft_tokens, limit) if self.rng.random() < traffic.draft_chance else 0
-        accepted = 0
-        while accepted < drafted and self.rng.random() < traffic.accept_at[accepted]:
-            accepted += 1
-        return drafted, accepted
-
-    def _follow(self, traffic: Traffic, request: int, emitted: int) -> None:
-        while len(self.shadow_left) <= request:
-            drafted, accepted = self._draw(traffic, MAX_TOKENS)
-            self.shadow_left.append((accepted + 1, drafted, accepted))
-        left, drafted, accepted = self.shadow_left[request]
-        if left > emitted:
-            self.shadow_left[request] = (left - emitted, drafted, accepted)
-            return
-        self.shadow_drafts += 1
-        _count(self.shadow_drafted, drafted)
-        _count(self.shadow_accepted, accepted)
-        drafted, accepted = self._draw(traffic, MAX_TOKENS)
-        self.shadow_left[request] = (accepted + 1, drafted, accepted)
-
-    def _expire(self) -> None:
+    def expire(self) -> None:
         if self.state is TableState.LIVE and self.time_s >= self.lease_ends_s:
             self.state, self.rows = TableState.FALLBACK, uniform_rows(self.fallback)
             self.owner, self.lease_s, self.lease_ends_s = None, None, math.inf
@@ -361,51 +241,8 @@ class FakeEngine:
             return 200, json.dumps(self.telemetry()).encode()
         return 404, b"{}"
 
-    # Server.
-
-    def __enter__(self) -> FakeEngine:
-        engine = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_GET(self) -> None:
-                self._serve()
-
-            def do_PUT(self) -> None:
-                self._serve()
-
-            def _serve(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                with engine.lock:
-                    engine.requests.append((self.command, self.path))
-                    status, answer = engine.answer(self.command, self.path, self.headers, body)
-                answer = engine.mangle.get(self.path, lambda raw: raw)(answer)
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.end_headers()
-                    self.wfile.write(answer)
-                except (BrokenPipeError, ConnectionResetError):
-                    self.close_connection = True
-
-            def log_message(self, format: str, *args: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-def _count(counts: list[int], length: int) -> None:
-    for j in range(length):
-        counts[j] += 1
+    def respond(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        with self.lock:
+            self.requests.append((method, path))
+            status, answer = self.answer(method, path, headers, body)
+        return status, self.mangle.get(path, bytes)(answer)

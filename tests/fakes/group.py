@@ -9,6 +9,7 @@ from typing import Any
 
 from fakes.clock import ManualClock
 from fakes.engine import FakeEngine, Traffic
+from fakes.rig import PATIENT_S, Source
 
 from specctl.actuate.http import HttpActuator
 from specctl.controller.audit import AuditLog
@@ -18,12 +19,6 @@ from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
 from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import parse_policy
-from specctl.policy.models import AnyPolicy
-
-
-class Source:
-    def __init__(self, policy: AnyPolicy) -> None:
-        self.policy: AnyPolicy = policy
 
 
 class Group:
@@ -35,7 +30,7 @@ class Group:
         self.source = Source(parse_policy(policy, "p"))
         self.rollout = RolloutGroup()
         self.is_frozen = False
-        self.clients = [HttpClient(engine.url, timeout_s=30.0) for engine in engines]
+        self.clients = [HttpClient(engine.url, timeout_s=PATIENT_S) for engine in engines]
         self.loops = [self._loop(client) for client in self.clients]
 
     def _loop(self, client: HttpClient) -> TargetLoop:

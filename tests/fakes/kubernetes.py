@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from fakes.http_server import FakeServer
 
 
 def pod(address: str | None, **changes: Any) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def pod(address: str | None, **changes: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": [{}, {"ports": ports}]}, "status": status}
 
 
-class FakeKubernetes:
+class FakeKubernetes(FakeServer):
     """``token``: what is accepted. ``statuses``: answers of the next requests, before the real ones."""
 
     def __init__(self, pods: list[dict[str, Any]], tls: ssl.SSLContext | None = None) -> None:
@@ -58,37 +59,5 @@ class FakeKubernetes:
         page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": rest}, "items": items}
         return 200, json.dumps(page).encode()
 
-    def __enter__(self) -> FakeKubernetes:
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                status, body = api.answer(self.path, self.headers.get("Authorization"))
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-                except OSError:
-                    self.close_connection = True
-
-            def log_message(self, format: str, *args: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        scheme = "http"
-        if self.tls is not None:
-            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True)
-            scheme = "https"
-        self.url = f"{scheme}://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+    def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        return self.answer(path, headers.get("Authorization"))

@@ -22,19 +22,20 @@ from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 from specctl_kernels.verify_rejection.reference import distribution
 from support.quick_interpreter import quick_interpreter
+from support.verify_batches import (
+    OPTIONS,
+    coarse_logits,
+    drawn_options,
+    options_by_slot,
+    two_requests,
+    uniforms_for,
+)
 from support.verify_tests import in_silence, poison_new_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IS_GPU = DEVICE.type == "cuda"
 VOCABULARIES = [1, 2, 7, 2049, 9001] + ([32_000, 151_936, 262_144] if IS_GPU else [])
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-OPTIONS = {
-    "none": (None, None, None),
-    "top_k": ([1, 2, 5, 40, 0, 3000], None, None),
-    "top_p": (None, [0.3, 0.9, 0.95, 1.0, 0.999, 0.0], None),
-    "min_p": (None, None, [0.0, 0.1, 0.5, 1.0, 1e-4, 0.03]),
-    "mixed": ([0, 3, 50, 3000, 1, 7], [0.95, 1.0, 0.7, 0.99, 0.9, 0.6], [0.0, 0.05, 0.2, 0.0, 1e-6, 0.01]),
-}
 
 
 def batch(
@@ -47,9 +48,7 @@ def batch(
     rows = torch.randint(0, width + 1, (requests,))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
     total = int(starts[-1])
-    logits = torch.randn(total, vocabulary).mul(12).round().div(4)
-    logits[torch.rand(total, vocabulary) > 0.97] = float("-inf")
-    logits[:, 0] = logits[:, 0].clamp(min=-3.0)
+    logits = coarse_logits(total, vocabulary)
     # Of a broad law over many ids, a uniform is no longer far from an edge.
     degrees = [0.8, 1.0, 0.0, 0.3, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.1, 0.25, 0.1]
     temperature = torch.tensor(degrees)[(torch.arange(requests) + seed) % 6]
@@ -64,14 +63,10 @@ def batch(
             drafts[row + 1] = int(torch.multinomial(law, 1))
     drafts = torch.where(torch.rand(total) > 0.95, -1, drafts)
     slots[torch.rand(requests) > 0.75] = -1
-    kinds = (torch.int32, torch.float32, torch.float32)
-    top_k, top_p, min_p = (
-        None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
-        for values, kind in zip(OPTIONS[options], kinds, strict=True)
-    )
+    cuts = drawn_options(options, requests)
     return {
         "logits": logits.to(dtype), "drafts": drafts, "starts": starts, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        **cuts,
         "seeds": torch.randint(-(2**62), 2**62, (requests,)),
         "positions": torch.randint(0, 2**40, (total,)), "width": width,
         "draft_logits": draft_logits, "draft_slots": slots,
@@ -92,10 +87,6 @@ def equals_reference(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]
     assert got[1].tolist() == want[1].tolist()
     assert got[0].tolist() == want[0].tolist()
     return got
-
-
-def uniforms_for(given: dict[str, Any]) -> torch.Tensor:
-    return torch.rand(len(given["positions"]), 2, dtype=torch.float64)
 
 
 def of_request(given: dict[str, Any], req: int) -> dict[str, Any]:
@@ -237,11 +228,7 @@ def test_options_by_slot_are_those_of_the_requests() -> None:
     given = batch(5, 97, torch.float32, "mixed", seed=9)
     given["draft_slots"][0] = 2
     want = run(given)
-    slots = torch.tensor([6, 0, 3, 1, 5])
-    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
-        by_slot = torch.full((8,), -1).to(given[name].dtype)
-        by_slot[slots] = given[name]
-        given[name] = by_slot
+    given, slots = options_by_slot(given)
     for kind in (torch.int64, torch.int32):
         got = run(given | {"slots": slots.to(kind)})
         assert got[0].tolist() == want[0].tolist()
@@ -265,13 +252,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[next(iter(wrong)) for wrong, _ in WRONG])
 def test_wrong_shapes_are_refused(wrong: dict[str, Any], message: str) -> None:
-    given = {
-        "logits": torch.zeros(4, 9), "drafts": torch.zeros(4, dtype=torch.int32),
-        "starts": torch.tensor([0, 2, 4], dtype=torch.int32), "temperature": torch.ones(2), "top_k": None,
-        "top_p": torch.ones(2), "min_p": None, "seeds": torch.zeros(2, dtype=torch.int64),
-        "positions": torch.zeros(4, dtype=torch.int64), "width": 3,
-        "draft_logits": torch.zeros(2, 2, 9), "draft_slots": SLOTS,
-    }  # fmt: skip
+    given = two_requests() | {"draft_logits": torch.zeros(2, 2, 9), "draft_slots": SLOTS}
     with pytest.raises(ValueError, match=message):
         verify_block(**given | wrong)
 

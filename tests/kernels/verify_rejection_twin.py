@@ -21,17 +21,18 @@ from specctl_kernels.verify_rejection.reference import (
 )
 from support.quick_interpreter import quick_interpreter
 from support.rejection_runs import DEVICE, IS_GPU, equals_reference, run
+from support.verify_batches import (
+    OPTIONS,
+    coarse_logits,
+    drawn_options,
+    options_by_slot,
+    two_requests,
+    uniforms_for,
+)
 from support.verify_tests import in_silence, poison_new_memory
 
 VOCABULARIES = [1, 2, 7, 2047, 2048, 2049, 4097, 9001] + ([32_000, 151_936, 262_144] if IS_GPU else [])
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-OPTIONS = {
-    "none": (None, None, None),
-    "top_k": ([1, 2, 5, 40, 0, 3000], None, None),
-    "top_p": (None, [0.3, 0.9, 0.95, 1.0, 0.999, 0.0], None),
-    "min_p": (None, None, [0.0, 0.1, 0.5, 1.0, 1e-4, 0.03]),
-    "mixed": ([0, 3, 50, 3000, 1, 7], [0.95, 1.0, 0.7, 0.99, 0.9, 0.6], [0.0, 0.05, 0.2, 0.0, 1e-6, 0.01]),
-}
 
 
 def batch(
@@ -42,9 +43,7 @@ def batch(
     rows = torch.randint(0, width + 1, (requests,))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
     total = int(starts[-1])
-    logits = torch.randn(total, vocabulary).mul(12).round().div(4)
-    logits[torch.rand(total, vocabulary) > 0.97] = float("-inf")
-    logits[:, 0] = logits[:, 0].clamp(min=-3.0)
+    logits = coarse_logits(total, vocabulary)
     drafts = logits.argmax(1).roll(1) if total else torch.zeros(0, dtype=torch.int64)
     other = torch.rand(total)
     drafts = torch.where(other < 0.3, torch.randint(0, vocabulary, (total,)), drafts)
@@ -52,14 +51,10 @@ def batch(
     # Of a broad law over many ids, a uniform is no longer far from an edge.
     degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
     temperature = torch.tensor(degrees)[torch.arange(requests) % 6]
-    kinds = (torch.int32, torch.float32, torch.float32)
-    top_k, top_p, min_p = (
-        None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
-        for values, kind in zip(OPTIONS[options], kinds, strict=True)
-    )
+    cuts = drawn_options(options, requests)
     return {
         "logits": logits.to(dtype), "drafts": drafts.to(torch.int32), "starts": starts,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "temperature": temperature, **cuts,
         "seeds": torch.randint(-(2**62), 2**62, (requests,)),
         "positions": torch.randint(0, 2**40, (total,)), "width": width,
     }  # fmt: skip
@@ -81,10 +76,6 @@ def with_draft_logits(given: dict[str, Any], dtype: torch.dtype, columns: int) -
     temperature = given["temperature"]
     temperature = torch.where(temperature == 0.01, 0.3, temperature)
     return given | {"temperature": temperature, "draft_logits": draft_logits, "draft_slots": slots}
-
-
-def uniforms_for(given: dict[str, Any]) -> torch.Tensor:
-    return torch.rand(len(given["positions"]), 2, dtype=torch.float64)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -221,11 +212,7 @@ def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> N
 def test_options_by_slot_are_those_of_the_requests() -> None:
     given = batch(5, 97, torch.float32, "mixed", seed=9)
     want = run(given)
-    slots = torch.tensor([6, 0, 3, 1, 5])
-    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
-        by_slot = torch.full((8,), -1).to(given[name].dtype)
-        by_slot[slots] = given[name]
-        given[name] = by_slot
+    given, slots = options_by_slot(given)
     for kind in (torch.int64, torch.int32):
         got = run(given | {"slots": slots.to(kind)})
         assert got[0].tolist() == want[0].tolist()
@@ -252,14 +239,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[next(iter(wrong)) for wrong, _ in WRONG])
 def test_wrong_shapes_are_refused(wrong: dict[str, Any], message: str) -> None:
-    given = {
-        "logits": torch.zeros(4, 9), "drafts": torch.zeros(4, dtype=torch.int32),
-        "starts": torch.tensor([0, 2, 4], dtype=torch.int32), "temperature": torch.ones(2), "top_k": None,
-        "top_p": torch.ones(2), "min_p": None, "seeds": torch.zeros(2, dtype=torch.int64),
-        "positions": torch.zeros(4, dtype=torch.int64), "width": 3,
-    }  # fmt: skip
     with pytest.raises(ValueError, match=message):
-        verify_rejection(**given | wrong)
+        verify_rejection(**two_requests() | wrong)
 
 
 @pytest.mark.skipif(not IS_GPU, reason="needs 5 GB of device memory")

@@ -1,32 +1,21 @@
 """Which of SGLang's own workers get a table, and why others do not."""
 
-import importlib
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-
-MODULES = (
-    "sglang",
-    "sglang.srt",
-    "sglang.srt.plugins",
-    "sglang.srt.plugins.hook_registry",
-    "sglang.srt.runtime_context",
-    "sglang.srt.speculative",
-    "sglang.srt.speculative.spec_info",
-)
-NAME = "specctl_sglang.compat.algorithms"
+from support.stand_ins import imported_alone, with_names_alone
 
 
 @pytest.fixture
 def algorithms(monkeypatch):
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.delitem(sys.modules, NAME, raising=False)
-    hooks = sys.modules["sglang.srt.plugins.hook_registry"]
+    hooks, context, info = with_names_alone(
+        monkeypatch,
+        "sglang.srt.plugins.hook_registry",
+        "sglang.srt.runtime_context",
+        "sglang.srt.speculative.spec_info",
+    )
     hooks.HookRegistry = hooks.HookType = SimpleNamespace
-    sys.modules["sglang.srt.speculative.spec_info"].SpeculativeAlgorithm = SimpleNamespace(NGRAM="ngram")
-    context = sys.modules["sglang.srt.runtime_context"]
+    info.SpeculativeAlgorithm = SimpleNamespace(NGRAM="ngram")
     modes = SimpleNamespace(
         pp_size=1,
         enable_dp_attention=False,
@@ -34,8 +23,7 @@ def algorithms(monkeypatch):
         overlap=SimpleNamespace(enable_two_batch_overlap=False),
     )
     context.get_parallel = context.get_exec = context.get_disagg = lambda: modes
-    module = importlib.import_module(NAME)
-    monkeypatch.delitem(sys.modules, NAME)
+    (module,) = imported_alone(monkeypatch, "specctl_sglang.compat.algorithms")
     return SimpleNamespace(module=module, modes=modes)
 
 

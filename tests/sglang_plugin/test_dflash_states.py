@@ -1,37 +1,17 @@
 """States of a DFLASH worker: one for each length of a block, swapped whole with what was made for it."""
 
-import importlib
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-
-MODULES = (
-    "sglang",
-    "sglang.srt",
-    "sglang.srt.layers",
-    "sglang.srt.layers.moe",
-    "sglang.srt.layers.moe.utils",
-    "sglang.srt.mem_cache",
-    "sglang.srt.mem_cache.allocation_sizing",
-    "sglang.srt.model_executor",
-    "sglang.srt.model_executor.model_runner_components",
-    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
-    "sglang.srt.runtime_context",
-    "sglang.srt.speculative",
-    "sglang.srt.speculative.draft_worker_common",
-    "sglang.srt.speculative.spec_info",
+from support.stand_ins import (
+    STATES,
+    Configuration,
+    imported_alone,
+    sglang_of_states,
+    with_names_alone,
 )
-OURS = tuple(f"specctl_sglang.compat.{name}" for name in ("runtime_states", "eagle_states", "dflash_states"))
+
 WIDTH = 8
-
-
-class Context(SimpleNamespace):
-    def override(self, _source, **values):
-        vars(self).update(values)
-
-    def config_leaf(self, name):
-        return getattr(self, name)
 
 
 class Runner:
@@ -72,26 +52,15 @@ class Worker:
 
 @pytest.fixture(params=[True, False], ids=["graphs", "eager"])
 def engine(monkeypatch, request):
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    context = Context(speculative_num_draft_tokens=WIDTH, return_hidden_states_mode=None)
-    sys.modules["sglang.srt.mem_cache.allocation_sizing"].get_alloc_len_per_decode = None
-    moe = sys.modules["sglang.srt.layers.moe.utils"]
-    moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = None
-    graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
-    nothing = SimpleNamespace(runner=None)
-    graphs.capture_decode_graph = lambda model_runner: model_runner.capture() if request.param else nothing
-    sys.modules["sglang.srt.runtime_context"].get_context = lambda: context
-    sys.modules["sglang.srt.speculative.spec_info"].SpeculativeAlgorithm = SimpleNamespace(NONE="none")
-    common = sys.modules["sglang.srt.speculative.draft_worker_common"]
+    context = Configuration(speculative_num_draft_tokens=WIDTH, return_hidden_states_mode=None)
+    sglang = sglang_of_states(monkeypatch, context)
+    if not request.param:
+        sglang.cuda_graph_setup.capture_decode_graph = lambda model_runner: SimpleNamespace(runner=None)
+    (common,) = with_names_alone(monkeypatch, "sglang.srt.speculative.draft_worker_common")
     common.build_block_pos_offsets = lambda length, device: f"offsets of {length}"
     common.make_draft_block_spec_info = lambda draft_token_num, device: f"block of {draft_token_num}"
     common.make_draft_sampler_capture_hook = lambda sampler: f"hook of the {sampler}"
-    module = importlib.import_module("specctl_sglang.compat.dflash_states")
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name)
+    *_, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.dflash_states")
     worker = Worker(context, request.param)
     states = module.DflashStates(worker, (WIDTH - 1, 1))
     states.prepare([(0, 1), (3, 1), (WIDTH - 1, 1)])

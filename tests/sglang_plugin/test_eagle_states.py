@@ -1,39 +1,11 @@
 """States of an EAGLE worker: built as if the server had been started with each, swapped whole."""
 
-import importlib
-import sys
 from contextlib import nullcontext
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
-
-MODULES = (
-    "sglang",
-    "sglang.srt",
-    "sglang.srt.layers",
-    "sglang.srt.layers.moe",
-    "sglang.srt.layers.moe.utils",
-    "sglang.srt.mem_cache",
-    "sglang.srt.mem_cache.allocation_sizing",
-    "sglang.srt.model_executor",
-    "sglang.srt.model_executor.model_runner_components",
-    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
-    "sglang.srt.runtime_context",
-    "sglang.srt.speculative",
-    "sglang.srt.speculative.spec_info",
-)
-OURS = ("specctl_sglang.compat.runtime_states", "specctl_sglang.compat.eagle_states")
-
-
-class Context(SimpleNamespace):
-    """SGLang's configuration, as far as it is relied on."""
-
-    def override(self, _source, **values):
-        vars(self).update(values)
-
-    def config_leaf(self, name):
-        return getattr(self, name)
+from support.stand_ins import STATES, Configuration, imported_alone, sglang_of_states
 
 
 class Drafter:
@@ -89,31 +61,18 @@ class Target:
 
 @pytest.fixture
 def engine(monkeypatch):
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    context = Context(
+    context = Configuration(
         speculative_num_steps=3,
         speculative_num_draft_tokens=8,
         speculative_eagle_topk=4,
         return_hidden_states_mode=None,
     )
     target = Target(context)
-    sizing = sys.modules["sglang.srt.mem_cache.allocation_sizing"]
-    sizing.get_alloc_len_per_decode = lambda: max(
+    sglang = sglang_of_states(monkeypatch, context)
+    sglang.allocation_sizing.get_alloc_len_per_decode = lambda: max(
         context.speculative_num_steps * context.speculative_eagle_topk, context.speculative_num_draft_tokens
     )
-    moe = sys.modules["sglang.srt.layers.moe.utils"]
-    moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = nullcontext
-    graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
-    graphs.capture_decode_graph = lambda model_runner: model_runner.capture()
-    sys.modules["sglang.srt.runtime_context"].get_context = lambda: context
-    algorithms = sys.modules["sglang.srt.speculative.spec_info"]
-    algorithms.SpeculativeAlgorithm = SimpleNamespace(NONE="none")
-    module = importlib.import_module("specctl_sglang.compat.eagle_states")
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name)
+    _, module = imported_alone(monkeypatch, *STATES)
     worker = SimpleNamespace(
         topk=4,
         speculative_num_steps=3,

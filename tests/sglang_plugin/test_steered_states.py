@@ -1,33 +1,10 @@
 """Workers with a draft model under a table, on an engine of a few lines."""
 
-import importlib
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
-
-MODULES = (
-    "sglang",
-    "sglang.srt",
-    "sglang.srt.layers",
-    "sglang.srt.layers.moe",
-    "sglang.srt.layers.moe.utils",
-    "sglang.srt.managers",
-    "sglang.srt.managers.scheduler",
-    "sglang.srt.mem_cache",
-    "sglang.srt.mem_cache.allocation_sizing",
-    "sglang.srt.model_executor",
-    "sglang.srt.model_executor.forward_batch_info",
-    "sglang.srt.model_executor.model_runner_components",
-    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
-    "sglang.srt.runtime_context",
-    "sglang.srt.speculative",
-    "sglang.srt.speculative.base_spec_worker",
-    "sglang.srt.speculative.spec_info",
-    "sglang.srt.speculative.spec_utils",
-)
-OURS = tuple(f"specctl_sglang.compat.{name}" for name in ("runtime_states", "eagle_states", "steered_states"))
+from support.stand_ins import STATES, imported_alone, sglang_of_states, with_names_alone
 
 
 class Base:
@@ -55,30 +32,21 @@ class Base:
 @pytest.fixture
 def engine(monkeypatch):
     """Ours, imported beside an SGLang of which only names are there."""
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    sys.modules["sglang.srt.mem_cache.allocation_sizing"].get_alloc_len_per_decode = None
-    moe = sys.modules["sglang.srt.layers.moe.utils"]
-    moe.speculative_moe_backend_context = moe.speculative_moe_a2a_backend_context = None
-    graphs = sys.modules["sglang.srt.model_executor.model_runner_components.cuda_graph_setup"]
-    graphs.capture_decode_graph = None
-    sys.modules["sglang.srt.managers.scheduler"].GenerationBatchResult = object
-    sys.modules["sglang.srt.model_executor.forward_batch_info"].CaptureHiddenMode = SimpleNamespace(
-        FULL="full", NULL="null"
+    sglang = sglang_of_states(monkeypatch)
+    scheduler, batches, base, utils = with_names_alone(
+        monkeypatch,
+        "sglang.srt.managers.scheduler",
+        "sglang.srt.model_executor.forward_batch_info",
+        "sglang.srt.speculative.base_spec_worker",
+        "sglang.srt.speculative.spec_utils",
     )
-    context = sys.modules["sglang.srt.runtime_context"]
-    context.get_context = None
+    scheduler.GenerationBatchResult = base.BaseSpecWorker = object
+    batches.CaptureHiddenMode = SimpleNamespace(FULL="full", NULL="null")
+    utils.record_stream_for_v2_verify = lambda *_: None
+    context = sglang.runtime_context
     context.group = SimpleNamespace(world_size=1)
     context.get_parallel = lambda: SimpleNamespace(tp_group=context.group)
-    sys.modules["sglang.srt.speculative.base_spec_worker"].BaseSpecWorker = object
-    sys.modules["sglang.srt.speculative.spec_info"].SpeculativeAlgorithm = None
-    sys.modules["sglang.srt.speculative.spec_utils"].record_stream_for_v2_verify = lambda *_: None
-    module = importlib.import_module("specctl_sglang.compat.steered_states")
-    runtime = sys.modules["specctl_sglang.compat.runtime_states"]
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name)
+    runtime, _, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.steered_states")
     return SimpleNamespace(module=module, states=runtime.RuntimeStates, context=context)
 
 

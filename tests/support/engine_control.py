@@ -11,7 +11,26 @@ import httpx
 
 from benchmarks.server import Server, vllm_server
 
-__all__ = ["Control", "controlled_server", "wait_for"]
+__all__ = [
+    "CONTROL_TOKEN",
+    "LISTING",
+    "PROMPTS",
+    "READ_TOKEN",
+    "Control",
+    "assert_refused",
+    "controlled_server",
+    "wait_for",
+]
+
+CONTROL_TOKEN = "control-token-of-the-tests"
+READ_TOKEN = "read-token-of-the-tests"
+LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
+PROMPTS = [
+    LISTING + LISTING + "item_0",
+    "The capital of France is",
+    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
+    "1, 2, 3, 4, 5, 6, 7,",
+]
 
 
 @dataclass(frozen=True)
@@ -60,6 +79,17 @@ def controlled_server(
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield Control(server, client)
+
+
+def assert_refused(control: Control, change: bytes | Mapping[str, Any], status: int, error: str) -> None:
+    """Bytes are put as they are. The last good table stays, and the server lives."""
+    assert control.put(control.change(3)).status_code == 200
+    before = control.get("table")
+    answer = control.put(change if isinstance(change, bytes) else control.change(1, **change))
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    after = control.get("table")
+    assert (after["version"], after["rows"]) == (before["version"], before["rows"])
+    assert control.client.get("/health").status_code == 200
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:

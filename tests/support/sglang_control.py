@@ -1,13 +1,15 @@
 """The control routes and the completions of one real SGLang server, for tests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.engine_control import Control
+from support.engine_control import LISTING, PROMPTS, Control
 
 from benchmarks.server import SGLANG_PYTHON, sglang_server
 
@@ -16,8 +18,10 @@ __all__ = [
     "NEEDS_SGLANG",
     "PROMPTS",
     "SglangControl",
+    "assert_sampled_guarded",
     "cells_by_number",
     "controlled_sglang_server",
+    "greedy_while_changing",
     "rows",
 ]
 
@@ -27,13 +31,6 @@ NEEDS_SGLANG = [
         not SGLANG_PYTHON.is_file(),
         reason="SGLang's environment is not there; make setup-sglang makes it, or set SPECCTL_SGLANG_PYTHON",
     ),
-]
-LISTING = "".join(f"item_{i} = load('{name}', retries=3)\n" for i, name in enumerate(["a", "b", "c", "d"]))
-PROMPTS = [
-    LISTING + LISTING + "item_0",
-    "The capital of France is",
-    "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
-    "1, 2, 3, 4, 5, 6, 7,",
 ]
 
 
@@ -82,3 +79,32 @@ def controlled_sglang_server(
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield SglangControl(server, client)
+
+
+def greedy_while_changing(
+    control: SglangControl, concurrency: int, settings: Iterable[tuple[int, int]], rounds: int = 3
+) -> list[list[int]]:
+    """The outputs of ``PROMPTS``, ``rounds`` times over, while one (drafts, branches) follows the other. At
+    least five do."""
+    tables = 0
+    with ThreadPoolExecutor(concurrency) as pool:
+        running = [pool.submit(control.complete, prompt) for prompt in PROMPTS * rounds]
+        for tokens, topk in settings:
+            if all(one.done() for one in running):
+                break
+            assert control.put(control.change(0, rows=rows(tokens, topk))).status_code == 200
+            tables += 1
+            time.sleep(0.02)
+        outputs = [one.result() for one in running]
+    assert tables >= 5
+    return outputs
+
+
+def assert_sampled_guarded(control: SglangControl, drafts: int) -> None:
+    """On a CPU nothing is drafted for sampled requests, whatever the table says."""
+    assert control.put(control.change(drafts)).status_code == 200
+    before = control.get("telemetry")["guarded_steps"]
+    sampled = {"temperature": 0.8, "top_k": 20}
+    outputs = {tuple(control.complete(PROMPTS[1], 16, sampling=sampled)) for _ in range(3)}
+    assert len(outputs) > 1
+    assert control.get("telemetry")["guarded_steps"] >= before + 40

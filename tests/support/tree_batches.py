@@ -6,16 +6,10 @@ from typing import Any
 
 import torch
 from specctl_kernels.verify_rejection.reference import distribution
+from support.verify_batches import OPTIONS, coarse_logits, drawn_options
 
 __all__ = ["OPTIONS", "chain", "shaped", "tree_batch"]
 
-OPTIONS = {
-    "none": (None, None, None),
-    "top_k": ([1, 2, 5, 40, 0, 3000], None, None),
-    "top_p": (None, [0.3, 0.9, 0.95, 1.0, 0.999, 0.0], None),
-    "min_p": (None, None, [0.0, 0.1, 0.5, 1.0, 1e-4, 0.03]),
-    "mixed": ([0, 3, 50, 3000, 1, 7], [0.95, 1.0, 0.7, 0.99, 0.9, 0.6], [0.0, 0.05, 0.2, 0.0, 1e-6, 0.01]),
-}
 SHAPES = ("star", "chain", "binary", "random")
 
 
@@ -46,21 +40,15 @@ def tree_batch(
     rows = torch.full((requests,), width) if full else torch.randint(0, width + 1, (requests,))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
     total = int(starts[-1])
-    logits = torch.randn(total, vocabulary).mul(12).round().div(4)
-    logits[torch.rand(total, vocabulary) > 0.97] = float("-inf")
-    logits[:, 0] = logits[:, 0].clamp(min=-3.0)
+    logits = coarse_logits(total, vocabulary)
     shapes = [shaped(shape or SHAPES[(req + seed) % 4], size) for req, size in enumerate(rows.tolist())]
     parents = torch.tensor([parent for one in shapes for parent in one], dtype=torch.int32)
     degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
-    kinds = (torch.int32, torch.float32, torch.float32)
-    top_k, top_p, min_p = (
-        None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
-        for values, kind in zip(OPTIONS[options], kinds, strict=True)
-    )
+    cuts = drawn_options(options, requests)
     given: dict[str, Any] = {
         "logits": logits.to(dtype), "drafts": torch.zeros(total, dtype=torch.int32), "parents": parents,
         "starts": starts, "temperature": torch.tensor(degrees)[torch.arange(requests) % 6],
-        "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        **cuts,
         "seeds": torch.randint(-(2**62), 2**62, (requests,)),
         "positions": torch.randint(0, 2**40, (total,)), "width": width,
     }  # fmt: skip

@@ -1,11 +1,11 @@
 """Which servers keep their batch table under data parallelism; vLLM's config is stood in for."""
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from specctl_vllm.compat import data_parallel
 from specctl_vllm.options import OPTIONS_ENV, Options
+from support.stand_ins import with_names_alone
 
 
 @pytest.fixture
@@ -18,9 +18,8 @@ def config_class(monkeypatch):
         def _maybe_disable_dynamic_sd_for_data_parallel(self):
             self.has_table = False
 
-    for name in ("vllm", "vllm.config", "vllm.config.vllm"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["vllm.config.vllm"].VllmConfig = VllmConfig
+    (config,) = with_names_alone(monkeypatch, "vllm.config.vllm")
+    config.VllmConfig = VllmConfig
     data_parallel.keep_batch_tables()
     data_parallel.keep_batch_tables()
     return VllmConfig

@@ -7,25 +7,39 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin
 
-__all__ = ["best_of_pieces", "finish_kernel", "pieces_kernel"]
+__all__ = ["best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
+
+
+@triton.jit
+def entries_of(row_ptr, first, end, SIZE: tl.constexpr):
+    """(column, entry) of ``SIZE`` columns of a row, -inf from ``end`` on."""
+    column = first + tl.arange(0, SIZE)
+    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf"))
+
+
+@triton.jit
+def first_best_of(column, value, first, end):
+    """(largest entry, its column) of the columns from ``first`` to ``end``. NaN counts as the smallest value;
+    of equals the first is taken."""
+    value = value.to(tl.float32)
+    lowest = float("-inf")
+    best = tl.max(value, axis=0)  # of a NaN and a number the number
+    best = tl.where(best == best, best, lowest)
+    # Two plain reductions: one that carries the column along takes longer than the read.
+    at = tl.min(tl.where(value == best, column, end), axis=0)
+    # By a minimum: chosen between, the two cost a stats_kernel of 16-bit logits 4 registers.
+    return best, tl.minimum(at, tl.where(best == lowest, first, end))
 
 
 @triton.jit
 def pieces_kernel(
     values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
-    """Program (row, piece). NaN counts as the smallest value; of equals the first is taken."""
+    """Program (row, piece)."""
     row = tl.program_id(0)
     piece = tl.program_id(1)
-    column = piece * PIECE + tl.arange(0, PIECE)
-    lowest = float("-inf")
-    value = tl.load(values_ptr + row.to(tl.int64) * stride + column, mask=column < width, other=lowest)
-    value = value.to(tl.float32)
-    best = tl.max(value, axis=0)  # of a NaN and a number the number
-    best = tl.where(best == best, best, lowest)
-    # Two plain reductions: one that carries the column along takes longer than the read.
-    at = tl.min(tl.where(value == best, column, piece * PIECE + PIECE), axis=0)
-    at = tl.where(best == lowest, piece * PIECE, at)
+    column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, width, PIECE)
+    best, at = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
     tl.store(best_ptr + row * pieces + piece, best)
     tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
     let_next_begin(IS_EARLY)

@@ -93,6 +93,108 @@ def _find(mem_ptr, cap, nb1, nb, pos_bits, own_ptr, last, h, rung, length, LONGE
 
 
 @triton.jit
+def _own_places(
+    own_ptr, last, LEAST_MATCH: tl.constexpr, MATCH: tl.constexpr, MATCH_2: tl.constexpr,
+    VISITS: tl.constexpr, RUNG_MASK: tl.constexpr, LONGEST: tl.constexpr, CANDIDATES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Step 1 of ``specctl.draft.proposal`` in the request's own tokens: (places behind a match, lengths of
+    the matches, how many)."""
+    iota = tl.arange(0, CANDIDATES)
+    places = tl.zeros([CANDIDATES], tl.int64)
+    matches = tl.zeros([CANDIDATES], tl.int64)
+    count = 0
+    pos = last
+    for _ in tl.static_range(VISITS):
+        if pos >= 0:
+            pos = _own_link(own_ptr, pos, RUNG_MASK, LONGEST, BLOCK)
+            if pos >= 0:
+                most = tl.minimum(pos + 1, MATCH)
+                match = _match(own_ptr, last, own_ptr, pos, most, 1, MATCH_2).to(tl.int64)
+                if match >= LEAST_MATCH:
+                    places = tl.where(iota == count, pos + 1, places)
+                    matches = tl.where(iota == count, match, matches)
+                    count += 1
+    return places, matches, count
+
+
+@triton.jit
+def _hash(own_ptr, last, LENGTH: tl.constexpr):
+    """Of the last ``LENGTH`` tokens: ``chains._gram_hash``."""
+    h = tl.full((), _SEED, tl.uint64)
+    for j in tl.static_range(LENGTH):
+        token = tl.load(own_ptr + last - j).to(tl.uint32, bitcast=True).to(tl.uint64)
+        h = (h ^ token) * tl.full((), _STEP, tl.uint64)
+        h = h ^ (h >> 32)
+    h = h ^ (h >> 32)
+    h = h * tl.full((), _MIX, tl.uint64)
+    return h ^ (h >> 29)
+
+
+@triton.jit
+def _follow_chain(
+    corpus_ptr, head, own_ptr, own_known, pos, seen_from, places, matches, count, length,
+    LEAST_MATCH: tl.constexpr, MATCH: tl.constexpr, MATCH_2: tl.constexpr, VISITS: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """As ``_corpus_places``, with what one chain of n-grams of this length adds, from its latest on."""
+    iota = tl.arange(0, CANDIDATES)
+    visit = 0
+    while (visit < VISITS) & (pos >= 0) & (count < CANDIDATES):
+        distance = tl.load(corpus_ptr + 2 * pos + 1).to(tl.uint32, bitcast=True)
+        most = tl.minimum(tl.minimum(pos + 1, own_known), MATCH)
+        match = _match(own_ptr, own_known - 1, corpus_ptr, pos, most, 2, MATCH_2).to(tl.int64)
+        if match < length:
+            visit = VISITS
+        else:
+            following = tl.load(corpus_ptr + 2 * (pos + 1), mask=pos + 1 < head, other=_SEPARATOR)
+            is_new = (match >= LEAST_MATCH) & (match < seen_from)
+            if is_new & (following != _SEPARATOR):
+                places = tl.where(iota == count, pos + 1, places)
+                matches = tl.where(iota == count, match, matches)
+                count += 1
+            pos = tl.where(distance == 0, -1, pos - distance.to(tl.int64))
+            visit += 1
+    return places, matches, count
+
+
+@triton.jit
+def _corpus_places(
+    corpus_ptr, row_ptr, head, own_ptr, own_known,
+    LEAST_MATCH: tl.constexpr, MATCH: tl.constexpr, MATCH_2: tl.constexpr, VISITS: tl.constexpr,
+    ENOUGH: tl.constexpr, RUNG_MASK: tl.constexpr, LONGEST: tl.constexpr, LONGEST_2: tl.constexpr,
+    CANDIDATES: tl.constexpr, CAP: tl.constexpr, NB: tl.constexpr, POS_BITS: tl.constexpr,
+    NB1: tl.constexpr,
+):  # fmt: skip
+    """As ``_own_places``, in the corpus: the longest n-grams first, until there are enough."""
+    cap, nb, nb1 = tl.load(row_ptr + CAP), tl.load(row_ptr + NB), tl.load(row_ptr + NB1)
+    pos_bits = tl.load(row_ptr + POS_BITS)
+    places = tl.zeros([CANDIDATES], tl.int64)
+    matches = tl.zeros([CANDIDATES], tl.int64)
+    count = 0
+    last = own_known - 1
+    seen_from = tl.full((), MATCH + 1, tl.int64)
+    is_open = True
+    for length in tl.static_range(LONGEST, 0, -1):
+        if (RUNG_MASK >> (length - 1)) & 1:  # noqa: SIM102 - one is a constant
+            if is_open & (own_known >= length):
+                rung = -1
+                for j in tl.static_range(length):
+                    rung += (RUNG_MASK >> j) & 1
+                pos = _find(
+                    corpus_ptr, cap, nb1, nb, pos_bits, own_ptr, last, _hash(own_ptr, last, length), rung,
+                    length, LONGEST_2,
+                )  # fmt: skip
+                places, matches, count = _follow_chain(
+                    corpus_ptr, head, own_ptr, own_known, pos, seen_from, places, matches, count, length,
+                    LEAST_MATCH, MATCH, MATCH_2, VISITS, CANDIDATES,
+                )  # fmt: skip
+                is_open = count < ENOUGH
+                seen_from = tl.full((), length, tl.int64)
+    return places, matches, count
+
+
+@triton.jit
 def _ordered(places, matches, count, iota):
     """Longest match first, then the most recent."""
     valid = iota < count
@@ -110,6 +212,46 @@ def _ordered(places, matches, count, iota):
 @triton.jit
 def _room(match, budget, factor, offset):
     return tl.minimum(budget.to(tl.int64), (factor * match.to(tl.float64) + offset + 1e-6).to(tl.int64))
+
+
+@triton.jit
+def _voted(
+    after, ends, size, match, room, chance_ptr, min_prob,
+    MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """(tokens, probabilities, their sum, how many): at each place the first ``size`` candidates that agreed
+    so far have a vote."""
+    iota = tl.arange(0, CANDIDATES)
+    columns = tl.arange(0, WIDTH)
+    alive = (iota < size).to(tl.int32)
+    tokens = tl.zeros([WIDTH], tl.int32)
+    probs = tl.zeros([WIDTH], tl.float32)
+    prob = tl.full((), 1.0, tl.float64)
+    score = tl.full((), 0.0, tl.float64)
+    j = 0
+    is_open = True
+    while is_open:
+        alive = alive * (ends > j).to(tl.int32)
+        voters = tl.sum(alive)
+        at_j = tl.sum(tl.where(columns[None, :] == j, after, 0), axis=1)
+        agree = (at_j[:, None] == at_j[None, :]).to(tl.int32) * alive[:, None] * alive[None, :]
+        votes = tl.sum(agree, axis=1)
+        winner = tl.max(votes * CANDIDATES + (CANDIDATES - 1 - iota))
+        won = winner // CANDIDATES
+        token = _pick(at_j, iota, CANDIDATES - 1 - winner % CANDIDATES)
+        matched = tl.minimum(match + j, MOST_MATCH)
+        entry = (matched * (CANDIDATES + 1) + won) * (CANDIDATES + 1) + voters
+        prob = prob * tl.load(chance_ptr + entry).to(tl.float64)
+        if (voters == 0) | (prob < min_prob):
+            is_open = False
+        else:
+            tokens = tl.where(columns == j, token, tokens)
+            probs = tl.where(columns == j, prob.to(tl.float32), probs)
+            score += prob
+            alive = alive * (at_j == token).to(tl.int32)
+            j += 1
+            is_open = j < room
+    return tokens, probs, score, j
 
 
 @triton.jit
@@ -131,34 +273,9 @@ def _best_draft(
         is_set = (size <= count) & ((size == count) | (_pick(matches, iota, size) != match))
         room = _room(match, budget, factor, offset)
         if is_set & (room.to(tl.float64) > beat):
-            alive = (iota < size).to(tl.int32)
-            tokens = tl.zeros([WIDTH], tl.int32)
-            probs = tl.zeros([WIDTH], tl.float32)
-            prob = tl.full((), 1.0, tl.float64)
-            score = tl.full((), 0.0, tl.float64)
-            j = 0
-            is_open = True
-            while is_open:
-                alive = alive * (ends > j).to(tl.int32)
-                voters = tl.sum(alive)
-                at_j = tl.sum(tl.where(columns[None, :] == j, after, 0), axis=1)
-                agree = (at_j[:, None] == at_j[None, :]).to(tl.int32) * alive[:, None] * alive[None, :]
-                votes = tl.sum(agree, axis=1)
-                winner = tl.max(votes * CANDIDATES + (CANDIDATES - 1 - iota))
-                won = winner // CANDIDATES
-                token = _pick(at_j, iota, CANDIDATES - 1 - winner % CANDIDATES)
-                matched = tl.minimum(match + j, MOST_MATCH)
-                entry = (matched * (CANDIDATES + 1) + won) * (CANDIDATES + 1) + voters
-                prob = prob * tl.load(chance_ptr + entry).to(tl.float64)
-                if (voters == 0) | (prob < min_prob):
-                    is_open = False
-                else:
-                    tokens = tl.where(columns == j, token, tokens)
-                    probs = tl.where(columns == j, prob.to(tl.float32), probs)
-                    score += prob
-                    alive = alive * (at_j == token).to(tl.int32)
-                    j += 1
-                    is_open = j < room
+            tokens, probs, score, j = _voted(
+                after, ends, size, match, room, chance_ptr, min_prob, MOST_MATCH, CANDIDATES, WIDTH
+            )
             if (j > 0) & (score > beat):
                 beat, best_length, best_match = score, j, match
                 best_source = source
@@ -187,7 +304,6 @@ def suffix_draft_kernel(
     own_ptr = tokens_ptr + slot * tokens_stride
     own_known = tl.load(lengths_ptr + slot).to(tl.int64)
     last = own_known - 1
-    iota = tl.arange(0, CANDIDATES)
     columns = tl.arange(0, WIDTH)
     best_tokens = tl.zeros([WIDTH], tl.int32)
     best_probs = tl.zeros([WIDTH], tl.float32)
@@ -196,20 +312,9 @@ def suffix_draft_kernel(
     # From memory: Triton would round a float argument to 32 bits.
     factor, offset, min_prob = tl.load(limits_ptr), tl.load(limits_ptr + 1), tl.load(limits_ptr + 2)
     if is_drafting & (own_known > 0):
-        places = tl.zeros([CANDIDATES], tl.int64)
-        matches = tl.zeros([CANDIDATES], tl.int64)
-        count = 0
-        pos = last
-        for _ in tl.static_range(OWN_VISITS):
-            if pos >= 0:
-                pos = _own_link(own_ptr, pos, RUNG_MASK, LONGEST, BLOCK)
-                if pos >= 0:
-                    most = tl.minimum(pos + 1, MATCH)
-                    match = _match(own_ptr, last, own_ptr, pos, most, 1, MATCH_2).to(tl.int64)
-                    if match >= LEAST_MATCH:
-                        places = tl.where(iota == count, pos + 1, places)
-                        matches = tl.where(iota == count, match, matches)
-                        count += 1
+        places, matches, count = _own_places(
+            own_ptr, last, LEAST_MATCH, MATCH, MATCH_2, OWN_VISITS, RUNG_MASK, LONGEST, CANDIDATES, BLOCK
+        )
         best_tokens, best_probs, best_length, best_match, best_source, beat = _best_draft(
             own_ptr, own_known, places, matches, count, chances_ptr, budget, factor, offset, min_prob,
             best_tokens, best_probs, best_length, best_match, best_source, beat, 1,
@@ -218,49 +323,10 @@ def suffix_draft_kernel(
         head = tl.load(row_ptr + HEAD) * (tl.load(reads_corpus_ptr + slot) > 0).to(tl.int64)
         corpus_ptr += tl.load(row_ptr)  # BASE
         if head > 0:
-            cap, nb, nb1 = tl.load(row_ptr + CAP), tl.load(row_ptr + NB), tl.load(row_ptr + NB1)
-            pos_bits = tl.load(row_ptr + POS_BITS)
-            places = tl.zeros([CANDIDATES], tl.int64)
-            matches = tl.zeros([CANDIDATES], tl.int64)
-            count = 0
-            seen_from = tl.full((), MATCH + 1, tl.int64)
-            is_open = True
-            for length in tl.static_range(LONGEST, 0, -1):
-                if (RUNG_MASK >> (length - 1)) & 1:  # noqa: SIM102 - one is a constant
-                    if is_open & (own_known >= length):
-                        h = tl.full((), _SEED, tl.uint64)
-                        rung = -1
-                        for j in tl.static_range(length):
-                            token = tl.load(own_ptr + last - j).to(tl.uint32, bitcast=True).to(tl.uint64)
-                            h = (h ^ token) * tl.full((), _STEP, tl.uint64)
-                            h = h ^ (h >> 32)
-                            rung += (RUNG_MASK >> j) & 1
-                        h = h ^ (h >> 32)
-                        h = h * tl.full((), _MIX, tl.uint64)
-                        h = h ^ (h >> 29)
-                        pos = _find(
-                            corpus_ptr, cap, nb1, nb, pos_bits, own_ptr, last, h, rung, length, LONGEST_2
-                        )
-                        visit = 0
-                        while (visit < VISITS) & (pos >= 0) & (count < CANDIDATES):
-                            distance = tl.load(corpus_ptr + 2 * pos + 1).to(tl.uint32, bitcast=True)
-                            most = tl.minimum(tl.minimum(pos + 1, own_known), MATCH)
-                            match = _match(own_ptr, last, corpus_ptr, pos, most, 2, MATCH_2).to(tl.int64)
-                            if match < length:
-                                visit = VISITS
-                            else:
-                                following = tl.load(
-                                    corpus_ptr + 2 * (pos + 1), mask=pos + 1 < head, other=_SEPARATOR
-                                )
-                                is_new = (match >= LEAST_MATCH) & (match < seen_from)
-                                if is_new & (following != _SEPARATOR):
-                                    places = tl.where(iota == count, pos + 1, places)
-                                    matches = tl.where(iota == count, match, matches)
-                                    count += 1
-                                pos = tl.where(distance == 0, -1, pos - distance.to(tl.int64))
-                                visit += 1
-                        is_open = count < ENOUGH
-                        seen_from = tl.full((), length, tl.int64)
+            places, matches, count = _corpus_places(
+                corpus_ptr, row_ptr, head, own_ptr, own_known, LEAST_MATCH, MATCH, MATCH_2, VISITS, ENOUGH,
+                RUNG_MASK, LONGEST, LONGEST_2, CANDIDATES, CAP, NB, POS_BITS, NB1,
+            )  # fmt: skip
             best_tokens, best_probs, best_length, best_match, best_source, beat = _best_draft(
                 corpus_ptr, head, places, matches, count, chances_ptr + chances_stride, budget, factor,
                 offset, min_prob, best_tokens, best_probs, best_length, best_match, best_source, beat, 3,

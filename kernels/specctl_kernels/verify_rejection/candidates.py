@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.row_argmax.kernel import entries_of
 from specctl_kernels.verify_rejection.judge import (
     has_cuts,
     judged,
@@ -81,13 +82,6 @@ def searched_kernel(
 
 
 @triton.jit
-def _part(row_ptr, first, end, PART: tl.constexpr):
-    """(column, entry) of a part of a piece, -inf from ``end`` on."""
-    column = first + tl.arange(0, PART)
-    return column, tl.load(row_ptr + column, mask=column < end, other=float("-inf")).to(tl.float32)
-
-
-@triton.jit
 def _two_founds(value, lower, upper):
     """How many entries reach each of two values, in one sum: each sum is a wait of all threads."""
     reached = tl.where(value >= lower, 1, 0) + tl.where(value >= upper, _MASK + 1, 0)
@@ -125,7 +119,8 @@ def candidates_kernel(
         row_ptr = logits_ptr + at * logits_stride
         first = piece * PIECE
         end = tl.where(best >= bound, columns, 0)  # where nothing matters, nothing is read
-        _columns, entries = _part(row_ptr, first, end, PIECE)
+        _columns, entries = entries_of(row_ptr, first, end, PIECE)
+        entries = entries.to(tl.float32)
         cut = top * 0.0 + float("inf")
         listed = piece * 0
         founds_ptr += which.to(tl.int64) * LEVELS * pieces + piece
@@ -141,7 +136,8 @@ def candidates_kernel(
         if listed > 0:
             written = begin
             for offset in tl.range(0, PIECE, PART):
-                column, value = _part(row_ptr, first + offset, end, PART)
+                column, value = entries_of(row_ptr, first + offset, end, PART)
+                value = value.to(tl.float32)
                 is_in = value >= cut
                 place = tl.cumsum(is_in.to(tl.int32), axis=0) - 1
                 tl.store(values_ptr + written + place, value, mask=is_in)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
 
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel", "temperature_of"]
 
@@ -52,13 +53,6 @@ def scale_of(temperature):
 
 
 @triton.jit
-def _piece(row_ptr, columns, piece, PIECE: tl.constexpr):
-    """(column, entry) of a piece, -inf behind the row's end."""
-    column = piece * PIECE + tl.arange(0, PIECE)
-    return column, tl.load(row_ptr + column, mask=column < columns, other=float("-inf"))
-
-
-@triton.jit
 def _mass_of(value, scale):
     """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
     value = value.to(tl.float32)
@@ -69,18 +63,10 @@ def _mass_of(value, scale):
 
 
 @triton.jit
-def _first_best_of(column, value, end):
-    value = value.to(tl.float32)
-    value = tl.where(value == value, value, float("-inf"))
-    best = tl.max(value, axis=0)
-    return best, tl.min(tl.where(value == best, column, end), axis=0)
-
-
-@triton.jit
 def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
-    """(largest entry, its first column); NaN counts as the smallest."""
-    column, value = _piece(row_ptr, columns, piece, PIECE)
-    return _first_best_of(column, value, piece * PIECE + PIECE)
+    """As ``first_best_of``."""
+    column, value = entries_of(row_ptr, piece * PIECE, columns, PIECE)
+    return first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -112,7 +98,7 @@ def stats_kernel(
     if tl.program_id(1) == 0:
         # The logits were there before the kernel that gathered the temperatures.
         row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
-        column, value = _piece(row_ptr, tl.where(row < rows, columns, 0), piece, PIECE)
+        column, value = entries_of(row_ptr, piece * PIECE, tl.where(row < rows, columns, 0), PIECE)
         wait_for_previous(IS_EARLY)
         if row < rows:
             temperature = temperature_of(temperature_ptr, greedy_ptr, req)
@@ -121,7 +107,7 @@ def stats_kernel(
                 tl.store(best_ptr + at, best)
                 tl.store(mass_ptr + at, mass)
             else:
-                best, first = _first_best_of(column, value, piece * PIECE + PIECE)
+                best, first = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
                 tl.store(best_ptr + at, best)
                 tl.store(at_ptr + at, first.to(tl.int32))
     else:
@@ -131,7 +117,7 @@ def stats_kernel(
             temperature = temperature_of(temperature_ptr, greedy_ptr, req)
             if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
                 row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
-                _column, value = _piece(row_ptr, draft_columns, piece, PIECE)
+                _column, value = entries_of(row_ptr, piece * PIECE, draft_columns, PIECE)
                 best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(draft_best_ptr + at, best)
                 tl.store(draft_mass_ptr + at, mass)

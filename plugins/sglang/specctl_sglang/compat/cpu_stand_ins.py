@@ -330,13 +330,16 @@ def build_tree_kernel_efficient_cpu(
         for node, parent in enumerate(parents, start=1):
             depths[i, node] = depths[i, max(parent, 0)] + 1
             masks[i, node] |= masks[i, max(parent, 0)]
-        for node in range(width - 1, 0, -1):
-            parent = parents[node - 1]
-            if parent == _NOWHERE:
-                continue
-            retrive_next_sibling[i, node] = retrive_next_token[i, parent]
-            retrive_next_token[i, parent] = node
+        _link(parents, retrive_next_token[i], retrive_next_sibling[i])
     positions.copy_((depths + verified_seq_len[:, None]).flatten())
+
+
+def _link(parents: list[int], next_token: torch.Tensor, next_sibling: torch.Tensor) -> None:
+    """Of the nodes from 1 on: each row's first child, and each child's next sibling."""
+    for node, parent in reversed(list(enumerate(parents, start=1))):
+        if parent != _NOWHERE:
+            next_sibling[node] = next_token[parent]
+            next_token[parent] = node
 
 
 def reconstruct_indices_from_tree_mask(

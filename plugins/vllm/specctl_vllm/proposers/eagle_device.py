@@ -102,10 +102,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     ) -> torch.Tensor:
         """int64[num_reqs, num_speculative_tokens_max], as in vLLM."""
         requests = input_batch.num_reqs
-        turn, catches_up = Turn.RUN, False
-        if self._is_spared and not dummy_run:
-            wanted = self.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-            turn, catches_up = self._arrears.next(input_batch.num_scheduled_tokens[:requests], wanted)
+        turn, catches_up = self._turn(input_batch, num_speculative_tokens, dummy_run)
         if turn is Turn.KEEP or catches_up:
             self._copy_request_inputs(requests, input_batch.idx_mapping, temperature, seeds)
             step = HeadStep(
@@ -122,6 +119,13 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
             num_rejected, last_sampled, next_prefill_tokens, temperature, seeds, dp_sync_state, dummy_run,
             skip_attn_for_dummy_run, mm_inputs, is_profile, num_speculative_tokens,
         )  # fmt: skip
+
+    def _turn(self, batch: Any, wanted: int | None, is_dummy: bool) -> tuple[Turn, bool]:
+        """Whether the head runs, and whether it catches up first."""
+        if is_dummy or not self._is_spared:
+            return Turn.RUN, False
+        wanted = self.num_speculative_steps if wanted is None else wanted
+        return self._arrears.next(batch.num_scheduled_tokens[: batch.num_reqs], wanted)
 
     def _combined(self, last: torch.Tensor, auxiliary: list[torch.Tensor] | None) -> torch.Tensor:
         """[T, hidden_size], what the head takes."""

@@ -1,0 +1,59 @@
+"""What batches to verify are made of, for chains, blocks and trees of drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["OPTIONS", "coarse_logits", "drawn_options", "options_by_slot", "two_requests", "uniforms_for"]
+
+OPTIONS = {
+    "none": (None, None, None),
+    "top_k": ([1, 2, 5, 40, 0, 3000], None, None),
+    "top_p": (None, [0.3, 0.9, 0.95, 1.0, 0.999, 0.0], None),
+    "min_p": (None, None, [0.0, 0.1, 0.5, 1.0, 1e-4, 0.03]),
+    "mixed": ([0, 3, 50, 3000, 1, 7], [0.95, 1.0, 0.7, 0.99, 0.9, 0.6], [0.0, 0.05, 0.2, 0.0, 1e-6, 0.01]),
+}
+"""Values of top-k, top-p and min-p; None: off in the whole batch."""
+
+
+def coarse_logits(rows: int, vocabulary: int) -> torch.Tensor:
+    """float32[rows, vocabulary] on a grid of quarters, some of them -inf; no row is without a number."""
+    logits = torch.randn(rows, vocabulary).mul(12).round().div(4)
+    logits[torch.rand(rows, vocabulary) > 0.97] = float("-inf")
+    logits[:, 0] = logits[:, 0].clamp(min=-3.0)
+    return logits
+
+
+def drawn_options(options: str, requests: int) -> dict[str, torch.Tensor | None]:
+    """One of the values of ``OPTIONS`` for each request."""
+    kinds = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
+    return {
+        name: None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
+        for (name, kind), values in zip(kinds.items(), OPTIONS[options], strict=True)
+    }
+
+
+def uniforms_for(given: dict[str, Any]) -> torch.Tensor:
+    return torch.rand(len(given["positions"]), 2, dtype=torch.float64)
+
+
+def options_by_slot(given: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
+    """The same five requests with their options at eight slots, and the slots."""
+    slots = torch.tensor([6, 0, 3, 1, 5])
+    moved = {}
+    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+        moved[name] = torch.full((8,), -1).to(given[name].dtype)
+        moved[name][slots] = given[name]
+    return given | moved, slots
+
+
+def two_requests() -> dict[str, Any]:
+    """A batch of the right shapes: two rows each, nine columns."""
+    return {
+        "logits": torch.zeros(4, 9), "drafts": torch.zeros(4, dtype=torch.int32),
+        "starts": torch.tensor([0, 2, 4], dtype=torch.int32), "temperature": torch.ones(2), "top_k": None,
+        "top_p": torch.ones(2), "min_p": None, "seeds": torch.zeros(2, dtype=torch.int64),
+        "positions": torch.zeros(4, dtype=torch.int64), "width": 3,
+    }  # fmt: skip
