@@ -122,7 +122,8 @@ async def send(
     load: Load,
     bodies: Iterator[dict[str, Any]],
 ) -> Sent:
-    """Open loop: nobody waits for an answer before the next request goes."""
+    """Open loop: nobody waits for an answer before the next request goes. Streamed, as the profile's own
+    requests are: where the server has few cores that is in its steps."""
     rng = random.Random(f"{_SEED} {load}")
     arrival_s, inputs, outputs = [], [], []
     sum_before, count_before = await tpot_sums(client)
@@ -134,7 +135,7 @@ async def send(
         arrival_s.append(time.monotonic() - began_s)
         inputs.append(len(body["prompt"]))
         outputs.append(length)
-        tasks.append(asyncio.create_task(complete(opened, {**body, "max_tokens": length})))
+        tasks.append(asyncio.create_task(complete(opened, {**body, "max_tokens": length, "stream": True})))
         due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
     await asyncio.gather(*tasks)
     span_s = time.monotonic() - began_s

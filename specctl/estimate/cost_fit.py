@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from specctl.errors import SpecctlError
 from specctl.estimate.experts import Experts
+from specctl.estimate.piecewise import non_negative, over_pieces, with_points_between
 from specctl.types import CellDelta
 
 __all__ = ["FittedCosts", "fit_costs"]
@@ -35,13 +35,6 @@ CELL_STEPS_MIN = 10
 MISS_MAX_RATIO = 0.3
 JITTER_MAX_RATIO = 0.3
 SECONDS_MIN = 1e-6
-REWEIGHTINGS = 10
-HUBER_SIGMAS = 1.345
-# Standard deviation of a normal law over the median of its absolute values.
-SIGMA_OF_MEDIAN = 1.4826
-MISS_MIN_RATIO = 0.01
-# Between two points of a line that the experts bend.
-POINTS_RATIO = 1.25
 
 
 @dataclass(frozen=True)
@@ -184,15 +177,34 @@ class _Model:
         forward_s = np.maximum(points.step_s - points.draft_s, SECONDS_MIN)
         knots = _knots(points) if knots is None else knots
         columns, not_told = _columns(points, is_draft_told=bool(draft))
-        forward = _over_pieces(points.tokens, knots, experts)
+        forward = over_pieces(points.tokens, knots, experts)
         features = np.column_stack([forward, *columns.values()])
-        fitted = _non_negative(features, forward_s, points.weight / points.step_s**2)
+        fitted = non_negative(features, forward_s, points.weight / points.step_s**2)
         pieces, rest = np.split(fitted, [forward.shape[1]])
         shares = dict(zip(columns, map(float, rest), strict=True))
         if "draft base_s" in shares:
             draft = {"base_s": shares.pop("draft base_s")}
         model = cls(experts, knots, pieces, shares, draft, tuple(not_told))
-        return model._times(_sums_ratio(model, points))
+        return model._with_sums_of(points)
+
+    def _with_sums_of(self, points: _Points) -> _Model:
+        """Steps without prompts add up to their measured seconds, and then those with prompts, by what a
+        prompt's token costs.
+
+        A robust fit goes through the usual steps. Slow ones that are no stalls are spent all the same, and a
+        sum is right where seconds were only counted to the step beside.
+        """
+        alone, mixed = points.where(points.prefill == 0), points.where(points.prefill > 0)
+        measured_s, fitted_s = _sums(self, alone)
+        model = self._times(measured_s / max(fitted_s, SECONDS_MIN))
+        measured_s, fitted_s = _sums(model, mixed)
+        tokens = float(mixed.weight @ mixed.prefill)
+        if not tokens:
+            return model
+        told_s = model.shares.get(_PROMPT, 0.0) + (measured_s - fitted_s) / tokens
+        shares = {**model.shares, _PROMPT: max(told_s, 0.0)}
+        not_told = tuple(name for name in model.not_told if name != _PROMPT or told_s <= 0.0)
+        return replace(model, shares=shares, not_told=not_told)
 
     def _times(self, ratio: float) -> _Model:
         def scaled(costs: dict[str, float]) -> dict[str, float]:
@@ -201,7 +213,7 @@ class _Model:
         return replace(self, pieces=ratio * self.pieces, shares=scaled(self.shares), draft=scaled(self.draft))
 
     def forward_s(self, tokens: _Floats) -> _Floats:
-        return np.asarray(_over_pieces(tokens, self.knots, self.experts) @ self.pieces)
+        return np.asarray(over_pieces(tokens, self.knots, self.experts) @ self.pieces)
 
     def predict_s(self, points: _Points) -> _Floats:
         seconds = self.forward_s(points.tokens)
@@ -220,7 +232,7 @@ class _Model:
         steps: int,
         stalled_steps: int,
     ) -> FittedCosts:
-        knots = self.knots if self.experts is None else _with_points_between(self.knots)
+        knots = self.knots if self.experts is None else with_points_between(self.knots)
         forward = [(round(float(k)), float(s)) for k, s in zip(knots, self.forward_s(knots), strict=True)]
         return FittedCosts(
             forward=tuple((tokens, max(seconds, SECONDS_MIN)) for tokens, seconds in forward),
@@ -241,10 +253,11 @@ class _Model:
         )
 
 
+_PROMPT = "prefill_token_s"
 _COLUMNS: dict[str, Callable[[_Points], _Floats]] = {
     "request_s": lambda p: p.batch,
     "context_token_s": lambda p: p.context,
-    "prefill_token_s": lambda p: p.prefill,
+    _PROMPT: lambda p: p.prefill,
     "prefill_step_s": lambda p: (p.prefill > 0).astype(float),
     "draft base_s": lambda p: (p.drafts > 0).astype(float),
 }
@@ -261,7 +274,7 @@ def _fit_draft(points: _Points) -> dict[str, float]:
     if not points.draft_s.any():
         return {}
     features = np.column_stack([column(points) for column in _DRAFT_COLUMNS.values()])
-    fitted = _non_negative(features, points.draft_s, points.weight)
+    fitted = non_negative(features, points.draft_s, points.weight)
     return dict(zip(_DRAFT_COLUMNS, map(float, fitted), strict=True))
 
 
@@ -306,57 +319,11 @@ def _knots(points: _Points) -> _Floats:
     return np.array(knots)
 
 
-def _with_points_between(knots: _Floats) -> _Floats:
-    """Whole numbers up to the last knot, each at least POINTS_RATIO over the last but for the knots."""
-    most = knots[-1]
-    steps = np.arange(1, math.ceil(math.log(most) / math.log(POINTS_RATIO)))
-    return np.unique(np.concatenate((knots, np.ceil(POINTS_RATIO**steps).clip(max=most))))
-
-
-def _over_pieces(tokens: _Floats, knots: _Floats, experts: Experts | None) -> _Floats:
-    """[point, knot]: 1, and how far each piece is passed; the last one has no end. Then, if there are
-    experts, [point]: the distinct ones."""
-    columns = [np.ones_like(tokens)]
-    for place, (low, high) in enumerate(pairwise(knots)):
-        end = np.inf if place == len(knots) - 2 else high - low
-        columns.append(np.clip(tokens - low, 0.0, end))
-    if experts is not None:
-        columns.append(experts.distinct(tokens))
-    return np.column_stack(columns)
-
-
-def _non_negative(features: _Floats, target: _Floats, weight: _Floats) -> _Floats:
-    """Coefficients of at least 0, each found on its own scale.
-
-    Points far from the fit are weighed down (Huber 1964, "Robust estimation of a location parameter", by
-    reweighting): a mean over few steps may hold a stall, or seconds of the step beside it.
-    """
-    # Imported late: only what fits needs SciPy.
-    from scipy.optimize import nnls
-
-    scale = np.maximum(features.max(axis=0), 1e-12)
-    unit = max(float(target.max()), 1e-12)
-    scaled, wanted = features / scale, target / unit
-    trust = np.ones_like(target)
-    for _ in range(REWEIGHTINGS):
-        root = np.sqrt(weight * trust / weight.mean())
-        found, _ = nnls(scaled * root[:, None], wanted * root)
-        miss = np.abs(scaled @ found / np.maximum(wanted, 1e-12) - 1.0)
-        usual = max(SIGMA_OF_MEDIAN * float(np.median(miss)), MISS_MIN_RATIO)
-        trust = np.minimum(1.0, HUBER_SIGMAS * usual / np.maximum(miss, 1e-12))
-    coefficients: _Floats = np.asarray(found, np.float64) * unit / scale
-    return coefficients
-
-
-def _sums_ratio(model: _Model, points: _Points) -> float:
-    """Measured seconds over fitted ones, all steps together.
-
-    A robust fit is a line through the usual steps. Slow ones that are no stalls are spent all the same, and
-    a sum is right where seconds were only counted to the step beside.
-    """
+def _sums(model: _Model, points: _Points) -> tuple[float, float]:
+    """Seconds of all steps, measured and fitted; of a stall only as much as is none."""
     fitted = model.predict_s(points)
     measured = np.minimum(points.step_s, STALL_RATIO * fitted)
-    return float(points.weight @ measured) / max(float(points.weight @ fitted), SECONDS_MIN)
+    return float(points.weight @ measured), float(points.weight @ fitted)
 
 
 def _miss(model: _Model, points: _Points) -> float:
