@@ -25,8 +25,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import aiohttp
@@ -214,11 +215,13 @@ def predicted(load: Load, sent: Sent, log: Path, profile: EngineProfile) -> Pred
 
 
 def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, Any]:
-    """Predicted and measured over all rounds of a load."""
+    """Predicted and measured over all rounds of a load. ``error``: twice the miss's standard error, as the
+    rounds scatter."""
     tokens = sum(sum(sent.output_tokens) for sent, _ in rounds)
     measured = tokens / sum(sent.span_s for sent, _ in rounds)
     foretold = tokens / sum(told.span_s for _, told in rounds)
     by_log = fmean(told.log_tokens_per_s for _, told in rounds)
+    ratios = [sent.span_s / told.span_s - 1.0 for sent, told in rounds]
     tpot_s, tpot_told_s = fmean(sent.tpot_s for sent, _ in rounds), fmean(told.tpot_s for _, told in rounds)
     return {
         "load": str(load),
@@ -227,7 +230,8 @@ def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, 
         "from the arrivals": {
             "tokens/s": round(foretold, 1),
             "miss": round(foretold / measured - 1.0, 4),
-            "by round": summary([sent.span_s / told.span_s - 1.0 for sent, told in rounds]),
+            "by round": summary(ratios),
+            "error": round(2.0 * stdev(ratios) / sqrt(len(ratios)), 4) if len(ratios) > 1 else None,
             "TPOT ms": round(1e3 * tpot_told_s, 2),
             "TPOT miss": round(tpot_told_s / tpot_s - 1.0, 4),
         },
