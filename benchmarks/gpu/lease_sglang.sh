@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SGLang's figures on one GPU, within one command of a lent machine.
 #
-#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [verify] [main] [peagle] [tree]
+#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [peagle] [tree]
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
@@ -70,7 +70,7 @@ compare() {
 
 mkdir -p "$RESULTS" "$OUT" "$WIDE"
 export HF_HUB_OFFLINE=1
-export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$SITE"
+export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$PWD/tests:$SITE"
 "$PYTHON" -m benchmarks.gpu.entry_points "$RESULTS/entry" --captures || exit 1
 if ! "$PYTHON" -c 'import deep_gemm.utils' 2>/dev/null; then
   echo "deep_gemm: not there, an empty module takes its place"
@@ -80,6 +80,11 @@ fi
 
 for name in $STAGES; do
   case $name in
+    steps)
+      # What a step asks of the device and of the host, before any server.
+      stage layout 60 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/sglang_plugin/test_layout.py
+      stage steps 90 "$PYTHON" -m benchmarks.sglang_step_host --device cuda --output "$RESULTS/sglang-steps.json"
+      ;;
     verify)
       quick=()
       if [ -n "$QUICK" ]; then
@@ -103,7 +108,7 @@ for name in $STAGES; do
       compare peagle peagle --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" --prompts "$CHAT"
       ;;
     tree) compare tree tree --model "$TARGET" --eagle3 "$EAGLE3" --prompts "$CHAT" ;;
-    *) echo "$name: expected verify, main, peagle or tree" ;;
+    *) echo "$name: expected steps, verify, main, peagle or tree" ;;
   esac
 done
 

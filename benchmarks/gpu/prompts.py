@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.prompts --output FILE [--count 1364]
     python -m benchmarks.gpu.prompts --output FILE --chat --count 64
+    python -m benchmarks.gpu.prompts --output FILE --talk --count 2000
 
 A prompt asks the reference target to repeat a passage and begins the answer with the passage's first tokens.
 The passages are pieces of the prompt sets of $SPECCTL_SHARED that hold much text and, as these repeat each
@@ -12,14 +13,16 @@ does not promise that the model's own answer stays on the passage: it often leav
 token. compare copying therefore measures how much of the answers is repeated.
 
 ``--chat``: questions of the prompt sets instead, chat, code and SQL in turn; no model is asked.
+``--talk``: texts of chats, questions with their answers, for benchmarks that cut prompts out of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +34,7 @@ from benchmarks.lossless import SHARED
 from benchmarks.suffix_stream import code_files, default_roots
 
 KINDS = ("swe", "spec_bench", "sql", "bfcl", "agentic_steps", "agentic_traj")
+TALK_KINDS = ("mt_bench", "alpaca", "sharegpt")
 CHAT_KINDS = ("mt_bench", "humaneval", "sharegpt", "sql")
 _CHAT_TOKENS_MAX = 400
 PASSAGE_TOKENS = (256, 440)
@@ -120,11 +124,28 @@ def chat(encode: Any, count: int) -> list[list[int]]:
     return found[:count]
 
 
+def talk(encode: Any, count: int) -> list[list[int]]:
+    """``count`` texts, prompts and answers of chats; ShareGPT's own conversations are the last."""
+    asked = (f"{row['prompt']}\n{_answer(row)}" for kind in TALK_KINDS for row in rows_of(kind))
+    file = SHARED / "data" / "vllm_sharegpt" / "dev.json"
+    told = (
+        "\n".join(turn["value"] for turn in row["conversations"])
+        for row in json.loads(file.read_text(encoding="utf-8"))
+    )
+    return [encode(text) for text in itertools.islice(itertools.chain(asked, told), count)]
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    given = row.get("reference", "")
+    return given if isinstance(given, str) else "\n".join(map(str, given))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
     parser.add_argument("--count", type=int, default=1364, help="4 sets of 1, 4, 16, 64 and 256")
     parser.add_argument("--chat", action="store_true", help="questions instead")
+    parser.add_argument("--talk", action="store_true", help="texts of chats instead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
@@ -139,6 +160,8 @@ def main() -> None:
 
     if arguments.chat:
         prompts = chat(encode, arguments.count)
+    elif arguments.talk:
+        prompts = talk(encode, arguments.count)
     else:
         pieces = passages(map(encode, texts()), arguments.count * 3 // 2, arguments.seed)
         print(f"{len(pieces)} passages", flush=True)
