@@ -191,7 +191,8 @@ def profile_of(capabilities: Capabilities, parts: Sequence[Measured]) -> EngineP
         own_requests=sum(part.own_requests for part in parts),
         is_interrupted=False,
     )
-    costs = fit_costs(measured.rows, experts=Experts.of(capabilities))
+    # Not refused where its halves differ: the rounds' scatter tells how far a busy machine can be believed.
+    costs = fit_costs(measured.rows, is_profile=False, experts=Experts.of(capabilities))
     fingerprint = fingerprint_of(capabilities, {} if capabilities.gpu else {"gpu": "not told"})
     limits = limits_of(capabilities, {})
     return engine_profile(measured, costs, capabilities, fingerprint, limits, utc=SystemClock().utc())
