@@ -34,6 +34,8 @@ _CONFIG = {
 _LOADS = [Load("chat", 0, 0.0, 64), Load("chat", 4, 0.0, 64)]
 _OUTPUT_TOKENS = 64
 _IDS = (5, 8000)
+_PROMPT_TOKENS = (60, 400)
+"""As those that the profile was measured with."""
 
 
 def checked_at(url: str, folder: Path) -> Check:
@@ -45,7 +47,7 @@ def _bodies() -> Iterator[dict[str, Any]]:
     """Prompts of which none begins as another: nothing comes from a cache."""
     rng = random.Random(0)
     for _ in itertools.count():
-        prompt = [rng.randrange(*_IDS) for _ in range(rng.randint(20, 120))]
+        prompt = [rng.randrange(*_IDS) for _ in range(rng.randint(*_PROMPT_TOKENS))]
         yield {
             "model": "model",
             "prompt": prompt,
