@@ -40,7 +40,6 @@ from benchmarks.gpu.sender import complete, session
 from benchmarks.lossless import put_table
 from benchmarks.provenance import provenance, summary
 from benchmarks.server import vllm_server
-from specctl.actuate.http import HttpActuator
 from specctl.clock import SystemClock
 from specctl.contract.capabilities import Capabilities
 from specctl.engine_profile import EngineProfile
@@ -49,11 +48,9 @@ from specctl.estimate.cost_fit import fit_costs
 from specctl.estimate.experts import Experts
 from specctl.http_client import HttpClient
 from specctl.observe.routes import read_capabilities
-from specctl.profiling.borrowed_table import BorrowedTable
 from specctl.profiling.fitted import engine_profile, fingerprint_of, limits_of
-from specctl.profiling.measure import Measured, Plan, measure
-from specctl.profiling.own_requests import OwnRequests
-from specctl.profiling.steps import StepReader
+from specctl.profiling.measure import Measured, Plan
+from specctl.profiling.server import measure_server
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import simulate
 from specctl.simulate.files import find_file
@@ -160,24 +157,13 @@ def recorded(url: str, log: Path) -> Iterator[None]:
 
 async def counted(url: str, seconds: float, requests: int) -> tuple[Capabilities, Measured]:
     """Steps as ``specctl profile --requests`` counts them."""
-    clock = SystemClock()
-    async with (
-        HttpClient(url, timeout_s=5.0) as client,
-        HttpClient(url, timeout_s=120.0, connections_max=1024) as sender,
-    ):
+    async with HttpClient(url, timeout_s=5.0) as client:
         capabilities = await read_capabilities(client)
         assert capabilities is not None, "a server of ours"
-        table = BorrowedTable(HttpActuator(client), capabilities, clock, owner="benchmark")
-        own = OwnRequests(
-            sender,
-            capabilities.model,
-            total=requests,
-            context_max_tokens=capabilities.context_max_tokens,
-        )
-        plan = Plan(seconds, share_max=0.5)
-        return capabilities, await measure(
-            table, StepReader(client), capabilities, clock, asyncio.Event(), plan, own
-        )
+        return capabilities, await measure_server(
+            client, capabilities, SystemClock(), asyncio.Event(), Plan(seconds, share_max=0.5),
+            owner="benchmark", requests=requests,
+        )  # fmt: skip
 
 
 def profile_of(capabilities: Capabilities, parts: Sequence[Measured]) -> EngineProfile:

@@ -13,7 +13,15 @@ from specctl.contract.capabilities import Capabilities
 from specctl.errors import SimulationInputError
 from specctl.model_file import load_model
 
-__all__ = ["EngineProfile", "Fingerprint", "Measurement", "SchedulerLimits", "load_profile", "profile_of"]
+__all__ = [
+    "EngineProfile",
+    "Fingerprint",
+    "Measurement",
+    "SchedulerLimits",
+    "load_profile",
+    "profile_of",
+    "told_fingerprint",
+]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _Seconds = Annotated[float, Field(ge=0, le=10.0)]
@@ -150,6 +158,17 @@ class EngineProfile(BaseModel):
             raise SimulationInputError(f"the profile is of another machine: {'; '.join(differing)}")
 
 
+def told_fingerprint(capabilities: Capabilities) -> dict[str, str | None]:
+    """A fingerprint's parts as the server tells them; None where it does not."""
+    return {
+        "gpu": capabilities.gpu,
+        "model": capabilities.model,
+        "engine": f"{capabilities.engine} {capabilities.engine_version}",
+        "dtype": capabilities.dtype,
+        "parallelism": capabilities.parallelism,
+    }
+
+
 def profile_of(
     profiles: Sequence[EngineProfile], capabilities: Capabilities
 ) -> tuple[EngineProfile | None, str]:
@@ -157,13 +176,7 @@ def profile_of(
 
     The method counts too: what drafting takes is in the profile.
     """
-    told = {
-        "gpu": capabilities.gpu,
-        "model": capabilities.model,
-        "engine": f"{capabilities.engine} {capabilities.engine_version}",
-        "dtype": capabilities.dtype,
-        "parallelism": capabilities.parallelism,
-    }
+    told = told_fingerprint(capabilities)
     reasons = []
     for profile in profiles:
         own = profile.fingerprint.model_dump()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -122,16 +122,12 @@ class Arm:
         """
         size = at_once or len(prompts)
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
-        told: list[dict[str, Any]] = []
         started_s = time.perf_counter()
-        try:
-            for at in range(0, len(prompts), size):
-                body = {"input_ids": prompts[at : at + size], "sampling_params": sampling}
-                answer = self.client.post("/generate", json=body, timeout=self._timeout_s())
-                answer.raise_for_status()
-                told += answer.json()
-        except httpx.HTTPError as error:
-            print(f"{self.name}: {error!r}\n{end_of(self.server.log)}", flush=True)
+        told = self._answers(
+            {"input_ids": prompts[at : at + size], "sampling_params": sampling}
+            for at in range(0, len(prompts), size)
+        )
+        if told is None:
             return None
         seconds = time.perf_counter() - started_s
         outputs = [one["output_ids"] for one in told]
@@ -146,20 +142,32 @@ class Arm:
     def score(self, contexts: Sequence[list[int]], tokens: Sequence[Sequence[int]]) -> list[Score] | None:
         """Of the next token after each context, each in one pass; None where the server has died or hangs."""
         sampling = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
+        asked = {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 1}
+        parts = [slice(at, at + _SCORED_AT_ONCE) for at in range(0, len(contexts), _SCORED_AT_ONCE)]
+        told = self._answers(
+            {
+                **asked,
+                "input_ids": list(contexts[part]),
+                "token_ids_logprob": [[*ids, *SAMPLED_TOKENS] for ids in tokens[part]],
+            }
+            for part in parts
+        )
+        if told is None:
+            return None
+        return [_score(one["meta_info"], ids) for one, ids in zip(told, tokens, strict=True)]
+
+    def _answers(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
+        """Of one request after the other; None where the server has died or hangs."""
         told: list[dict[str, Any]] = []
         try:
-            for at in range(0, len(contexts), _SCORED_AT_ONCE):
-                part = slice(at, at + _SCORED_AT_ONCE)
-                body = {"input_ids": list(contexts[part]), "sampling_params": sampling}
-                body |= {"return_logprob": True, "top_logprobs_num": 1}
-                body["token_ids_logprob"] = [[*ids, *SAMPLED_TOKENS] for ids in tokens[part]]
+            for body in bodies:
                 answer = self.client.post("/generate", json=body, timeout=self._timeout_s())
                 answer.raise_for_status()
                 told += answer.json()
         except httpx.HTTPError as error:
             print(f"{self.name}: {error!r}\n{end_of(self.server.log)}", flush=True)
             return None
-        return [_score(one["meta_info"], ids) for one, ids in zip(told, tokens, strict=True)]
+        return told
 
     def get(self, route: str) -> Any:
         answer = self.client.get(f"/specctl/v1/{route}", timeout=self._timeout_s())

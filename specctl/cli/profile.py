@@ -28,7 +28,6 @@ SECONDS, SECONDS_MIN, SECONDS_MAX = 60.0, 5.0, 110.0
 SHARE, SHARE_MIN, SHARE_MAX = 0.2, 0.02, 0.5
 REQUESTS_MAX = 10_000
 PATIENCE_S = 5.0
-OWN_PATIENCE_S = 120.0
 FINGERPRINT = ("gpu", "model", "engine", "dtype", "parallelism")
 LIMITS = ("max_num_batched_tokens", "kv_tokens", "kv_block_tokens")
 
@@ -113,32 +112,17 @@ async def _measure(
     clock: Clock,
     stop: asyncio.Event,
 ) -> Measured:
-    from specctl.actuate.http import HttpActuator
     from specctl.cli.autotune import owner_name
-    from specctl.http_client import HttpClient, read_token
-    from specctl.profiling.borrowed_table import BorrowedTable
-    from specctl.profiling.measure import Plan, measure
-    from specctl.profiling.own_requests import OwnRequests
-    from specctl.profiling.steps import StepReader
+    from specctl.http_client import read_token
+    from specctl.profiling.measure import Plan
+    from specctl.profiling.server import measure_server
 
-    owner = owner_name("profile")
-    table = BorrowedTable(HttpActuator(client), capabilities, clock, owner=owner)
     key = None if options.api_key_file is None else read_token(options.api_key_file)
-    connections = capabilities.decode_batch_max
-    async with HttpClient(
-        client.target, token=key, timeout_s=OWN_PATIENCE_S, connections_max=connections
-    ) as sender:
-        own = None
-        if options.requests is not None:
-            own = OwnRequests(
-                sender,
-                capabilities.model,
-                total=options.requests,
-                context_max_tokens=capabilities.context_max_tokens,
-            )
-        logger.info("measuring %s for at most %g s", client.target, options.for_s)
-        plan = Plan(options.for_s, options.share)
-        return await measure(table, StepReader(client), capabilities, clock, stop, plan, own)
+    logger.info("measuring %s for at most %g s", client.target, options.for_s)
+    return await measure_server(
+        client, capabilities, clock, stop, Plan(options.for_s, options.share),
+        owner=owner_name("profile"), requests=options.requests, key=key,
+    )  # fmt: skip
 
 
 def _write(path: Path, made: EngineProfile) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from specctl.clock import iso_utc
 from specctl.contract.capabilities import Capabilities
-from specctl.engine_profile import EngineProfile, Fingerprint, SchedulerLimits
+from specctl.engine_profile import EngineProfile, Fingerprint, SchedulerLimits, told_fingerprint
 from specctl.errors import SpecctlError
 from specctl.estimate.cost_fit import FittedCosts
 from specctl.profiling.measure import Measured
@@ -22,14 +22,7 @@ _DIGITS = 4
 
 def fingerprint_of(capabilities: Capabilities, named: Mapping[str, str]) -> Fingerprint:
     """``named``: in place of what the server tells. Raises SpecctlError for what neither tells."""
-    told = {
-        "gpu": capabilities.gpu,
-        "model": capabilities.model,
-        "engine": f"{capabilities.engine} {capabilities.engine_version}",
-        "dtype": capabilities.dtype,
-        "parallelism": capabilities.parallelism,
-        **named,
-    }
+    told = {**told_fingerprint(capabilities), **named}
     missing = [key for key, value in told.items() if not value]
     if missing:
         raise SpecctlError(
