@@ -27,7 +27,7 @@ def wait_for_previous(IS_EARLY: tl.constexpr):
 @triton.jit
 def let_next_begin(IS_EARLY: tl.constexpr):
     """Once every program has come here the next kernel may be sent; it waits by itself for what this one
-    writes, and takes the place of programs that have yet to run: a long kernel says so at its end."""
+    writes. Said first, it is sent when this kernel's last programs begin."""
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
 

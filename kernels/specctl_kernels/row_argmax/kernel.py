@@ -36,13 +36,13 @@ def pieces_kernel(
     values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
     """Program (row, piece)."""
+    let_next_begin(IS_EARLY)
     row = tl.program_id(0)
     piece = tl.program_id(1)
     column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, width, PIECE)
     best, at = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
     tl.store(best_ptr + row * pieces + piece, best)
     tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
-    let_next_begin(IS_EARLY)
 
 
 @triton.jit

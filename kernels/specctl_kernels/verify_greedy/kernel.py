@@ -17,13 +17,13 @@ def accept_kernel(
     NO_TOKEN: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request; all of its rows at once, as what they read is waited for."""
-    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
     start = tl.load(starts_ptr + req)
     rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
     row = tl.arange(0, ROWS)
     piece = tl.arange(0, PADDED)
     draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
+    wait_for_previous(IS_EARLY)
     first = (start + row) * pieces
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
     best = tl.load(best_ptr + first[:, None] + piece[None, :], mask=is_in, other=float("-inf"))

@@ -12,6 +12,7 @@ from specctl_kernels.verify_rejection.judge import (
     judged,
     of_row,
     options_of,
+    own_logits_of,
     rows_of,
     surely_kept,
 )
@@ -40,24 +41,25 @@ def searched_kernel(
     """One program for each request: its first row whose draft is not surely kept, and, while the draft there
     is not surely rejected either, the next such row; -1 for none. Of each: its largest entry, scale, mass and
     the value under which nothing matters."""
-    wait_for_previous(IS_EARLY)
     let_next_begin(IS_EARLY)
     req = tl.program_id(0)
+    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
+    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
+    wait_for_previous(IS_EARLY)
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
     temperature = tl.load(temperature_ptr + req)
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     if (temperature > 0) & has_cuts(top_k, top_p, min_p, columns):
-        start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
         scale = scale_of(temperature)
         (
             top, total, is_bad, _is_bad_draft, value, weight, _sample, _draft_top, _draft_total, price,
             worth, is_candidate,
         ) = judged(
-            logits_ptr, logits_stride,
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
             best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, scale, PADDED,
+            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
+            PADDED,
         )  # fmt: skip
         is_sure = is_candidate & (price * total.to(tl.float64) < worth)
         is_sure = is_sure & (surely_kept(value, top, weight, total, top_k, top_p, min_p, columns) != 0)
@@ -106,6 +108,7 @@ def candidates_kernel(
     """Program (searched row and piece): the piece's entries from its cut on, in their order, -inf behind. The
     cut is the lowest of some levels from which they fit its segment; +inf where they do not from any. Of each
     level, how many there are."""
+    let_next_begin(IS_EARLY)
     wait_for_previous(IS_EARLY)
     which = tl.program_id(0) // pieces
     piece = tl.program_id(0) % pieces
@@ -145,4 +148,3 @@ def candidates_kernel(
                 written += tl.sum(is_in.to(tl.int32), axis=0)
         tl.store(values_ptr + begin + behind, float("-inf"), mask=behind >= listed)
         tl.store(cuts_ptr + which.to(tl.int64) * pieces + piece, cut)
-    let_next_begin(IS_EARLY)

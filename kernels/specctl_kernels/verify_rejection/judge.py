@@ -8,7 +8,8 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.draws import uniforms_at
 
 __all__ = [
-    "has_cuts", "judged", "of_row", "options_of", "rows_of", "surely_kept", "totals_of", "uniforms_of",
+    "has_cuts", "judged", "of_row", "options_of", "own_logits_of", "rows_of", "surely_kept", "totals_of",
+    "uniforms_of",
 ]  # fmt: skip
 
 
@@ -75,7 +76,8 @@ def has_cuts(top_k, top_p, min_p, columns):
 
 @triton.jit
 def rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS: tl.constexpr):
-    """(first row, number of rows, ROWS row numbers, the draft that each judges, whether there is one)."""
+    """(first row, number of rows, ROWS row numbers, the draft that each judges, whether there is one): of
+    what a call is given, so it may be read before the kernels before are done."""
     start = tl.load(starts_ptr + req)
     rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
     row = tl.arange(0, ROWS)
@@ -84,11 +86,17 @@ def rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS: tl.constexpr):
 
 
 @triton.jit
+def own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft):
+    """The logit of each row's draft, as early as ``rows_of``."""
+    own_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride + draft
+    return tl.load(own_ptr, mask=is_draft, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
 def judged(
-    logits_ptr, logits_stride,
     draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
     best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-    seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, scale,
+    seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
     PADDED: tl.constexpr,
 ):  # fmt: skip
     """Of each row: largest logit, softmax mass against it, 1 where it has no distribution, 1 where its
@@ -100,9 +108,7 @@ def judged(
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
     top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
     row_at = (start + row).to(tl.int64)
-    value = tl.load(
-        logits_ptr + row_at * logits_stride + draft, mask=is_draft & (is_bad == 0), other=float("-inf")
-    ).to(tl.float32)
+    value = tl.where(is_bad == 0, own_logit, float("-inf"))
     weight = tl.exp2((value - top) * scale)
     accept, sample = uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, row < rows)
     # Of the draft: its own probability is draft_weight / draft_total, 1 where no distribution is given.

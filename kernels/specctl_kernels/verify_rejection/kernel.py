@@ -11,6 +11,7 @@ from specctl_kernels.verify_rejection.judge import (
     judged,
     of_row,
     options_of,
+    own_logits_of,
     rows_of,
     surely_kept,
 )
@@ -131,10 +132,11 @@ def verify_kernel(
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
-    wait_for_previous(IS_EARLY)
     req = tl.program_id(0)
-    temperature = tl.load(temperature_ptr + req)
     start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
+    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
+    wait_for_previous(IS_EARLY)
+    temperature = tl.load(temperature_ptr + req)
     token = rows * 0
     is_bad_stop = rows * 0
     if temperature > 0:
@@ -143,10 +145,10 @@ def verify_kernel(
             top, total, is_bad, is_bad_draft, value, weight, sample, draft_top, draft_total, price, worth,
             is_candidate,
         ) = judged(
-            logits_ptr, logits_stride,
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
             best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, scale, PADDED,
+            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
+            PADDED,
         )  # fmt: skip
         draft_row_ptr = logits_ptr
         has_draft_row = rows * 0

@@ -49,18 +49,22 @@ def _masses_known(
     PIECE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """As ``_masses_read`` where nothing is cut off and no distribution is subtracted: of the pieces, only the
-    one that has the column ``without`` is read."""
+    one that has the column ``without`` is read, and that one only where little but this column weighs."""
     index = tl.arange(0, PADDED)
     best = tl.load(best_ptr + index, mask=index < pieces, other=float("-inf"))
     mass = tl.load(mass_ptr + index, mask=index < pieces, other=0.0)
     masses = mass * tl.exp2((best - top) * scale)
     if without >= 0:
         piece = without // PIECE
-        weight = weights_of(
-            row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, float("-inf"), without,
-            row_ptr, 0, 0.0, 0.0, False,
-        )  # fmt: skip
-        masses = tl.where(index == piece, tl.sum(weight, axis=0), masses)
+        own = tl.exp2((tl.load(row_ptr + without).to(tl.float32) - top) * scale)
+        rest = tl.sum(tl.where(index == piece, masses, 0.0), axis=0) - own
+        if rest < own:  # a difference of near equals is rounding
+            weight = weights_of(
+                row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, float("-inf"), without,
+                row_ptr, 0, 0.0, 0.0, False,
+            )  # fmt: skip
+            rest = tl.sum(weight, axis=0)
+        masses = tl.where(index == piece, rest, masses)
     return masses
 
 

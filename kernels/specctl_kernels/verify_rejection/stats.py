@@ -86,6 +86,7 @@ def stats_kernel(
     PIECE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (request, its row and piece; target or draft). Greedy rows get columns instead of masses."""
+    let_next_begin(IS_EARLY)
     piece = tl.program_id(0) % pieces
     row = tl.program_id(0) // pieces % width
     req = tl.program_id(0) // pieces // width
@@ -121,4 +122,3 @@ def stats_kernel(
                 best, mass = _mass_of(value, scale_of(temperature))
                 tl.store(draft_best_ptr + at, best)
                 tl.store(draft_mass_ptr + at, mass)
-    let_next_begin(IS_EARLY)
