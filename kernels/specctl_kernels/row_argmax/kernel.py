@@ -7,7 +7,10 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin
 
-__all__ = ["best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
+__all__ = ["ROWS_OF_GRID", "best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
+
+ROWS_OF_GRID = tl.constexpr(65535)
+"""A grid's second dimension has no more."""
 
 
 @triton.jit
@@ -31,18 +34,20 @@ def first_best_of(column, value, first, end):
     return best, tl.minimum(at, tl.where(best == lowest, first, end))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def pieces_kernel(
-    values_ptr, stride, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
+    values_ptr, stride, rows, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
-    """Program (row, piece)."""
+    """Program (piece, row, times ``ROWS_OF_GRID`` rows before it): neighbours read what lies side by side."""
     let_next_begin(IS_EARLY)
-    row = tl.program_id(0)
-    piece = tl.program_id(1)
-    column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, width, PIECE)
+    piece = tl.program_id(0)
+    row = tl.program_id(1) + tl.program_id(2) * ROWS_OF_GRID
+    end = tl.where(row < rows, width, 0)
+    column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, end, PIECE)
     best, at = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
-    tl.store(best_ptr + row * pieces + piece, best)
-    tl.store(at_ptr + row * pieces + piece, at.to(tl.int32))
+    place = row.to(tl.int64) * pieces + piece
+    tl.store(best_ptr + place, best, mask=row < rows)
+    tl.store(at_ptr + place, at.to(tl.int32), mask=row < rows)
 
 
 @triton.jit

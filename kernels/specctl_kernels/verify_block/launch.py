@@ -24,7 +24,7 @@ from specctl_kernels.verify_rejection.launch import (
     partials_of,
 )
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import stats_kernel
+from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
@@ -123,7 +123,7 @@ def _weighed(
     threshold, kept, top, draft_top, factor, ratio, left = workspace(logits, _of_rows, rows, pieces)
     lists: tuple[Any, ...] = (None, None)
     padded = _padded(width, pieces)
-    stats_kernel[(requests * width * pieces, 2)](
+    stats_kernel[stats_grid(pieces, width, requests, True)](
         *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
         num_warps=4, **is_early,
     )  # fmt: skip

@@ -6,7 +6,15 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
-from specctl_kernels.verify_rejection.judge import has_cuts, of_row, options_of, rows_of, totals_of
+from specctl_kernels.verify_rejection.judge import (
+    has_cuts,
+    of_row,
+    options_of,
+    partials_at,
+    pieces_at,
+    rows_of,
+    totals_of,
+)
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import scale_of
 from specctl_kernels.verify_rejection.threshold import kept_by_reading
@@ -62,11 +70,10 @@ def cuts_kernel(
     is_block = (tl.load(draft_slots_ptr + req) >= 0) & (temperature > 0)
     if is_block & (place < rows) & has_cuts(top_k, top_p, min_p, columns):
         last = tl.min(tl.where(is_draft, ROWS, row), axis=0)
-        piece = tl.arange(0, PADDED)
-        at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
-        is_in = (row == place)[:, None] & (piece < pieces)[None, :]
+        at, is_in = pieces_at(start, rows, row, pieces, PADDED)
         scale = scale_of(temperature)
-        top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
+        best, mass = partials_at(best_ptr, mass_ptr, at, is_in & (row == place)[:, None])
+        top, total, is_bad = totals_of(best, mass, scale)
         if (place <= last) & (of_row(is_bad, row, place) == 0):
             at_row = (start + place).to(tl.int64)
             threshold, kept = kept_by_reading(
@@ -131,13 +138,14 @@ def ratios_kernel(
     slot = tl.load(draft_slots_ptr + req).to(tl.int64)
     if (slot >= 0) & (temperature > 0) & (rows > 0):
         row_at = (start + row).to(tl.int64)
-        piece = tl.arange(0, PADDED)
-        at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
-        is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
+        at, is_in = pieces_at(start, rows, row, pieces, PADDED)
         scale = scale_of(temperature)
-        top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
-        is_given = is_in & (row + 1 < rows)[:, None]
-        draft_top, draft_total, is_bad_draft = totals_of(draft_best_ptr, draft_mass_ptr, at, is_given, scale)
+        best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+        top, total, is_bad = totals_of(best, mass, scale)
+        draft_best, draft_mass = partials_at(
+            draft_best_ptr, draft_mass_ptr, at, is_in & (row + 1 < rows)[:, None]
+        )
+        draft_top, draft_total, is_bad_draft = totals_of(draft_best, draft_mass, scale)
         last = tl.min(tl.where(is_draft & (is_bad == 0) & (is_bad_draft == 0), ROWS, row), axis=0)
         threshold = top * 0.0 + float("-inf")
         kept = total

@@ -13,8 +13,11 @@ from specctl_kernels.verify_rejection.judge import (
     of_row,
     options_of,
     own_logits_of,
+    partials_at,
+    pieces_at,
     rows_of,
     surely_kept,
+    uniforms_of,
 )
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, bound_of, level_of
 from specctl_kernels.verify_rejection.stats import scale_of
@@ -49,17 +52,21 @@ def searched_kernel(
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
     temperature = tl.load(temperature_ptr + req)
+    at, is_in = pieces_at(start, rows, row, pieces, PADDED)
+    best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+    accept, _sample = uniforms_of(
+        uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
+    )
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     if (temperature > 0) & has_cuts(top_k, top_p, min_p, columns):
         scale = scale_of(temperature)
         (
-            top, total, is_bad, _is_bad_draft, value, weight, _sample, _draft_top, _draft_total, price,
-            worth, is_candidate,
+            top, total, is_bad, _is_bad_draft, value, weight, _draft_top, _draft_total, price, worth,
+            is_candidate,
         ) = judged(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
-            best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
-            PADDED,
+            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in,
+            best, mass, scale,
         )  # fmt: skip
         is_sure = is_candidate & (price * total.to(tl.float64) < worth)
         is_sure = is_sure & (surely_kept(value, top, weight, total, top_k, top_p, min_p, columns) != 0)

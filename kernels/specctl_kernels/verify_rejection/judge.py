@@ -8,8 +8,8 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.draws import uniforms_at
 
 __all__ = [
-    "has_cuts", "judged", "of_row", "options_of", "own_logits_of", "rows_of", "surely_kept", "totals_of",
-    "uniforms_of",
+    "has_cuts", "judged", "of_row", "options_of", "own_logits_of", "partials_at", "pieces_at", "rows_of",
+    "surely_kept", "totals_of", "uniforms_of",
 ]  # fmt: skip
 
 
@@ -20,10 +20,17 @@ def of_row(values, row, chosen):
 
 
 @triton.jit
-def totals_of(best_ptr, mass_ptr, at, is_in, scale):
+def partials_at(best_ptr, mass_ptr, at, is_in):
+    """(largest entries, masses) of the pieces of rows, [rows, pieces]."""
+    return (
+        tl.load(best_ptr + at, mask=is_in, other=float("-inf")),
+        tl.load(mass_ptr + at, mask=is_in, other=0.0),
+    )
+
+
+@triton.jit
+def totals_of(best, mass, scale):
     """(largest entry or 0 for none, softmax mass against it, 1 where the row has no distribution) of rows."""
-    best = tl.load(best_ptr + at, mask=is_in, other=float("-inf"))
-    mass = tl.load(mass_ptr + at, mask=is_in, other=0.0)
     is_bad = tl.max((mass != mass).to(tl.int32), axis=1)
     top = tl.max(best, axis=1)
     is_bad = is_bad | (top == float("-inf")).to(tl.int32)
@@ -93,24 +100,26 @@ def own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft):
 
 
 @triton.jit
-def judged(
-    draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
-    best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-    seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
-    PADDED: tl.constexpr,
-):  # fmt: skip
-    """Of each row: largest logit, softmax mass against it, 1 where it has no distribution, 1 where its
-    draft's has none, the draft's logit and weight, the number to sample with, the draft distribution's
-    largest logit and mass, and: the draft is kept if price times the mass that is kept is under worth, where
-    it is a candidate at all and inside the cuts."""
+def pieces_at(start, rows, row, pieces, PADDED: tl.constexpr):
+    """(places of what the read left of each piece, whether it is one) of a request's rows, [ROWS, PADDED]."""
     piece = tl.arange(0, PADDED)
     at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
-    is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
-    top, total, is_bad = totals_of(best_ptr, mass_ptr, at, is_in, scale)
-    row_at = (start + row).to(tl.int64)
+    return at, (row < rows)[:, None] & (piece < pieces)[None, :]
+
+
+@triton.jit
+def judged(
+    draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
+    draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in, best, mass,
+    scale,
+):  # fmt: skip
+    """Of each row: largest logit, softmax mass against it, 1 where it has no distribution, 1 where its
+    draft's has none, the draft's logit and weight, the draft distribution's largest logit and mass, and: the
+    draft is kept if price times the mass that is kept is under worth, where it is a candidate at all and
+    inside the cuts."""
+    top, total, is_bad = totals_of(best, mass, scale)
     value = tl.where(is_bad == 0, own_logit, float("-inf"))
     weight = tl.exp2((value - top) * scale)
-    accept, sample = uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, row_at, row < rows)
     # Of the draft: its own probability is draft_weight / draft_total, 1 where no distribution is given.
     is_bad_draft = is_bad * 0
     draft_top = top * 0.0
@@ -120,9 +129,8 @@ def judged(
         slot = tl.load(draft_slots_ptr + req).to(tl.int64)
         if slot >= 0:
             is_given = is_in & (row + 1 < rows)[:, None]
-            draft_top, draft_total, is_bad_draft = totals_of(
-                draft_best_ptr, draft_mass_ptr, at, is_given, scale
-            )
+            draft_best, draft_mass = partials_at(draft_best_ptr, draft_mass_ptr, at, is_given)
+            draft_top, draft_total, is_bad_draft = totals_of(draft_best, draft_mass, scale)
             is_bad_draft = tl.where(is_draft, is_bad_draft, 0)
             own = tl.load(
                 draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride + draft,
@@ -134,6 +142,5 @@ def judged(
     worth = weight.to(tl.float64) * draft_total.to(tl.float64)
     is_candidate = is_draft & (is_bad == 0) & (is_bad_draft == 0)
     return (
-        top, total, is_bad, is_bad_draft, value, weight, sample, draft_top, draft_total, price, worth,
-        is_candidate,
+        top, total, is_bad, is_bad_draft, value, weight, draft_top, draft_total, price, worth, is_candidate,
     )  # fmt: skip

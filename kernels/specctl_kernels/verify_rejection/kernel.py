@@ -12,8 +12,11 @@ from specctl_kernels.verify_rejection.judge import (
     of_row,
     options_of,
     own_logits_of,
+    partials_at,
+    pieces_at,
     rows_of,
     surely_kept,
+    uniforms_of,
 )
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
@@ -136,19 +139,24 @@ def verify_kernel(
     start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
     own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
     wait_for_previous(IS_EARLY)
+    # All that is waited for together.
     temperature = tl.load(temperature_ptr + req)
+    at, is_in = pieces_at(start, rows, row, pieces, PADDED)
+    best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+    accept, sample = uniforms_of(
+        uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
+    )
     token = rows * 0
     is_bad_stop = rows * 0
     if temperature > 0:
         scale = scale_of(temperature)
         (
-            top, total, is_bad, is_bad_draft, value, weight, sample, draft_top, draft_total, price, worth,
+            top, total, is_bad, is_bad_draft, value, weight, draft_top, draft_total, price, worth,
             is_candidate,
         ) = judged(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
-            best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces,
-            seeds_ptr, positions_ptr, uniforms_ptr, req, start, rows, row, draft, is_draft, own_logit, scale,
-            PADDED,
+            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in,
+            best, mass, scale,
         )  # fmt: skip
         draft_row_ptr = logits_ptr
         has_draft_row = rows * 0
@@ -221,12 +229,9 @@ def verify_kernel(
                     token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
                 is_bad_stop = is_bad_stop * 0
     else:
-        piece = tl.arange(0, PADDED)
-        first = start.to(tl.int64) * pieces + row * pieces
-        is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
-        best = tl.load(best_ptr + first[:, None] + piece[None, :], mask=is_in, other=float("-inf"))
         winner = tl.argmax(best, axis=1, tie_break_left=True)
-        choice = tl.load(at_ptr + first + winner, mask=row < rows, other=-2)
+        first_piece = (start + row).to(tl.int64) * pieces
+        choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
         stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
         token = of_row(choice, row, stop)
     emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))

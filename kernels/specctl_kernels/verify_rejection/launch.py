@@ -12,7 +12,7 @@ from specctl_kernels.verify_rejection.candidates import candidates_kernel, searc
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, search_kernel
-from specctl_kernels.verify_rejection.stats import gather_kernel, stats_kernel
+from specctl_kernels.verify_rejection.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
@@ -113,7 +113,7 @@ def verify_rejection(
     partials = partials_of(logits, pieces, draft_logits is not None)
     layout = {"ROWS": power_of_2(width, 2), "PADDED": power_of_2(pieces, 2)}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
-    stats_kernel[(requests * width * pieces, 1 if draft_logits is None else 2)](
+    stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
         PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip

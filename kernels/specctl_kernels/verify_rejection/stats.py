@@ -8,7 +8,7 @@ import triton.language as tl
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
 
-__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_kernel", "temperature_of"]
+__all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_grid", "stats_kernel", "temperature_of"]
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -59,7 +59,15 @@ def _mass_of(value, scale):
     best = tl.max(value, axis=0)
     # Of +inf, inf - inf is NaN too: the sum tells of both, and no entry is asked by itself.
     against = tl.where(best > float("-inf"), best, 0.0)
-    return best, tl.sum(tl.exp2((value - against) * scale), axis=0)
+    offset = against * scale
+    if tl.abs(offset) < 65536.0:
+        # One instruction an entry less than a difference and a product. What the offset is rounded by is in
+        # every entry alike, and known: the largest entry's own exponent.
+        rounded_by = tl.fma(against, scale, -offset)
+        mass = tl.sum(tl.exp2(tl.fma(value, scale, -offset)), axis=0) * tl.exp2(-rounded_by)
+    else:
+        mass = tl.sum(tl.exp2((value - against) * scale), axis=0)
+    return best, mass
 
 
 @triton.jit
@@ -67,6 +75,11 @@ def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     """As ``first_best_of``."""
     column, value = entries_of(row_ptr, piece * PIECE, columns, PIECE)
     return first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)
+
+
+def stats_grid(pieces: int, width: int, requests: int, has_drafts: bool) -> tuple[int, int, int]:
+    """Neighbours read what lies side by side, and no program divides to find its place."""
+    return pieces, width * (1 + has_drafts), requests
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -85,18 +98,20 @@ def stats_kernel(
     width, pieces,
     PIECE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (request, its row and piece; target or draft). Greedy rows get columns instead of masses."""
+    """Program (piece, row of a request, target's before draft's, request), the grid of ``stats_grid``. Greedy
+    rows get columns instead of masses."""
     let_next_begin(IS_EARLY)
-    piece = tl.program_id(0) % pieces
-    row = tl.program_id(0) // pieces % width
-    req = tl.program_id(0) // pieces // width
+    piece = tl.program_id(0)
+    is_target = tl.program_id(1) < width
+    row = tl.where(is_target, tl.program_id(1), tl.program_id(1) - width)
+    req = tl.program_id(2)
     start = req * width
     rows = req * 0 + width
     if starts_ptr is not None:
         start = tl.load(starts_ptr + req)
         rows = tl.load(starts_ptr + req + 1) - start
     at = (start + row).to(tl.int64) * pieces + piece
-    if tl.program_id(1) == 0:
+    if is_target:
         # The logits were there before the kernel that gathered the temperatures.
         row_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride
         column, value = entries_of(row_ptr, piece * PIECE, tl.where(row < rows, columns, 0), PIECE)

@@ -21,7 +21,7 @@ from specctl_kernels.verify_rejection.launch import (
     layout_of,
     partials_of,
 )
-from specctl_kernels.verify_rejection.stats import stats_kernel
+from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
 from specctl_kernels.workspace import Part, workspace
 
@@ -163,7 +163,7 @@ def launch_walk(
     has_drafts = drafted[0] is not None
     partials = partials_of(logits, pieces, has_drafts)
     (lists,) = workspace(logits, _lists, trees.requests) if is_limited else (None,)
-    stats_kernel[(trees.requests * trees.width * pieces, 2 if has_drafts else 1)](
+    stats_kernel[stats_grid(pieces, trees.width, trees.requests, has_drafts)](
         logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
         None if trees.first_child is None else cuts[0], *partials, trees.width, pieces,
         PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=is_first),
