@@ -325,10 +325,11 @@ def main() -> None:
         )
         for _ in range(arguments.rounds):
             check.run_round()
-    results = check.results()
-    told = check.profile.model_dump(mode="json")
-    report = {"provenance": provenance(), "profile": told, "loads": results}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            # Each round, in case the machine is taken away.
+            results = check.results()
+            told = check.profile.model_dump(mode="json")
+            report = {"provenance": provenance(), "profile": told, "loads": results}
+            arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for result in results:
         print(json.dumps(result))
 

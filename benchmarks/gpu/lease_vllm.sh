@@ -26,6 +26,7 @@ KERNELS_S=${KERNELS_S:-150}
 KERNELS=${KERNELS:-}
 SAMPLED_S=${SAMPLED_S:-300}
 WORSE_S=${WORSE_S:-240}
+SIMULATION_S=${SIMULATION_S:-330}
 AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
 
@@ -94,6 +95,12 @@ for name in "$@"; do
         --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
         --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
       ;;
+    simulation)
+      # Of a server that stands: never_worse leaves its own.
+      healthy 8111 own && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
+        --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --numbers 0 3 --rates 0 \
+        --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
+      ;;
     kernels)
       export CUDA_VISIBLE_DEVICES=$GPU
       stage kernels "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
@@ -110,6 +117,6 @@ for name in "$@"; do
       SPECCTL_SHARED=$(dirname "$MODELS") stage tests "$TESTS_S" "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
         --basetemp "$RESULTS/pytest" ${TESTS:-tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py}
       ;;
-    *) echo "$name: expected widen, phases, never_worse, kernels, sampled or tests" ;;
+    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, sampled or tests" ;;
   esac
 done
