@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, stats, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
     uniforms_reference,
     verify_rejection_reference,
@@ -110,6 +110,15 @@ def test_drafts_with_a_distribution(vocabulary: int, columns: int, options: str)
         given = batch(6, vocabulary, dtype, options, seed=seed)
         given = with_draft_logits(given, draft_dtype, columns)
         equals_reference(given | {"uniforms": uniforms_for(given)})
+
+
+@pytest.mark.parametrize("has_draft_logits", [False, True])
+def test_more_requests_than_a_grid_has_places(has_draft_logits: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stats, "_MOST", 4)
+    given = batch(11, 97, torch.float32, "mixed", width=3)
+    if has_draft_logits:
+        given = with_draft_logits(given, torch.float32, 97)
+    equals_reference(given | {"uniforms": uniforms_for(given)})
 
 
 def test_a_greedy_batch_is_verified_as_by_verify_greedy() -> None:

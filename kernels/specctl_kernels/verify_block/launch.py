@@ -124,8 +124,8 @@ def _weighed(
     lists: tuple[Any, ...] = (None, None)
     padded = _padded(width, pieces)
     stats_kernel[stats_grid(pieces, width, requests, True)](
-        *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, PIECE=piece,
-        num_warps=4, **is_early,
+        *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, requests,
+        PIECE=piece, num_warps=4, **is_early,
     )  # fmt: skip
     if any(cut is not None for cut in cuts):
         lists = workspace(logits, _lists, rows, requests)

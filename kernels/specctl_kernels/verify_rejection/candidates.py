@@ -52,8 +52,8 @@ def searched_kernel(
     for which in tl.static_range(SEARCHED):
         tl.store(searched_ptr + req * SEARCHED + which, -1)
     temperature = tl.load(temperature_ptr + req)
-    at, is_in = pieces_at(start, rows, row, pieces, PADDED)
-    best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+    piece_at, is_in = pieces_at(start, rows, row, pieces, PADDED)
+    best, mass = partials_at(best_ptr, mass_ptr, piece_at, is_in)
     accept, _sample = uniforms_of(
         uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
     )
@@ -65,8 +65,8 @@ def searched_kernel(
             is_candidate,
         ) = judged(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
-            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in,
-            best, mass, scale,
+            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, piece_at,
+            is_in, best, mass, scale,
         )  # fmt: skip
         is_sure = is_candidate & (price * total.to(tl.float64) < worth)
         is_sure = is_sure & (surely_kept(value, top, weight, total, top_k, top_p, min_p, columns) != 0)

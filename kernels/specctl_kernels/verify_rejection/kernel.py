@@ -141,8 +141,8 @@ def verify_kernel(
     wait_for_previous(IS_EARLY)
     # All that is waited for together.
     temperature = tl.load(temperature_ptr + req)
-    at, is_in = pieces_at(start, rows, row, pieces, PADDED)
-    best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+    piece_at, is_in = pieces_at(start, rows, row, pieces, PADDED)
+    best, mass = partials_at(best_ptr, mass_ptr, piece_at, is_in)
     accept, sample = uniforms_of(
         uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
     )
@@ -155,8 +155,8 @@ def verify_kernel(
             is_candidate,
         ) = judged(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
-            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in,
-            best, mass, scale,
+            draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, piece_at,
+            is_in, best, mass, scale,
         )  # fmt: skip
         draft_row_ptr = logits_ptr
         has_draft_row = rows * 0

@@ -115,7 +115,7 @@ def verify_rejection(
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
-        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
+        requests, PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
         logits, logits.stride(0), columns, *drafted, *partials, pieces,

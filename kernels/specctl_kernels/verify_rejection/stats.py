@@ -7,8 +7,12 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
+from specctl_kernels.sizes import parts_of
 
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_grid", "stats_kernel", "temperature_of"]
+
+_MOST = 65535
+"""Of a grid's third dimension."""
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -78,11 +82,12 @@ def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
 
 
 def stats_grid(pieces: int, width: int, requests: int, has_drafts: bool) -> tuple[int, int, int]:
-    """Neighbours read what lies side by side, and no program divides to find its place."""
-    return pieces, width * (1 + has_drafts), requests
+    """Neighbours read what lies side by side, and no program divides to find its place, unless there are
+    more requests than a grid's last dimension has."""
+    return pieces, width * (1 + has_drafts) * parts_of(requests, _MOST), min(requests, _MOST)
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["width", "requests"])
 def stats_kernel(
     logits_ptr,  # [N, columns]
     logits_stride, columns,
@@ -95,21 +100,29 @@ def stats_kernel(
     best_ptr, mass_ptr,  # float32[N, pieces]
     at_ptr,  # int32[N, pieces]
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
-    width, pieces,
+    width, pieces, requests,
     PIECE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (piece, row of a request, target's before draft's, request), the grid of ``stats_grid``. Greedy
     rows get columns instead of masses."""
     let_next_begin(IS_EARLY)
     piece = tl.program_id(0)
-    is_target = tl.program_id(1) < width
-    row = tl.where(is_target, tl.program_id(1), tl.program_id(1) - width)
+    row = tl.program_id(1)
     req = tl.program_id(2)
+    if tl.num_programs(2) < requests:
+        kinds = 1 if draft_logits_ptr is None else 2
+        req += row // (width * kinds) * tl.num_programs(2)
+        row = row % (width * kinds)
+    is_request = req < requests
+    req = tl.minimum(req, requests - 1)
+    is_target = row < width
+    row = tl.where(is_target, row, row - width)
     start = req * width
     rows = req * 0 + width
     if starts_ptr is not None:
         start = tl.load(starts_ptr + req)
         rows = tl.load(starts_ptr + req + 1) - start
+    rows = tl.where(is_request, rows, 0)
     at = (start + row).to(tl.int64) * pieces + piece
     if is_target:
         # The logits were there before the kernel that gathered the temperatures.

@@ -165,7 +165,7 @@ def launch_walk(
     (lists,) = workspace(logits, _lists, trees.requests) if is_limited else (None,)
     stats_kernel[stats_grid(pieces, trees.width, trees.requests, has_drafts)](
         logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
-        None if trees.first_child is None else cuts[0], *partials, trees.width, pieces,
+        None if trees.first_child is None else cuts[0], *partials, trees.width, pieces, trees.requests,
         PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=is_first),
     )  # fmt: skip
     tree_kernel[(trees.requests,)](
