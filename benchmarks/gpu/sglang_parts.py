@@ -25,6 +25,7 @@ __all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
 
 _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
+_TIMES = 6
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
 _TREE_PROMPTS = 16
 _Figures = dict[str, Any]
@@ -63,8 +64,9 @@ def off(
 def peagle(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> _Figures:
-    """Prompts may occur again: a head has no memory."""
-    sets = sets_of(prompts, batches, repeats + 1, may_repeat=True)
+    """Prompts may occur again: a head has no memory. Several times as many as go at once: where all begin and
+    end together, the slowest decides."""
+    sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=_TIMES)
     figures = compared(arms, sets, tokens, OFF_FEW)
     names = [arm.name for arm in arms if "peagle" in arm.name]
     return figures | told_against(figures["arms"], "eagle3", names, BARS["peagle"])
@@ -97,10 +99,11 @@ def tree(
 
 
 def sets_of(
-    prompts: Sequence[list[int]], batches: Sequence[int], count: int, may_repeat: bool = False
+    prompts: Sequence[list[int]], batches: Sequence[int], count: int, may_repeat: bool = False, times: int = 1
 ) -> _Sets:
-    """``count`` sets for each batch, from the first prompt on. Raises ValueError for too few."""
-    sizes = [max(batch, _REQUESTS_MIN) for batch in batches]
+    """``count`` sets for each batch, ``times`` its size, from the first prompt on. Raises ValueError for too
+    few."""
+    sizes = [max(batch * times, _REQUESTS_MIN) for batch in batches]
     needed = max(sizes) if may_repeat else sum(sizes) * count
     if len(prompts) < needed:
         raise ValueError(f"expected {needed} prompts, got {len(prompts)}")

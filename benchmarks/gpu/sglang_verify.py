@@ -5,10 +5,12 @@
 No server: batches by their attributes, with random trees as SPECCTL_SUFFIX drafts them, through the whole
 function as the worker calls it. Both arms get the same logits and take turns.
 Gate, first: greedy results are equal entry for entry, and sampled ones keep as many drafts (within 5 standard
-errors over many calls). Where that fails there is no ratio. Sampled batches of 256 rows and more are to be 5
-times as fast: those come first, one request last. What an arm's first calls take, compiling included, is told
-apart and on no clock. The file is written after each line. ``--quick``: tiny shapes, any device (on a CPU
-greedy only, with TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
+errors over many calls). Where that fails there is no ratio. Times are those of the device, as in
+benchmarks.gpu.verify_sampled: a server's host is ahead of it while the target computes; by the host's clock
+they are told too, where a call's launches may take longer than the device. Sampled batches of 256 rows and
+more are to be 5 times as fast: those come first, one request last. What an arm's first calls take, compiling
+included, is told apart and on no clock. The file is written after each line. ``--quick``: tiny shapes, any
+device (on a CPU greedy only, with TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -26,8 +29,9 @@ from typing import Any
 import torch
 from specctl_sglang.compat import cpu_stand_ins
 
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify_sampled import device_provenance
-from benchmarks.provenance import summary
+from benchmarks.provenance import pairwise_ratios, summary
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
@@ -144,9 +148,17 @@ def compared(arms: dict[str, Any], case: Case, is_greedy: bool) -> dict[str, Any
     for repeat in range(_REPEATS):
         for name in arms if repeat % 2 == 0 else reversed(arms):
             times[name].append(seconds_of(arms[name], case, _CALLS) * 1e3 / _CALLS)
-    pairs = zip(times["engine"], times["specctl"], strict=True)
-    told |= {f"{name}, ms": summary(values) for name, values in times.items()}
-    return told | {"engine / specctl": summary([theirs / ours for theirs, ours in pairs])}
+    told |= {f"{name}, ms by the host": summary(values) for name, values in times.items()}
+    told["engine / specctl by the host"] = summary(pairwise_ratios(times["engine"], times["specctl"]))
+    if IS_GPU:
+        calls = {name: partial(_called, arm, case) for name, arm in arms.items()}
+        times = taken_in_turn(calls, _REPEATS, 1, _CALLS)
+        told |= {f"{name}, us on the device": summary(values) for name, values in times.items()}
+    return told | {"engine / specctl": summary(pairwise_ratios(times["engine"], times["specctl"]))}
+
+
+def _called(arm: Any, case: Case, _number: int) -> None:
+    arm(*case.given())
 
 
 def cases(is_quick: bool) -> Iterator[tuple[int, int, str]]:

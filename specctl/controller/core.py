@@ -11,7 +11,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
 from specctl.controller.forecast import Bounds, active_batches, batch_sums, bucket_bounds, forecast_buckets
-from specctl.controller.probe import end_probe, followed, hastened, is_over, start_probe
+from specctl.controller.probe import end_probe, followed, hastened, is_near, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.rest import NO_REST
 from specctl.controller.state import ControllerState, Probe
@@ -170,8 +170,10 @@ def _explore(
     if not policy.is_learned or not observation.may_act:
         return choices, replace(state, schedule=replace(schedule, running=None))
     busy = _busiest(observation, forecasts)
-    if busy is not None and (survival.drifted or busy.decode_batch_to != schedule.bucket_to):
-        schedule = replace(hastened(schedule, policy.exploration), bucket_to=busy.decode_batch_to)
+    if busy is not None:
+        is_other = busy.decode_batch_to != schedule.bucket_to
+        if is_other or (survival.drifted and is_near(busy, survival)):
+            schedule = replace(hastened(schedule, policy.exploration), bucket_to=busy.decode_batch_to)
     running = schedule.running
     if running is not None:
         running = followed(running, observation)

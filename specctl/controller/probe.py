@@ -2,8 +2,8 @@
 
 A probe has a price, the share of the bucket's tokens that it is expected to lose while it runs, and the wait
 after it is so long that all of them lose at most ``share_max_ratio``. The wait doubles while probes change
-nothing, and starts again when the acceptance drifts. A probe that met no draft at all is not counted: it is
-repeated soon.
+nothing, and starts again when the acceptance drifts to where a probe is near paying. A probe that
+met no draft at all is not counted: it is repeated soon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from specctl.controller.state import Probe, ProbeSchedule
 from specctl.policy.base import Exploration
 from specctl.types import BucketForecast, Observation, SurvivalEstimate
 
-__all__ = ["end_probe", "followed", "hastened", "is_over", "shortest_interval_s", "start_probe"]
+__all__ = [
+    "end_probe",
+    "followed",
+    "hastened",
+    "is_near",
+    "is_over",
+    "shortest_interval_s",
+    "start_probe",
+]
 
 # A probe on a server that stands still ends after this many times its length.
 OVERTIME = 3.0
@@ -24,6 +32,9 @@ EMPTY_WAIT = 4.0
 SHORTEST_WAIT = 5.0
 # Of a setting with an unknown cost, as a share of the tokens.
 UNKNOWN_PRICE = 0.05
+# A drift is news where the next probe is expected to lose no more. Texts differ all the time, and a probe of
+# hundreds of requests sees it; where drafting loses much, that changes nothing.
+NEAR_PRICE = 0.05
 
 
 def followed(probe: Probe, observation: Observation) -> Probe:
@@ -73,6 +84,12 @@ def end_probe(
         ended_s=time_s,
         price_ratio=price,
     )
+
+
+def is_near(forecast: BucketForecast, survival: SurvivalEstimate) -> bool:
+    """Whether the next probe of a bucket is expected to lose little, if anything."""
+    wanted = _what_to_probe(forecast, survival)
+    return wanted is not None and _price(forecast, wanted) <= NEAR_PRICE
 
 
 def hastened(schedule: ProbeSchedule, exploration: Exploration) -> ProbeSchedule:

@@ -12,6 +12,7 @@ from specctl.controller.probe import (
     UNKNOWN_PRICE,
     end_probe,
     hastened,
+    is_near,
     shortest_interval_s,
     start_probe,
 )
@@ -182,3 +183,12 @@ def test_other_traffic_brings_the_next_probe_as_soon_as_its_price_allows() -> No
     assert hastened(soon, SETTINGS).next_s == 110.0
     empty = ended(Probe(8, 8, 4, 98.0, steps=9), has_paid=False)
     assert hastened(empty, SETTINGS).next_s == empty.next_s, "a batch that goes to and fro is no reason"
+
+
+def test_a_drift_is_news_where_the_next_probe_is_near_paying() -> None:
+    nothing_told = survival(measured=0, watched=0)
+    assert is_near(forecast({0: 100.0, 1: 96.0}, present=0), nothing_told)
+    assert is_near(forecast({0: 100.0, 1: 120.0}, present=0), nothing_told)
+    assert is_near(forecast({0: 100.0, 1: None}, present=0), nothing_told), "an unknown price is no high one"
+    assert not is_near(forecast({0: 100.0, 1: 90.0}, present=0), nothing_told)
+    assert not is_near(forecast({0: 100.0, 1: 96.0}, present=1), ALL_KNOWN), "nothing is to be asked"
