@@ -64,12 +64,24 @@ def off(
 def peagle(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> _Figures:
-    """Prompts may occur again: a head has no memory. Several times as many as go at once: where all begin and
-    end together, the slowest decides."""
+    """Both heads at several numbers of drafts. Prompts may occur again: a head has no memory. Several times
+    as many as go at once: where all begin and end together, the slowest decides."""
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=_TIMES)
     figures = compared(arms, sets, tokens, OFF_FEW)
-    names = [arm.name for arm in arms if "peagle" in arm.name]
-    return figures | told_against(figures["arms"], "eagle3", names, BARS["peagle"])
+    return figures | against_best(figures["arms"], "eagle3", "specctl_peagle", BARS["peagle"])
+
+
+def against_best(rows: Mapping[str, Mapping[str, Any]], base: str, ours: str, bar: float) -> _Figures:
+    """By batch, each of ours (arms of that beginning) against the quickest of the base's."""
+    found: dict[str, _Figures] = {}
+    for batch in sorted({batch for row in rows.values() for batch in row}, key=int):
+        here = {name: {batch: row[batch]} for name, row in rows.items() if batch in row}
+        bases = [name for name in here if name.startswith(base)]
+        if bases:
+            best = max(bases, key=lambda name: here[name][batch]["summary"]["median"])
+            names = [name for name in here if name.startswith(ours)]
+            found[batch] = {"quickest": best, **told_against(here, best, names, bar)}
+    return {f"against the quickest {base}": found}
 
 
 def tree(

@@ -45,13 +45,16 @@ def _eagle3(steps: int, topk: int, width: int, places: int) -> Setting:
     )
 
 
-_PEAGLE = Setting(
-    (
-        *("--speculative-algorithm", "SPECCTL_PEAGLE", "--speculative-draft-model-path", "{peagle}"),
-        *("--speculative-num-draft-tokens", "6"),
-    ),
-    places=8,
-)
+def _peagle(drafts: int) -> Setting:
+    return Setting(
+        (
+            *("--speculative-algorithm", "SPECCTL_PEAGLE", "--speculative-draft-model-path", "{peagle}"),
+            *("--speculative-num-draft-tokens", str(drafts + 1)),
+        ),
+        places=8,
+    )
+
+
 OFF_FEW = "off-few"
 SETTINGS: dict[str, Setting] = {
     "off": Setting(),
@@ -62,7 +65,9 @@ SETTINGS: dict[str, Setting] = {
     "specctl_suffix-own-kernels": _suffix(64, verify="specctl"),
     OFF_FEW: Setting(places=8),
     "eagle3": _eagle3(5, 1, 6, 8),
-    "specctl_peagle": _PEAGLE,
+    "eagle3-8": _eagle3(8, 1, 9, 8),
+    "specctl_peagle": _peagle(5),
+    "specctl_peagle-8": _peagle(8),
     # Name, verify width, branches x depth.
     "chain-16": _eagle3(15, 1, 16, 1),
     "tree-16-4x6": _eagle3(6, 4, 16, 1),
@@ -78,7 +83,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "table": _SHARED_ARMS,
     "drafts": _SHARED_ARMS,
     "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
-    "peagle": (OFF_FEW, "eagle3", "specctl_peagle"),
+    "peagle": (OFF_FEW, "eagle3", "eagle3-8", "specctl_peagle", "specctl_peagle-8"),
 }
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.gpu import entry_points, graph_captures
 from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, Setting, standing, table_rows
-from benchmarks.gpu.sglang_parts import compared, copying, gate, off, row_of, sets_of, tree
+from benchmarks.gpu.sglang_parts import against_best, compared, copying, gate, off, row_of, sets_of, tree
 from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
 from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
+from benchmarks.provenance import summary
 
 
 def answer(outputs, seconds=1.0, steps=None, accepted=None):
@@ -288,3 +289,20 @@ def test_a_run_without_an_arm_with_a_table_says_so():
 
 def test_counts_are_left_out_where_one_answer_has_none():
     assert row_of([answer([[1]], steps=1, accepted=0), answer([[1]])], None)["tokens a step"] is None
+
+
+def test_ours_are_told_against_the_quickest_of_the_others() -> None:
+    def row(speed: float) -> dict[str, object]:
+        speeds = [speed, speed]
+        return {"tokens/s": speeds, "summary": summary(speeds), "outputs": 2, "outputs as off": 2}
+
+    rows = {
+        "off": {"1": row(50.0)},
+        "eagle3": {"1": row(100.0), "8": row(400.0)},
+        "eagle3-8": {"1": row(110.0), "8": row(300.0)},
+        "specctl_peagle-8": {"1": row(121.0), "8": row(410.0)},
+    }
+    found = against_best(rows, "eagle3", "specctl_peagle", 1.05)["against the quickest eagle3"]
+    assert [found["1"]["quickest"], found["8"]["quickest"]] == ["eagle3-8", "eagle3"]
+    assert found["1"]["bar reached"] == {"specctl_peagle-8": {"1": True}}
+    assert found["8"]["bar reached"] == {"specctl_peagle-8": {"8": False}}
