@@ -165,6 +165,22 @@ def test_a_row_that_keeps_more_is_read(
     assert made[0].listed[0, 0] == -1
 
 
+@pytest.mark.parametrize("cuts", [(20, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1)], ids=str)
+def test_more_parts_than_the_short_list_has_places(
+    monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, float, float]
+) -> None:
+    """As of a large vocabulary, by parts of 8 columns; some rows tie in more parts than are taken."""
+    monkeypatch.setattr(launch, "_PART_BYTES", 32)
+    monkeypatch.setattr(launch, "PIECE", 64)
+    flat = torch.full((1, 9001), 2.0)
+    top_k, top_p, min_p = cuts
+    for logits in (*LISTED, flat):
+        drafts = [int(logits[0].argmin())]
+        equals_reference(
+            two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
+        )
+
+
 ROWS_P = torch.tensor(
     [[2.0, 1.0, 0.0, -1.0, 0.5, -0.5, 1.5], [0.0, 3.0, 1.0, 1.0, -2.0, 0.25, 1.0], [1.0, 1, 1, 1, 1, 1, 1]]
 )
