@@ -13,8 +13,6 @@ LAUNCHES = {
     ("vllm", "top-p"): {
         "gather_kernel": 1,
         "stats_kernel": 1,
-        "searched_kernel": 1,
-        "candidates_kernel": 1,
         "search_kernel": 1,
         "verify_kernel": 1,
     },

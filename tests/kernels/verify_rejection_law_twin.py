@@ -71,70 +71,114 @@ def test_a_broad_row_is_searched_without_a_list() -> None:
         equals_reference(two_rows_each(logits, [1699], temperature=1.0, top_k=top_k, top_p=top_p))
 
 
-def noted_lists(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def noted_found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Of each call from here on."""
     made: list[Any] = []
-    lists = launch._lists
+    found = launch._found
 
     def noted(*given: Any) -> Any:
-        made.append(lists(*given))
+        made.append(found(*given))
         return made[-1]
 
-    monkeypatch.setattr(launch, "_lists", noted)
+    monkeypatch.setattr(launch, "_found", noted)
     return made
-
-
-def test_candidates_are_gathered_for_the_row_that_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of 3 pieces with 130 finite entries: all are listed, by piece, in order; the row is not read."""
-    torch.manual_seed(5)
-    logits = torch.full((1, 9001), float("-inf"))
-    logits[0, ::70] = torch.randn(129).mul(8).round().div(4)
-    made = noted_lists(monkeypatch)
-    given = two_rows_each(logits, [0, 70, 71], temperature=1.0, top_k=20, top_p=0.9)
-    equals_reference(given)
-    [lists] = made
-    searched, values, ids, cuts = lists.searched, lists.values, lists.ids, lists.cuts
-    assert searched[2].tolist() == [0, -1, -1]
-    assert cuts[2, 0].isfinite().all()
-    segment = values.shape[2] // 4
-    for piece, first in enumerate(range(0, 9001, 4096)):
-        columns = torch.arange(0, 9001, 70)
-        columns = columns[(columns >= first) & (columns < first + 4096)]
-        at = slice(piece * segment, piece * segment + len(columns))
-        assert ids[2, 0, at].tolist() == columns.tolist()
-        assert values[2, 0, at].tolist() == logits[0, columns].tolist(), (
-            "a search of the row would write here"
-        )
 
 
 CUT_BY = [(20, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1), (20, 0.9, 0.0), (0, 0.9, 0.1), (20, 0.9, 0.1)]
 
 
-@pytest.mark.parametrize(("top_k", "top_p", "min_p"), CUT_BY)
-@pytest.mark.parametrize(("entries", "is_short"), [(300, True), (700, False)])
-def test_few_entries_that_matter_are_held_against_each_other(
-    monkeypatch: pytest.MonkeyPatch, entries: int, is_short: bool, top_k: int, top_p: float, min_p: float
-) -> None:
-    """Where more of them than a short list holds are equal, it is left and the list is searched."""
+def few_that_count(entries: int) -> torch.Tensor:
+    """Of 9,001 columns, 3 pieces, so many are finite."""
     torch.manual_seed(6)
     logits = torch.full((1, 9001), float("-inf"))
     columns = torch.randperm(9001)[:entries].sort().values
-    logits[0, columns] = torch.randn(entries).mul(8).round().div(4) if is_short else 1.5
-    made = noted_lists(monkeypatch)
-    given = two_rows_each(logits, [9000], temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
-    equals_reference(given)
-    [lists] = made
-    values, ids, kept = lists.short, lists.short_ids, lists.kept
-    law = distribution(logits[0], 0.7, top_k, top_p, min_p)
-    if not is_short:
-        assert float(kept[0, 0, 1]) == -1
-        return
-    threshold = float(logits[0][law > 0].min())
-    assert float(kept[0, 0, 0]) == threshold
+    logits[0, columns] = torch.randn(entries).mul(8).round().div(4)
+    return logits
+
+
+def one_in_each_part() -> torch.Tensor:
+    """More parts are needed than are read at first: 150 entries of nearly the same weight, in as many."""
+    torch.manual_seed(7)
+    logits = torch.full((1, 20_000), -9.0)
+    logits[0, torch.arange(150) * 128 + 5] = torch.randn(150).mul(8).round().div(1024) + 4
+    return logits
+
+
+def all_in_few_parts() -> torch.Tensor:
+    """Those that matter, and hundreds that do not, are in a few parts, so that other parts' largest are far
+    down; the k-th largest is twice in a part and once in another."""
+    torch.manual_seed(8)
+    logits = torch.randn(1, 9001).mul(4).round().div(64) - 5
+    dense = torch.arange(2000, 2640)
+    logits[0, dense] = torch.arange(640).sqrt().mul(-0.6).floor().div(4)[torch.randperm(640)]
+    logits[0, [2003, 2004, 8900]] = -1.0
+    return logits
+
+
+def one_over_a_flat_row() -> torch.Tensor:
+    logits = torch.zeros(1, 9001)
+    logits[0, 8000] = 9.0
+    return logits
+
+
+LISTED = [few_that_count(300), one_in_each_part(), all_in_few_parts(), one_over_a_flat_row()]
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), CUT_BY)
+@pytest.mark.parametrize("logits", LISTED, ids=["few", "in each part", "in few parts", "one"])
+def test_entries_that_may_be_kept_are_listed(
+    monkeypatch: pytest.MonkeyPatch, logits: torch.Tensor, top_k: int, top_p: float, min_p: float
+) -> None:
+    """All of the row from a value on, in the order of their columns, if so few are kept as fit; and the row
+    is not read then."""
+    made = noted_found(monkeypatch)
+    drafts = [int(logits[0].argmin()), int(logits[0].argmax())]
+    equals_reference(two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p))
+    [found] = made
+    assert int(found.searched[0, 0]) == 0
+    is_kept = distribution(logits[0], 0.7, top_k, top_p, min_p) > 0
+    threshold = float(found.kept[0, 0, 0])
+    assert (logits[0] >= threshold).tolist() == is_kept.tolist()
     weights = ((logits[0].double() - logits.max()) / 0.7).exp()
-    assert float(kept[0, 0, 1]) == pytest.approx(float(weights[law > 0].sum()), rel=1e-5)
-    is_kept = values[0, 0] >= threshold
-    assert ids[0, 0][is_kept].tolist() == law.nonzero().flatten().tolist()
+    assert float(found.kept[0, 0, 1]) == pytest.approx(float(weights[is_kept].sum()), rel=1e-5)
+    listed = int(found.listed[0, 0])
+    needed = distribution(logits[0], 0.7, top_k, 1.0, min_p) > 0 if top_k or min_p else is_kept
+    if int(needed.sum()) > 512:
+        assert listed == -1
+        return
+    assert int(is_kept.sum()) <= listed <= 512
+    values, ids = found.short[0, 0, :listed], found.short_ids[0, 0, :listed]
+    assert ids.tolist() == (logits[0] >= values.min().cpu()).nonzero().flatten().tolist()
+    assert values.tolist() == logits[0][ids.long().cpu()].tolist()
+    if not IS_GPU:
+        assert bool(found.lists[0, 0].isnan().all()), "a search of the row would write here"
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(600, 1.0, 0.0), (0, 0.9, 0.0), (0, 0.9, 1e-3)])
+@pytest.mark.parametrize("step", [0.0, 2.0**-11])
+def test_a_row_that_keeps_more_is_read(
+    monkeypatch: pytest.MonkeyPatch, step: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    made = noted_found(monkeypatch)
+    logits = torch.arange(9001).mul(step).roll(4000)[None]
+    equals_reference(two_rows_each(logits, [3998], temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p))
+    assert made[0].listed[0, 0] == -1
+
+
+@pytest.mark.parametrize("cuts", [(20, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1)], ids=str)
+def test_more_parts_than_the_short_list_has_places(
+    monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, float, float]
+) -> None:
+    """As of a large vocabulary, by parts of 8 columns; some rows tie in more parts than are taken."""
+    monkeypatch.setattr(launch, "_PART_BYTES", 32)
+    monkeypatch.setattr(launch, "PIECE", 64)
+    flat = torch.full((1, 9001), 2.0)
+    top_k, top_p, min_p = cuts
+    for logits in (*LISTED, flat):
+        drafts = [int(logits[0].argmin())]
+        equals_reference(
+            two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
+        )
 
 
 ROWS_P = torch.tensor(

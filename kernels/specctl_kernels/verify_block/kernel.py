@@ -110,9 +110,9 @@ def block_kernel(
             pieces, drafts_ptr, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
             seeds_ptr, positions_ptr, uniforms_ptr,
             # No row was searched before, so what a search would have left is not read.
-            searched_ptr, lists_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
+            searched_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
             tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,
-            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 1, LIST, 16, MOST_PASSES, False,
+            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 16, LIST, MOST_PASSES, 2048, False,
         )  # fmt: skip
     else:
         row = tl.arange(0, ROWS)

@@ -21,7 +21,7 @@ from specctl_kernels.verify_rejection.judge import (
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of
-from specctl_kernels.verify_rejection.threshold import kept_set
+from specctl_kernels.verify_rejection.threshold import kept_by_reading
 
 __all__ = ["first_best", "verify_kernel"]
 
@@ -40,60 +40,44 @@ def first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
 
 @triton.jit
 def _stop_within_cuts(
-    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr, lists_ptr, cuts_ptr, kept_ptr,
-    pieces, top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth, top_k, top_p, min_p,
-    ROWS: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr,
+    logits_ptr, logits_stride, columns, start, rows, row, searched_ptr, listed_ptr, kept_ptr, list_ptr,
+    top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth, top_k, top_p, min_p,
+    ROWS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
-    """(row where the request stops, its threshold, its kept mass, what has its kept entries: a list, by its
-    number, or a short one, SEARCHED more, or -1, the row): from the first draft on that is not surely kept,
-    one row after the other is cut until one's draft is not kept."""
+    """(row where the request stops, its threshold, its kept mass, the number of the short list that has its
+    kept entries, -1 where they are in the row alone): from the first draft on that is not surely kept, one
+    row after the other is cut until one's draft is not kept."""
+    which = tl.arange(0, 4)
+    is_which = which < SEARCHED
+    # All at once; where no row is searched the rest is nonsense, which nothing is compared with.
+    searched = tl.load(searched_ptr + which, mask=is_which, other=-1)
+    thresholds = tl.load(kept_ptr + which * 2, mask=is_which, other=0.0)
+    masses = tl.load(kept_ptr + which * 2 + 1, mask=is_which, other=0.0)
+    numbers = tl.where(tl.load(listed_ptr + which, mask=is_which, other=-1) >= 0, which, -1)
     stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
     threshold = scale * 0.0 + float("-inf")
     kept = of_row(total, row, stop)
     listed = stop * 0 - 1
-    tried = stop * 0  # of a row: 0 nothing, 1 its short list, 2 its list too
     is_open = stop * 0 + 1
     while is_open != 0:
         is_open = is_open * 0
         listed = stop * 0 - 1
         if (stop < rows) & (of_row(is_bad, row, stop) == 0):
-            here = stop * 0 - 1
-            for which in tl.static_range(SEARCHED):
-                here = tl.where(stop == tl.load(searched_ptr + which), which, here)
-            tried = tl.where(here >= 0, tried, 2)
-            here = tl.maximum(here, 0)
-            is_right = stop * 0
-            if tried == 0:
-                listed = here + SEARCHED
-                threshold = tl.load(kept_ptr + here * 2)
-                kept = tl.load(kept_ptr + here * 2 + 1)
-                is_right = tl.where(kept >= 0, 1, is_right)
+            if tl.max((searched == stop).to(tl.int32), axis=0) != 0:
+                threshold = of_row(thresholds, searched, stop)
+                kept = of_row(masses, searched, stop)
+                listed = of_row(numbers, searched, stop)
             else:
-                is_listed = tried == 1
-                listed = tl.where(is_listed, here, -1)
-                index = tl.arange(0, PADDED)
-                cut = tl.load(
-                    cuts_ptr + here * pieces + index,
-                    mask=index < tl.where(is_listed, pieces, 0),
-                    other=float("-inf"),
-                )
-                threshold, kept, is_right = kept_set(
-                    logits_ptr + (start + stop).to(tl.int64) * logits_stride, columns,
-                    lists_ptr + here * LIST, tl.where(is_listed, pieces * SEGMENT, -1), tl.max(cut, axis=0),
+                threshold, kept = kept_by_reading(
+                    logits_ptr + (start + stop).to(tl.int64) * logits_stride, columns, list_ptr,
                     of_row(top, row, stop), scale, of_row(total, row, stop), top_k, top_p, min_p,
-                    LIST, MOST_PASSES,
+                    LIST, MOST_PASSES, SCAN,
                 )  # fmt: skip
-            if is_right == 0:
-                tried += 1
-                is_open += 1
-            else:
-                tried = tried * 0
-                is_taken = is_candidate & (value >= threshold) & (price * kept.to(tl.float64) < worth)
-                if of_row(is_taken.to(tl.int32), row, stop) != 0:
-                    is_accepted = is_accepted | (row == stop).to(tl.int32)
-                    stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
-                    is_open = is_open + 1
+            is_taken = is_candidate & (value >= threshold) & (price * kept.to(tl.float64) < worth)
+            if of_row(is_taken.to(tl.int32), row, stop) != 0:
+                is_accepted = is_accepted | (row == stop).to(tl.int32)
+                stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
+                is_open = is_open + 1
     return stop, threshold, kept, listed
 
 
@@ -117,20 +101,19 @@ def verify_kernel(
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
     searched_ptr,  # int32[R, SEARCHED] or None
-    lists_ptr,  # float32[R, SEARCHED, LIST] or None
-    ids_ptr,  # int32[R, SEARCHED, LIST] or None
-    cuts_ptr,  # float32[R, SEARCHED, pieces] or None
+    listed_ptr,  # int32[R, SEARCHED] or None
+    kept_ptr,  # float32[R, SEARCHED, 2] or None
     short_ptr,  # float32[R, SEARCHED, SHORT] or None
     short_ids_ptr,  # int32[R, SEARCHED, SHORT] or None
-    kept_ptr,  # float32[R, SEARCHED, 2] or None
+    lists_ptr,  # float32[R, SEARCHED, LIST] or None
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
     not_finite_ptr,  # int64[1] or None
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
-    PADDED: tl.constexpr, PIECE: tl.constexpr, SEGMENT: tl.constexpr, LIST: tl.constexpr,
-    SHORT: tl.constexpr, MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
+    PADDED: tl.constexpr, PIECE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
@@ -177,10 +160,10 @@ def verify_kernel(
                 )
                 stop, threshold, kept, listed = _stop_within_cuts(
                     logits_ptr, logits_stride, columns, start, rows, row, searched_ptr + req * SEARCHED,
+                    listed_ptr + req * SEARCHED, kept_ptr + req * SEARCHED * 2,
                     lists_ptr + req.to(tl.int64) * SEARCHED * LIST,
-                    cuts_ptr + req.to(tl.int64) * SEARCHED * pieces, kept_ptr + req * SEARCHED * 2, pieces,
                     top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth,
-                    top_k, top_p, min_p, ROWS, PADDED, SEGMENT, LIST, MOST_PASSES,
+                    top_k, top_p, min_p, ROWS, LIST, MOST_PASSES, SCAN,
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
@@ -200,20 +183,14 @@ def verify_kernel(
             least = tl.where(has_draft_row != 0, kept * ROUNDING, 0.0)
             stop_top, stop_draft_top = of_row(top, row, stop), of_row(draft_top, row, stop)
             uniform = of_row(sample, row, stop)
-            if IS_LIMITED:
-                if listed >= SEARCHED:
-                    list_at = (req.to(tl.int64) * SEARCHED + listed - SEARCHED) * SHORT
+            if IS_LIMITED:  # noqa: SIM102 - decided when it is compiled
+                if listed >= 0:
+                    place = req * SEARCHED + listed
+                    list_at = place.to(tl.int64) * SHORT
                     token = sample_list(
-                        short_ptr + list_at, short_ids_ptr + list_at, SHORT, stop_top, scale, threshold,
-                        uniform, without, draft_row_ptr, given_columns, stop_draft_top, factor, least,
-                        HAS_DRAFTS, SHORT,
-                    )  # fmt: skip
-                elif listed >= 0:
-                    list_at = (req.to(tl.int64) * SEARCHED + listed) * LIST
-                    token = sample_list(
-                        lists_ptr + list_at, ids_ptr + list_at, pieces * SEGMENT, stop_top, scale, threshold,
-                        uniform, without, draft_row_ptr, given_columns, stop_draft_top, factor, least,
-                        HAS_DRAFTS, LIST,
+                        short_ptr + list_at, short_ids_ptr + list_at, tl.load(listed_ptr + place), stop_top,
+                        scale, threshold, uniform, without, draft_row_ptr, given_columns, stop_draft_top,
+                        factor, least, HAS_DRAFTS, SHORT,
                     )  # fmt: skip
             if listed < 0:
                 token = sample_row(

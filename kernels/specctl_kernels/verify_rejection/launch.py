@@ -8,10 +8,9 @@ import torch
 
 from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.sizes import parts_of, power_of_2
-from specctl_kernels.verify_rejection.candidates import candidates_kernel, searched_kernel
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
-from specctl_kernels.verify_rejection.search import LEVELS, SEARCHED, TOLD, search_kernel
+from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
 from specctl_kernels.verify_rejection.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
@@ -28,14 +27,16 @@ up as rarely, so the law is kept to this."""
 PIECE = 4096
 """Columns of a piece. By vocabulary alone: sums in another order for another batch could move a token."""
 LIST = 2048
-"""Entries of a row that may be kept while its threshold is looked for, at least."""
-_SEGMENT = 128
-"""Of them, those of a piece, at least."""
+"""Entries of a row that may be kept while its threshold is looked for by reading it."""
 _SHORT = 512
-"""Entries of a row that are each held against all; where more matter, its threshold is searched for."""
-_PART = 512
-"""Columns of a piece that a program lists at a time: with all of them there would be two programs on a
-multiprocessor, for want of registers."""
+"""Entries of a row that are each held against all; where more matter, it is read until its threshold is
+found."""
+_PART_BYTES = 512
+"""Of a row, those whose largest entry is kept where there are cuts: what a warp loads at once."""
+_AT_ONCE = 16
+"""Such parts that are listed together."""
+_SCAN = 1024
+"""Columns of a row that 8 warps read at a time, 16 half of them: for more there are not the registers."""
 _GATHERED = 128
 MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
@@ -92,9 +93,9 @@ def verify_rejection(
                  if there is none); where only the draft's distribution is so, a sample of p
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
     ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts three lists of a
-    request, 8 bytes for each entry, of which there are 128 for each 4,096 columns, and 512 of them again
-    without gaps: 60 to 210 KiB a request.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
+    logits, and 43 KiB a request: for three of its rows 512 entries that may be kept, and what they are found
+    with.
     ValueError: another shape or dtype.
     """
     options = (temperature, top_k, top_p, min_p, seeds)
@@ -113,34 +114,32 @@ def verify_rejection(
     partials = partials_of(logits, pieces, draft_logits is not None)
     layout = {"ROWS": power_of_2(width, 2), "PADDED": power_of_2(pieces, 2)}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
+    is_limited = not (top_k is None and top_p is None and min_p is None)
+    part = min(_PART_BYTES // logits.element_size(), piece)
+    parts = parts_of(columns, part)
+    found = _found(logits, requests, parts) if is_limited else _NOTHING_FOUND
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
-        requests, PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=slots is None),
+        requests, PIECE=piece, parts_ptr=found.parts, parts=parts if is_limited else 0,
+        PART=part if is_limited else 1, num_warps=4,
+        **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
         drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
     )  # fmt: skip
     early = launched_early(logits.device)
-    is_limited = not (top_k is None and top_p is None and min_p is None)
-    segment = max(_SEGMENT, LIST // layout["PADDED"])
-    sizes = {"PADDED": layout["PADDED"], "SEGMENT": segment, "LIST": layout["PADDED"] * segment}
-    lists = _lists(logits, requests, pieces, sizes["LIST"]) if is_limited else _NO_LISTS
+    sizes = {**layout, "SHORT": _SHORT, "LIST": LIST, "MOST_PASSES": MOST_PASSES}
     if is_limited:
-        found = (pieces, *lists[:5])
-        searched_kernel[(requests,)](*rows, *lists[:2], width, **layout, num_warps=4, **early)
-        candidates_kernel[(requests * SEARCHED.value * pieces,)](
-            logits, logits.stride(0), columns, starts, partials[0], *found, lists.founds, PIECE=piece,
-            PART=min(_PART, piece), SEGMENT=segment, LIST=sizes["LIST"], num_warps=4, **early,
-        )  # fmt: skip
         search_kernel[(requests * SEARCHED.value,)](
-            columns, top_k, top_p, min_p, *found, *lists[5:], **sizes, SHORT=_SHORT, num_warps=4, **early
-        )
+            *rows, found.parts, parts, *found[:7], width, PARTS=power_of_2(parts, 2), PART=part,
+            AT_ONCE=_AT_ONCE, SCAN=_SCAN, **sizes, num_warps=8, **early,
+        )  # fmt: skip
     verify_kernel[(requests,)](
-        *rows, lists.searched, *lists[2:5], *lists[6:], tokens, tokens.stride(0), counts, not_finite, width,
-        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, ROWS=layout["ROWS"], PIECE=piece,
-        **sizes, SHORT=_SHORT, MOST_PASSES=MOST_PASSES,
-        num_warps=8 if draft_logits is None else 16, **early,
+        *rows, *found[:6], tokens, tokens.stride(0), counts, not_finite, width,
+        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, PIECE=piece, **sizes,
+        SCAN=_SCAN if draft_logits is None else _SCAN // 2, num_warps=8 if draft_logits is None else 16,
+        **early,
     )  # fmt: skip
     return tokens, counts
 
@@ -162,45 +161,44 @@ def _options(requests: int) -> list[Part]:
     return [((requests,), kind) for kind in kinds]
 
 
-class _Lists(NamedTuple):
+class _Found(NamedTuple):
     """What is found of the rows whose cuts are searched."""
 
     searched: Any
     """Some rows of each request; of each of them:"""
-    told: Any
-    values: Any
-    ids: Any
-    """Those that may be kept, and their columns."""
-    cuts: Any
-    """By piece, the value from which the list has all."""
-    founds: Any
-    """How many entries a piece has from each level on."""
-    short: Any
-    short_ids: Any
-    """Those that matter, without gaps."""
+    listed: Any
+    """How many entries the short list has, -1 without one."""
     kept: Any
     """Threshold and kept mass."""
+    short: Any
+    short_ids: Any
+    """Entries that may be kept, and their columns."""
+    lists: Any
+    """Where its entries are put while it is read."""
+    taken: Any
+    """The parts of it that are read."""
+    parts: Any
+    """Of all rows: the largest entry of each part."""
 
 
-_NO_LISTS = _Lists(*(None,) * 9)
+_NOTHING_FOUND = _Found(*(None,) * 8)
 
 
-def _lists(logits: torch.Tensor, requests: int, pieces: int, most: int) -> _Lists:
-    return _Lists(*workspace(logits, _list_parts, requests, pieces, most))
+def _found(logits: torch.Tensor, requests: int, parts: int) -> _Found:
+    return _Found(*workspace(logits, _found_parts, requests, logits.shape[0], parts))
 
 
-def _list_parts(requests: int, pieces: int, most: int) -> list[Part]:
-    rows = (requests, SEARCHED.value)
+def _found_parts(requests: int, rows: int, parts: int) -> list[Part]:
+    searched = (requests, SEARCHED.value)
     return [
-        (rows, torch.int32),
-        ((*rows, TOLD.value), torch.float32),
-        ((*rows, most), torch.float32),
-        ((*rows, most), torch.int32),
-        ((*rows, pieces), torch.float32),
-        ((*rows, LEVELS.value, pieces), torch.int32),
-        ((*rows, _SHORT), torch.float32),
-        ((*rows, _SHORT), torch.int32),
-        ((*rows, 2), torch.float32),
+        (searched, torch.int32),
+        (searched, torch.int32),
+        ((*searched, 2), torch.float32),
+        ((*searched, _SHORT), torch.float32),
+        ((*searched, _SHORT), torch.int32),
+        ((*searched, LIST), torch.float32),
+        ((*searched, _SHORT), torch.int32),
+        ((rows, parts), torch.float32),
     ]
 
 

@@ -57,10 +57,8 @@ def scale_of(temperature):
 
 
 @triton.jit
-def _mass_of(value, scale):
-    """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
-    value = value.to(tl.float32)
-    best = tl.max(value, axis=0)
+def _mass_against(value, best, scale):
+    """As the second of ``_mass_of``."""
     # Of +inf, inf - inf is NaN too: the sum tells of both, and no entry is asked by itself.
     against = tl.where(best > float("-inf"), best, 0.0)
     offset = against * scale
@@ -71,7 +69,15 @@ def _mass_of(value, scale):
         mass = tl.sum(tl.exp2(tl.fma(value, scale, -offset)), axis=0) * tl.exp2(-rounded_by)
     else:
         mass = tl.sum(tl.exp2((value - against) * scale), axis=0)
-    return best, mass
+    return mass
+
+
+@triton.jit
+def _mass_of(value, scale):
+    """(largest entry, sum of exp2((x - largest) * scale)); the sum is NaN where an entry is NaN or +inf."""
+    value = value.to(tl.float32)
+    best = tl.max(value, axis=0)
+    return best, _mass_against(value, best, scale)
 
 
 @triton.jit
@@ -102,9 +108,13 @@ def stats_kernel(
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
     width, pieces, requests,
     PIECE: tl.constexpr, IS_EARLY: tl.constexpr,
+    parts_ptr=None,  # float32[N, parts]
+    parts=0,
+    PART: tl.constexpr = 1,
 ):  # fmt: skip
     """Program (piece, row of a request, target's before draft's, request), the grid of ``stats_grid``. Greedy
-    rows get columns instead of masses."""
+    rows get columns instead of masses. With ``parts_ptr`` the others get the largest entry of each ``PART``
+    columns too."""
     let_next_begin(IS_EARLY)
     piece = tl.program_id(0)
     row = tl.program_id(1)
@@ -132,7 +142,15 @@ def stats_kernel(
         if row < rows:
             temperature = temperature_of(temperature_ptr, greedy_ptr, req)
             if temperature > 0:
-                best, mass = _mass_of(value, scale_of(temperature))
+                if parts_ptr is None:
+                    best, mass = _mass_of(value, scale_of(temperature))
+                else:
+                    best_of_parts = tl.max(tl.reshape(value, (PIECE // PART, PART)).to(tl.float32), axis=1)
+                    part = piece * (PIECE // PART) + tl.arange(0, PIECE // PART)
+                    part_at = (start + row).to(tl.int64) * parts + part
+                    tl.store(parts_ptr + part_at, best_of_parts, mask=part < parts)
+                    best = tl.max(best_of_parts, axis=0)
+                    mass = _mass_against(value.to(tl.float32), best, scale_of(temperature))
                 tl.store(best_ptr + at, best)
                 tl.store(mass_ptr + at, mass)
             else:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["kept_by_reading", "kept_set"]
-
-_SCAN = tl.constexpr(2048)
-"""Columns read at a time; eight sums of each are in registers."""
+__all__ = ["kept_by_reading"]
 
 
 @triton.jit
 def _scan_row(
-    row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS: tl.constexpr, LIST: tl.constexpr
+    row_ptr, columns, list_ptr, low, high, pivots, top, scale,
+    BY_MASS: tl.constexpr, LIST: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """Of the values in [low, high): how many are at each pivot or above and their mass (float32[4] each), how
     many and how much there are of all, the least and the greatest. The first LIST of them go to the list.
-    BY_MASS: without the counts, which stay 0."""
-    offset = tl.arange(0, _SCAN)
-    counts = tl.zeros((4, _SCAN), tl.float32)
-    masses = tl.zeros((4, _SCAN), tl.float32)
-    every = tl.zeros((_SCAN,), tl.float32)
-    least = tl.full((_SCAN,), float("inf"), tl.float32)
-    greatest = tl.full((_SCAN,), float("-inf"), tl.float32)
+    BY_MASS: without the counts, which stay 0. ``SCAN`` columns are read at a time; eight sums of each are in
+    registers."""
+    offset = tl.arange(0, SCAN)
+    counts = tl.zeros((4, SCAN), tl.float32)
+    masses = tl.zeros((4, SCAN), tl.float32)
+    every = tl.zeros((SCAN,), tl.float32)
+    least = tl.full((SCAN,), float("inf"), tl.float32)
+    greatest = tl.full((SCAN,), float("-inf"), tl.float32)
     found = 0
-    for begin in tl.range(0, columns, _SCAN, num_stages=5):
+    for begin in tl.range(0, columns, SCAN, num_stages=5):
         column = begin + offset
         value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
         is_in = (value >= low) & (value < high)
@@ -67,11 +66,10 @@ def _scan_list(list_ptr, listed, low, high, pivots, top, scale, LIST: tl.constex
 @triton.jit
 def _smallest_kept(
     row_ptr, columns, list_ptr, whole, low, top, scale, goal,
-    BY_MASS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    BY_MASS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """(a bound that keeps all values down to the largest at which the count, or mass, of it and all above
-    reaches the goal; the mass it keeps; how many values the list holds if it has all from ``low``, else -1;
-    whether the goal is reached).
+    reaches the goal; the mass it keeps; how many values the list holds if it has all from ``low``, else -1).
 
     An interval [low, high) is cut by four pivots until one value is left in it; as soon as its values fit the
     list, the row is no longer read. ``whole`` is the third result of an earlier call with a smaller ``low``.
@@ -84,7 +82,6 @@ def _smallest_kept(
     count_above = top * 0.0
     mass_above = top * 0.0
     kept = top * 0.0
-    is_full = top >= 0.0
     listed = whole
     passes = 0
     while passes < MOST_PASSES:
@@ -94,7 +91,7 @@ def _smallest_kept(
             )
         else:
             counts, masses, found, every, least, greatest = _scan_row(
-                row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS, LIST
+                row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS, LIST, SCAN
             )
             if found <= LIST:
                 tl.debug_barrier()
@@ -107,7 +104,6 @@ def _smallest_kept(
             is_reached = count_above + counts >= goal
             is_short = count_above + found.to(tl.float32) < goal
         kept = mass_above + every
-        is_full = is_short == 0
         passes += 1
         if is_short | (least >= greatest):
             passes = MOST_PASSES
@@ -118,56 +114,32 @@ def _smallest_kept(
             mass_above += tl.max(tl.where(is_reached, 0.0, masses), axis=0)
             bottom = tl.maximum(low, least)
             pivots = bottom + (tl.minimum(high, greatest) - bottom) * ((step + 1) * 0.2)
-    return low, kept, whole, is_full
-
-
-@triton.jit
-def kept_set(
-    row_ptr, columns, list_ptr, listed, floor, top, scale, total, top_k, top_p, min_p,
-    LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
-):  # fmt: skip
-    """(threshold, mass of the values at it or above, 1 if that is right). top_k under 1, top_p from 1 and
-    min_p 0 are off.
-
-    ``listed`` 0 or more: the list holds, so many, all values of the row from ``floor`` on, which may not be
-    enough; under 0: the row is read.
-    """
-    low = tl.maximum(floor, tl.minimum(top, -3.4028234663852886e38))  # finite: -inf is in no set
-    kept = total
-    whole = listed
-    is_complete = (listed < 0) | (floor <= -3.4028234663852886e38)
-    is_top_k = (top_k > 0) & (top_k < columns)
-    if min_p > 0:
-        least = top + tl.log2(tl.minimum(min_p, 1.0)) / scale
-        is_complete = is_complete | (least >= low)
-        low = tl.maximum(low, least)
-    is_cut = is_top_k | (min_p > 0)
-    if is_cut:
-        goal = tl.where(is_top_k, top_k.to(tl.float32), float("inf"))
-        low, kept, whole, is_full = _smallest_kept(
-            row_ptr, columns, list_ptr, whole, low, top, scale, goal, False, LIST, MOST_PASSES
-        )
-        is_complete = is_complete | (is_full & (floor < float("inf")))
-    if top_p < 1:
-        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
-        bits = tl.log2(columns / (1.0 - top_p)) + 1.0
-        low = tl.maximum(low, top - bits / scale)
-        low, kept, whole, is_full = _smallest_kept(
-            row_ptr, columns, list_ptr, whole, low, top, scale, top_p * kept, True, LIST, MOST_PASSES
-        )
-        is_complete = is_complete | (is_full & (floor < float("inf")) & (is_cut == 0))
-    return low, kept, is_complete.to(tl.int32)
+    return low, kept, whole
 
 
 @triton.jit
 def kept_by_reading(
     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p,
-    LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr = 2048,
 ):  # fmt: skip
-    """(threshold, mass of the values at it or above) of a row of which nothing is listed."""
-    nothing = top * 0.0
-    threshold, kept, _ = kept_set(
-        row_ptr, columns, list_ptr, nothing.to(tl.int32) - 1, nothing + float("-inf"), top, scale, total,
-        top_k, top_p, min_p, LIST, MOST_PASSES,
-    )  # fmt: skip
-    return threshold, kept
+    """(threshold, mass of the values at it or above) of a row. top_k under 1, top_p from 1 and min_p 0 are
+    off."""
+    low = tl.minimum(top, -3.4028234663852886e38)  # finite: -inf is in no set
+    kept = total
+    whole = (top * 0.0).to(tl.int32) - 1
+    is_top_k = (top_k > 0) & (top_k < columns)
+    if min_p > 0:
+        low = tl.maximum(low, top + tl.log2(tl.minimum(min_p, 1.0)) / scale)
+    if is_top_k | (min_p > 0):
+        goal = tl.where(is_top_k, top_k.to(tl.float32), float("inf"))
+        low, kept, whole = _smallest_kept(
+            row_ptr, columns, list_ptr, whole, low, top, scale, goal, False, LIST, MOST_PASSES, SCAN
+        )
+    if top_p < 1:
+        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
+        bits = tl.log2(columns / (1.0 - top_p)) + 1.0
+        low = tl.maximum(low, top - bits / scale)
+        low, kept, whole = _smallest_kept(
+            row_ptr, columns, list_ptr, whole, low, top, scale, top_p * kept, True, LIST, MOST_PASSES, SCAN
+        )
+    return low, kept
