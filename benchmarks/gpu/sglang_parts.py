@@ -25,7 +25,7 @@ __all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
 
 _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
-_TIMES = 6
+_TIMES = 4
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
 _TREE_PROMPTS = 16
 _Figures = dict[str, Any]
