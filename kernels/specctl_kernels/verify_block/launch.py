@@ -17,11 +17,15 @@ from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.launch import (
     LIST,
     MOST_PASSES,
+    NO_PARTS,
     PIECE,
     ROUNDING,
     gathered,
+    kept_sizes,
     layout_of,
     partials_of,
+    parts_in,
+    scratch_of,
 )
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
@@ -71,8 +75,8 @@ def verify_block(
     Returns what ``verify_rejection`` does; ``NOT_FINITE`` where a block was kept up to a row without a
     distribution of the target or of its draft, or what ``not_finite`` says: counted, and the row's first
     largest number, or a sample of p.
-    Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 8 KiB for each row, for three
-    of a request at least.
+    Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 4 bytes for each 512
+    bytes of logits, and 14 KiB for each row, for three of a request at least.
     ValueError: another shape or dtype.
     """
     if draft_logits is None or draft_slots is None:
@@ -121,17 +125,18 @@ def _weighed(
     pieces = parts_of(columns, piece)
     best, mass, at, *of_drafts = partials_of(logits, pieces, True)
     threshold, kept, top, draft_top, factor, ratio, left = workspace(logits, _of_rows, rows, pieces)
-    lists: tuple[Any, ...] = (None, None)
+    is_limited = any(cut is not None for cut in cuts)
+    part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
+    found = _found(logits, requests, parts) if is_limited else (None,) * 6
     padded = _padded(width, pieces)
     stats_kernel[stats_grid(pieces, width, requests, True)](
         *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, requests,
-        PIECE=piece, num_warps=4, **is_early,
+        PIECE=piece, parts_ptr=found[0], parts=parts, PART=part, num_warps=4, **is_early,
     )  # fmt: skip
-    if any(cut is not None for cut in cuts):
-        lists = workspace(logits, _lists, rows, requests)
+    if is_limited:
         cuts_kernel[(requests * width,)](
-            *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, lists[1], lists[0],
-            threshold, kept, width, LIST=LIST, MOST_PASSES=MOST_PASSES, **padded, num_warps=16,
+            *target, best, mass, pieces, drafts, slots, starts, temperature, *cuts, found[0], parts,
+            *found[1:], threshold, kept, width, **padded, **kept_sizes(part, parts), num_warps=8,
         )  # fmt: skip
     ratios_kernel[(requests,)](
         *target, *drafted, best, mass, *of_drafts, pieces, *given, threshold, kept, top, draft_top, ratio,
@@ -141,7 +146,9 @@ def _weighed(
         *target, *drafted, best, mass, pieces, starts, temperature, threshold, top, draft_top, factor, left,
         width, PIECE=piece, num_warps=4,
     )  # fmt: skip
-    return lists, (best, mass, at, pieces, threshold, kept, top, draft_top, ratio, factor, left)
+    _parts, searched, _short, _short_ids, lists, _taken = found
+    weighed = best, mass, at, pieces, threshold, kept, top, draft_top, ratio, factor, left
+    return (searched, lists), weighed
 
 
 def _of_rows(rows: int, pieces: int) -> list[Part]:
@@ -149,9 +156,17 @@ def _of_rows(rows: int, pieces: int) -> list[Part]:
     return [*[((rows,), torch.float32)] * 5, ((rows,), torch.float64), ((rows, pieces), torch.float32)]
 
 
-def _lists(rows: int, requests: int) -> list[Part]:
+def _found(logits: torch.Tensor, requests: int, parts: int) -> tuple[torch.Tensor, ...]:
+    return workspace(logits, _found_parts, logits.shape[0], requests, parts)
+
+
+def _found_parts(rows: int, requests: int, parts: int) -> list[Part]:
+    """Of all rows the largest entry of each part; of each request the rows that were searched; what the kept
+    set of each row is searched with."""
     searched = (requests, SEARCHED.value)
-    return [(searched, torch.int32), ((max(rows, prod(searched)), LIST), torch.float32)]
+    return [
+        ((rows, parts), torch.float32), (searched, torch.int32), *scratch_of(max(rows, prod(searched)))
+    ]  # fmt: skip
 
 
 def _padded(width: int, pieces: int) -> dict[str, int]:

@@ -15,9 +15,9 @@ from specctl_kernels.verify_rejection.judge import (
     rows_of,
     totals_of,
 )
+from specctl_kernels.verify_rejection.kept import kept_set_of
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.verify_rejection.stats import scale_of
-from specctl_kernels.verify_rejection.threshold import kept_by_reading
 
 __all__ = ["accept_uniforms", "cuts_kernel", "ratios_kernel"]
 
@@ -50,11 +50,18 @@ def cuts_kernel(
     temperature_ptr,  # float32[R]
     top_k_ptr,  # int32[R] or None
     top_p_ptr, min_p_ptr,  # float32[R] or None
-    lists_ptr,  # float32[N or more, LIST]
+    parts_ptr,  # float32[N, parts]
+    parts,
     searched_ptr,  # int32[R, SEARCHED]
+    short_ptr,  # float32[N or more, SHORT]
+    short_ids_ptr,  # int32[N or more, SHORT]
+    lists_ptr,  # float32[N or more, LIST]
+    taken_ptr,  # int32[N or more, SHORT]
     threshold_ptr, kept_ptr,  # float32[N]
     width,
-    ROWS: tl.constexpr, PADDED: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    ROWS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    SCAN: tl.constexpr,
 ):  # fmt: skip
     """Program (request and row of it): the least logit that is kept and the mass that is. Left out are rows
     behind the block's end, and requests without cuts or without a draft distribution. Of the latter nothing
@@ -76,10 +83,10 @@ def cuts_kernel(
         top, total, is_bad = totals_of(best, mass, scale)
         if (place <= last) & (of_row(is_bad, row, place) == 0):
             at_row = (start + place).to(tl.int64)
-            threshold, kept = kept_by_reading(
-                logits_ptr + at_row * logits_stride, columns, lists_ptr + at_row * LIST,
-                of_row(top, row, place), scale, of_row(total, row, place), top_k, top_p, min_p,
-                LIST, MOST_PASSES,
+            threshold, kept, _listed = kept_set_of(
+                logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
+                lists_ptr, at_row, at_row, of_row(top, row, place), scale, of_row(total, row, place),
+                top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
             )  # fmt: skip
             tl.store(threshold_ptr + at_row, threshold)
             tl.store(kept_ptr + at_row, kept)

@@ -15,8 +15,8 @@ from specctl_kernels.verify_rejection.stats import gather_kernel, stats_grid, st
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
-    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_TOKEN", "PIECE", "ROUNDING", "gathered", "layout_of",
-    "partials_of", "verify_rejection",
+    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_PARTS", "NO_TOKEN", "PIECE", "ROUNDING", "gathered",
+    "kept_sizes", "layout_of", "partials_of", "parts_in", "scratch_of", "verify_rejection",
 ]  # fmt: skip
 
 NO_TOKEN = -1
@@ -33,6 +33,8 @@ _SHORT = 512
 found."""
 _PART_BYTES = 512
 """Of a row, those whose largest entry is kept where there are cuts: what a warp loads at once."""
+NO_PARTS = (1, 0)
+"""As ``parts_in``, of a call without cuts."""
 _AT_ONCE = 16
 """Such parts that are listed together."""
 _SCAN = 1024
@@ -115,13 +117,11 @@ def verify_rejection(
     layout = {"ROWS": power_of_2(width, 2), "PADDED": power_of_2(pieces, 2)}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     is_limited = not (top_k is None and top_p is None and min_p is None)
-    part = min(_PART_BYTES // logits.element_size(), piece)
-    parts = parts_of(columns, part)
+    part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
     found = _found(logits, requests, parts) if is_limited else _NOTHING_FOUND
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
-        requests, PIECE=piece, parts_ptr=found.parts, parts=parts if is_limited else 0,
-        PART=part if is_limited else 1, num_warps=4,
+        requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
         **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
@@ -129,17 +129,16 @@ def verify_rejection(
         drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
     )  # fmt: skip
     early = launched_early(logits.device)
-    sizes = {**layout, "SHORT": _SHORT, "LIST": LIST, "MOST_PASSES": MOST_PASSES}
     if is_limited:
         search_kernel[(requests * SEARCHED.value,)](
-            *rows, found.parts, parts, *found[:7], width, PARTS=power_of_2(parts, 2), PART=part,
-            AT_ONCE=_AT_ONCE, SCAN=_SCAN, **sizes, num_warps=8, **early,
+            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts), num_warps=8,
+            **early,
         )  # fmt: skip
     verify_kernel[(requests,)](
         *rows, *found[:6], tokens, tokens.stride(0), counts, not_finite, width,
-        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, PIECE=piece, **sizes,
-        SCAN=_SCAN if draft_logits is None else _SCAN // 2, num_warps=8 if draft_logits is None else 16,
-        **early,
+        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, PIECE=piece, **layout, SHORT=_SHORT,
+        LIST=LIST, MOST_PASSES=MOST_PASSES, SCAN=_SCAN if draft_logits is None else _SCAN // 2,
+        num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
 
@@ -194,12 +193,30 @@ def _found_parts(requests: int, rows: int, parts: int) -> list[Part]:
         (searched, torch.int32),
         (searched, torch.int32),
         ((*searched, 2), torch.float32),
-        ((*searched, _SHORT), torch.float32),
-        ((*searched, _SHORT), torch.int32),
-        ((*searched, LIST), torch.float32),
-        ((*searched, _SHORT), torch.int32),
+        *scratch_of(*searched),
         ((rows, parts), torch.float32),
     ]
+
+
+def scratch_of(*searched: int) -> list[Part]:
+    """Of each row whose kept set is searched at once: entries that may be kept, their columns, where its
+    entries are put while it is read, the parts of it that are read."""
+    kinds = (_SHORT, torch.float32), (_SHORT, torch.int32), (LIST, torch.float32), (_SHORT, torch.int32)
+    return [((*searched, size), kind) for size, kind in kinds]
+
+
+def parts_in(logits: torch.Tensor, piece: int) -> tuple[int, int]:
+    """(columns of a part, parts of a row)."""
+    part = min(_PART_BYTES // logits.element_size(), piece)
+    return part, parts_of(logits.shape[1], part)
+
+
+def kept_sizes(part: int, parts: int, scan: int = _SCAN) -> dict[str, int]:
+    """What ``kept_set_of`` is compiled for."""
+    return {
+        "PARTS": power_of_2(parts, 2), "PART": part, "AT_ONCE": _AT_ONCE, "SHORT": _SHORT, "LIST": LIST,
+        "MOST_PASSES": MOST_PASSES, "SCAN": scan,
+    }  # fmt: skip
 
 
 def _partials(rows: int, pieces: int, has_drafts: int) -> list[Part]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["first_over", "sample_list", "sample_of_masses", "sample_row", "weights_of"]
+__all__ = [
+    "first_over", "list_weights_of", "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
+    "weights_of",
+]  # fmt: skip
 
 
 @triton.jit
@@ -133,12 +136,11 @@ def sample_row(
 
 
 @triton.jit
-def sample_list(
-    list_ptr, ids_ptr, listed, top, scale, threshold, uniform, without,
-    draft_row_ptr, draft_columns, draft_top, draft_factor, least,
-    HAS_DRAFTS: tl.constexpr, LIST: tl.constexpr,
+def list_weights_of(
+    list_ptr, ids_ptr, listed, top, scale, threshold,
+    draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS: tl.constexpr, LIST: tl.constexpr,
 ):  # fmt: skip
-    """As ``sample_row``, of entries in a list, in the order of their columns."""
+    """(column, max(p - q, 0), p) of the entries of a list, the last two times the target's kept mass."""
     place = tl.arange(0, LIST)
     value = tl.load(list_ptr + place, mask=place < listed, other=float("-inf"))
     is_kept = value >= threshold
@@ -151,7 +153,29 @@ def sample_list(
         )
         drafted = tl.exp2((drafted.to(tl.float32) - draft_top) * scale) * draft_factor
         weight = tl.maximum(weight - drafted, 0.0)
-    weight = tl.where(column == without, 0.0, weight)
+    return column, weight, target
+
+
+@triton.jit
+def sample_of_list(column, weight, target, uniform, least, LIST: tl.constexpr):
+    """As ``sample_row``, of entries in the order of their columns: by their weight, or, if no more than
+    ``least`` is left, by the target's."""
+    place = tl.arange(0, LIST)
     weight = tl.where(tl.sum(weight.to(tl.float64), axis=0) > least, weight, target).to(tl.float64)
     chosen = first_over(weight, place, uniform * tl.sum(weight, axis=0), LIST)
     return tl.sum(tl.where(place == chosen, column, 0), axis=0).to(tl.int32)
+
+
+@triton.jit
+def sample_list(
+    list_ptr, ids_ptr, listed, top, scale, threshold, uniform, without,
+    draft_row_ptr, draft_columns, draft_top, draft_factor, least,
+    HAS_DRAFTS: tl.constexpr, LIST: tl.constexpr,
+):  # fmt: skip
+    """As ``sample_row``, of entries in a list, in the order of their columns."""
+    column, weight, target = list_weights_of(
+        list_ptr, ids_ptr, listed, top, scale, threshold,
+        draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS, LIST,
+    )  # fmt: skip
+    weight = tl.where(column == without, 0.0, weight)
+    return sample_of_list(column, weight, target, uniform, least, LIST)

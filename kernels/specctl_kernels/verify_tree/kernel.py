@@ -8,7 +8,7 @@ import triton.language as tl
 from specctl_kernels.row_argmax.kernel import best_of_pieces
 from specctl_kernels.verify_rejection.judge import options_of
 from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
-from specctl_kernels.verify_tree.residual import sample_left
+from specctl_kernels.verify_tree.residual import sample_left, sample_left_of_list
 from specctl_kernels.verify_tree.rows import given_tree, row_totals, tree_of, write_path, write_rows
 from specctl_kernels.verify_tree.walk_down import walk_down
 from specctl_kernels.verify_tree.walk_up import walk_up
@@ -90,14 +90,20 @@ def tree_kernel(
     seeds_ptr,  # int64[R]
     positions_ptr,  # int64[N]
     uniforms_ptr,  # float64[N, 2] or None
+    parts_ptr,  # float32[N, parts] or None
+    parts,
+    short_ptr,  # float32[R, SHORT] or None
+    short_ids_ptr,  # int32[R, SHORT] or None
     lists_ptr,  # float32[R, LIST] or None
+    taken_ptr,  # int32[R, SHORT] or None
     tokens_ptr,  # int64[R, width]; with links int32[N]
     paths_ptr,  # int32[R, width]; with links [R, depth]
     counts_ptr,  # int32[R]
     width, depth,
     IS_TRAVERSAL: tl.constexpr, NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr,
-    ROWS: tl.constexpr, PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr,
+    ROWS: tl.constexpr, PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr,
+    PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """One program for each request."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
@@ -122,10 +128,7 @@ def tree_kernel(
         is_node = parent >= 0
         place = (start + parent).to(tl.int64) * logits_stride + token
         value = tl.load(logits_ptr + place, mask=is_node, other=float("-inf")).to(tl.float32)
-        list_ptr = lists_ptr
         top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
-        if IS_LIMITED:
-            list_ptr = lists_ptr + req.to(tl.int64) * LIST
         # Of the drafts: what they were sampled from, if they were.
         has_law = rows * 0
         draft_row_ptr = logits_ptr
@@ -142,6 +145,7 @@ def tree_kernel(
         end = rows
         threshold = scale * 0.0 + float("-inf")
         kept = scale * 0.0
+        listed = rows * 0 - 1
         debt = kept.to(tl.float64)
         sample = debt
         is_up = rows * 0
@@ -149,20 +153,24 @@ def tree_kernel(
             is_up = has_law
         if is_up != 0:
             if HAS_DRAFTS:
-                stop, end, threshold, kept, debt, sample, is_bad = walk_up(
+                stop, end, threshold, kept, listed, debt, sample, is_bad = walk_up(
                     logits_ptr, logits_stride, columns, draft_row_ptr, step_stride, draft_columns,
                     best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces, drafts_ptr, parents_ptr,
-                    uniforms_ptr, seeds_ptr, positions_ptr, list_ptr, req, start, row, parent,
+                    uniforms_ptr, seeds_ptr, positions_ptr,
+                    parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, row, parent,
                     value, draft_value, scale, top_k, top_p, min_p,
-                    IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, LIST, MOST_PASSES,
+                    IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, AT_ONCE, SHORT, LIST,
+                    MOST_PASSES, SCAN,
                 )  # fmt: skip
         else:
-            stop, end, threshold, kept, debt, sample, is_bad = walk_down(
+            stop, end, threshold, kept, listed, debt, sample, is_bad = walk_down(
                 logits_ptr, logits_stride, columns, draft_row_ptr, step_stride, draft_columns, has_law,
                 best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces, drafts_ptr, parents_ptr,
-                uniforms_ptr, seeds_ptr, positions_ptr, list_ptr, req, start, rows, row, parent,
-                value, draft_value, scale, top_k, top_p, min_p,
-                HAS_DRAFTS, IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, LIST, MOST_PASSES,
+                uniforms_ptr, seeds_ptr, positions_ptr,
+                parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, rows, row,
+                parent, value, draft_value, scale, top_k, top_p, min_p,
+                HAS_DRAFTS, IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, AT_ONCE, SHORT, LIST,
+                MOST_PASSES, SCAN,
             )  # fmt: skip
         if is_bad != 0:
             stop = rows * 0 - 1
@@ -178,13 +186,24 @@ def tree_kernel(
                         draft_best_ptr, draft_mass_ptr, at, pieces, scale, PADDED
                     )
                     factor = (debt * kept / draft_total).to(tl.float32)
-            last_token = sample_left(
-                logits_ptr + at * logits_stride, columns, best_ptr + at * pieces, mass_ptr + at * pieces,
-                pieces, top, scale, threshold, sample, drafts_ptr + start, parents_ptr + start, stop, end,
-                draft_row_ptr + stop.to(tl.int64) * step_stride, tl.where(debt > 0, draft_columns, 0),
-                draft_top, factor, tl.where(debt > 0, kept * ROUNDING, 0.0),
-                HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
-            )  # fmt: skip
+            stop_row_ptr = draft_row_ptr + stop.to(tl.int64) * step_stride
+            given_columns = tl.where(debt > 0, draft_columns, 0)
+            least = tl.where(debt > 0, kept * ROUNDING, 0.0)
+            if IS_LIMITED:  # noqa: SIM102 - decided when it is compiled
+                if listed >= 0:
+                    list_at = req.to(tl.int64) * SHORT
+                    last_token = sample_left_of_list(
+                        short_ptr + list_at, short_ids_ptr + list_at, listed, top, scale, threshold, sample,
+                        drafts_ptr + start, parents_ptr + start, stop, end, stop_row_ptr, given_columns,
+                        draft_top, factor, least, HAS_DRAFTS, SHORT,
+                    )  # fmt: skip
+            if listed < 0:
+                last_token = sample_left(
+                    logits_ptr + at * logits_stride, columns, best_ptr + at * pieces, mass_ptr + at * pieces,
+                    pieces, top, scale, threshold, sample, drafts_ptr + start, parents_ptr + start, stop, end,
+                    stop_row_ptr, given_columns, draft_top, factor, least,
+                    HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
+                )  # fmt: skip
     elif rows > 0:
         stop, last_token = _walk_greedy(best_ptr, at_ptr, pieces, start, row, token, parent, ROWS, PADDED)
     if first_child_ptr is None:

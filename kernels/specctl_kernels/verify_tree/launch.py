@@ -11,15 +11,17 @@ from specctl_kernels.row_argmax import row_partials
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
 from specctl_kernels.verify_rejection.launch import (
-    LIST,
-    MOST_PASSES,
+    NO_PARTS,
     NO_TOKEN,
     NOT_FINITE,
     PIECE,
     ROUNDING,
     gathered,
+    kept_sizes,
     layout_of,
     partials_of,
+    parts_in,
+    scratch_of,
 )
 from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
@@ -98,7 +100,8 @@ def verify_tree(
     Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
     ``NOT_FINITE`` where a sampled request came to a row with a NaN, a +inf or nothing finite.
     For a tree by its links, as SGLang has it: ``verify_linked_trees``.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits), and 8 KiB for each request with cuts.
+    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
+    logits, and 14 KiB a request, to look for the entries of one row that are kept.
     ValueError: another shape or dtype, another rule, a width over 256.
     """
     options = (temperature, top_k, top_p, min_p, seeds)
@@ -136,8 +139,14 @@ class Trees(NamedTuple):
     """That the kernel is compiled for."""
 
 
-def _lists(requests: int) -> list[Part]:
-    return [((requests, LIST), torch.float32)]
+def _found(logits: torch.Tensor, requests: int, parts: int) -> tuple[torch.Tensor, ...]:
+    return workspace(logits, _found_parts, requests, logits.shape[0], parts)
+
+
+def _found_parts(requests: int, rows: int, parts: int) -> list[Part]:
+    """Of all rows the largest entry of each part; of each request, what the kept set of one row is searched
+    with."""
+    return [((rows, parts), torch.float32), *scratch_of(requests)]
 
 
 def launch_walk(
@@ -162,18 +171,21 @@ def launch_walk(
     pieces = parts_of(columns, piece)
     has_drafts = drafted[0] is not None
     partials = partials_of(logits, pieces, has_drafts)
-    (lists,) = workspace(logits, _lists, trees.requests) if is_limited else (None,)
+    part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
+    of_parts, *scratch = _found(logits, trees.requests, parts) if is_limited else (None,) * 5
     stats_kernel[stats_grid(pieces, trees.width, trees.requests, has_drafts)](
         logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
         None if trees.first_child is None else cuts[0], *partials, trees.width, pieces, trees.requests,
-        PIECE=piece, num_warps=4, **launched_early(logits.device, is_first=is_first),
+        PIECE=piece, parts_ptr=of_parts, parts=parts, PART=part, num_warps=4,
+        **launched_early(logits.device, is_first=is_first),
     )  # fmt: skip
     tree_kernel[(trees.requests,)](
         logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        *trees[:5], temperature, *cuts, seeds, positions, uniforms, lists, *results, trees.width, depth,
-        IS_TRAVERSAL=is_traversal, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING,
-        ROWS=trees.rows, PADDED=power_of_2(pieces, 2), PIECE=piece, LIST=LIST, MOST_PASSES=MOST_PASSES,
-        num_warps=16 if has_drafts or is_limited else 4,
+        *trees[:5], temperature, *cuts, seeds, positions, uniforms, of_parts, parts, *scratch,
+        *results, trees.width, depth, IS_TRAVERSAL=is_traversal, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE,
+        ROUNDING=ROUNDING, ROWS=trees.rows, PADDED=power_of_2(pieces, 2), PIECE=piece,
+        **kept_sizes(part, parts),
+        num_warps=8 if is_limited else 16 if has_drafts else 4,
     )  # fmt: skip
 
 

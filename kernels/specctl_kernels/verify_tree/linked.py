@@ -47,7 +47,7 @@ def verify_linked_trees(
     follows a row on the accepted path, 0 for other rows; ``index`` the path's rows, counted within the batch
     (the root, then the accepted drafts), -1 behind the count, which is 1 to ``depth``. A sampled request that
     came to a row with a NaN, a +inf or nothing finite emits token 0 behind its root.
-    Extra memory: 12 bytes for each 4,096 logits, 4 for each row, and 8 KiB for each request with cuts.
+    Extra memory: that of ``verify_tree``, and 4 bytes for each row.
     ValueError: another shape or dtype, over 256 rows.
     """
     check_logits(logits)

@@ -9,9 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.residual import first_over, weights_of
+from specctl_kernels.verify_rejection.residual import (
+    first_over,
+    list_weights_of,
+    sample_of_list,
+    weights_of,
+)
 
-__all__ = ["left_behind", "sample_left"]
+__all__ = ["left_behind", "sample_left", "sample_left_of_list"]
 
 
 @triton.jit
@@ -137,3 +142,18 @@ def sample_left(
     )  # fmt: skip
     weight = _without(weight, column, drafts_ptr, parents_ptr, row, end)
     return (piece * PIECE + first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
+
+
+@triton.jit
+def sample_left_of_list(
+    list_ptr, ids_ptr, listed, top, scale, threshold, uniform,
+    drafts_ptr, parents_ptr, row, end, draft_row_ptr, draft_columns, draft_top, factor, least,
+    HAS_DRAFTS: tl.constexpr, LIST: tl.constexpr,
+):  # fmt: skip
+    """As ``sample_left``, of entries in a list that has all that are kept, in the order of their columns."""
+    column, weight, target = list_weights_of(
+        list_ptr, ids_ptr, listed, top, scale, threshold,
+        draft_row_ptr, draft_columns, draft_top, factor, HAS_DRAFTS, LIST,
+    )  # fmt: skip
+    weight = _without(weight, column, drafts_ptr, parents_ptr, row, end)
+    return sample_of_list(column, weight, target, uniform, least, LIST)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.judge import has_cuts, of_row, surely_kept
-from specctl_kernels.verify_rejection.threshold import kept_by_reading
+from specctl_kernels.verify_rejection.kept import kept_set_of
 from specctl_kernels.verify_tree.residual import left_behind
 from specctl_kernels.verify_tree.rows import row_totals, uniforms_of
 
@@ -24,64 +24,38 @@ def _child_over(weight, is_child, row, goal, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _one_of_given(
-    row_ptr, columns, list_ptr, row, is_child, value, accept, top, total, scale, top_k, top_p, min_p,
-    IS_LIMITED: tl.constexpr, ROWS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+def _given_in_doubt(
+    weight, is_child, row, value, accept, top, total, top_k, top_p, min_p, columns, ROWS: tl.constexpr
 ):  # fmt: skip
-    """(accepted child or ROWS, threshold, kept mass) where children were not sampled. To try each with its
-    share of what is left is to find where one uniform number falls among their masses."""
-    child_value = tl.where(is_child, value, float("-inf"))
-    weight = tl.exp2((child_value - top) * scale)
+    """Whether the kept set may say which child is accepted, where they were not sampled. Without it: the kept
+    mass is from top_p of all to all, and both ends say the same child."""
     child, before = _child_over(weight, is_child, row, accept * total, ROWS)
-    threshold = scale * 0.0 + float("-inf")
-    kept = total
-    if IS_LIMITED:
-        is_cut = has_cuts(top_k, top_p, min_p, columns)
-        if is_cut:
-            # Without a search: the kept mass is from top_p of all to all, and both ends say the same child.
-            is_kept = surely_kept(child_value, top, weight, total, top_k, top_p, min_p, columns) != 0
-            least = tl.where(has_cuts(top_k, 1.0, min_p, columns), 0.0, top_p * 0.999 * total)
-            in_doubt = tl.max((is_child & (row <= child) & (is_kept == 0)).to(tl.int32), axis=0)
-            if (child == ROWS) | (in_doubt != 0) | (before > accept * least):
-                threshold, kept = kept_by_reading(
-                    row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
-                )
-                weight = tl.where(value >= threshold, weight, 0.0)
-                child, before = _child_over(weight, is_child, row, accept * kept, ROWS)
-    return child, threshold, kept
+    is_kept = surely_kept(value, top, weight, total, top_k, top_p, min_p, columns) != 0
+    least = tl.where(has_cuts(top_k, 1.0, min_p, columns), 0.0, top_p * 0.999 * total)
+    in_doubt = tl.max((is_child & (row <= child) & (is_kept == 0)).to(tl.int32), axis=0)
+    return (child == ROWS) | (in_doubt != 0) | (before > accept * least)
+
+
+@triton.jit
+def _sampled_in_doubt(
+    weight, share, row, first, value, accept, top, total, top_k, top_p, min_p, columns
+):  # fmt: skip
+    """As ``_given_in_doubt``, where children were sampled: whether the first of them is not surely kept."""
+    is_kept = of_row(surely_kept(value, top, weight, total, top_k, top_p, min_p, columns), row, first)
+    is_worth = accept * of_row(share, row, first) < of_row(weight, row, first).to(tl.float64) / total
+    return (is_kept == 0) | (is_worth == 0)
 
 
 @triton.jit
 def _one_of_sampled(
-    row_ptr, columns, draft_row_ptr, draft_columns, pieces, drafts_ptr, parents_ptr, list_ptr, at, row,
-    is_child, value, draft_value, accept, top, total, draft_top, draft_total, scale, top_k, top_p, min_p,
-    IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr, PIECE: tl.constexpr,
-    LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    row_ptr, columns, draft_row_ptr, draft_columns, pieces, drafts_ptr, parents_ptr, at, row,
+    is_child, weight, share, accept, top, draft_top, draft_total, scale, threshold, kept,
+    ROUNDING: tl.constexpr, ROWS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """(accepted child or ROWS, threshold, kept mass, debt, row behind the last child tried) where children
-    were sampled without replacement. A uniform number that rejects is stretched to one again."""
-    child_value = tl.where(is_child, value, float("-inf"))
-    weight = tl.exp2((child_value - top) * scale)
-    own = tl.where(is_child, draft_value, float("-inf"))
-    share = tl.exp2((own - draft_top) * scale).to(tl.float64) / draft_total
-    threshold = scale * 0.0 + float("-inf")
-    kept = total
+    """(accepted child or ROWS, debt, row behind the last child tried) where children were sampled without
+    replacement. A uniform number that rejects is stretched to one again."""
     child = tl.min(tl.where(is_child, row, ROWS), axis=0)
     is_trying = at * 0 + 1
-    if IS_LIMITED:
-        is_cut = has_cuts(top_k, top_p, min_p, columns)
-        if is_cut:
-            is_kept = of_row(
-                surely_kept(child_value, top, weight, total, top_k, top_p, min_p, columns), row, child
-            )
-            is_worth = accept * of_row(share, row, child) < of_row(weight, row, child).to(tl.float64) / total
-            if is_worth & (is_kept != 0):
-                is_trying = is_trying * 0
-            else:
-                threshold, kept = kept_by_reading(
-                    row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
-                )
-                weight = tl.where(value >= threshold, weight, 0.0)
     debt = accept * 0.0
     left = debt + 1.0
     of_draft = debt + 1.0
@@ -111,25 +85,30 @@ def _one_of_sampled(
                     child = child * 0 + ROWS
             if child == ROWS:
                 is_trying = is_trying * 0
-    return child, threshold, kept, debt, end
+    return child, debt, end
 
 
 @triton.jit
 def walk_down(
     logits_ptr, logits_stride, columns, draft_row_ptr, step_stride, draft_columns, has_law,
     best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces, drafts_ptr, parents_ptr,
-    uniforms_ptr, seeds_ptr, positions_ptr, list_ptr, req, start, rows, row, parent,
+    uniforms_ptr, seeds_ptr, positions_ptr,
+    parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, rows, row, parent,
     value, draft_value, scale, top_k, top_p, min_p,
     HAS_DRAFTS: tl.constexpr, IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
-    PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    SCAN: tl.constexpr,
 ):  # fmt: skip
-    """(row where the request stops; row behind the last of its children tried; its threshold, kept mass, debt
-    of the draft's law, and uniform number to sample with; 1 where a row on the path has no distribution)."""
+    """(row where the request stops; row behind the last of its children tried; its threshold, kept mass, how
+    many entries the short list has of it, -1 without one, debt of the draft's law, and uniform number to
+    sample with; 1 where a row on the path has no distribution)."""
     at = rows * 0
     end = rows
     is_bad = rows * 0
     threshold = scale * 0.0 + float("-inf")
     kept = scale * 0.0
+    listed = rows * 0 - 1
     debt = kept.to(tl.float64)
     sample = debt
     is_open = rows * 0 + 1
@@ -139,7 +118,6 @@ def walk_down(
         first = tl.min(tl.where(is_child, row, ROWS), axis=0)
         top, total, is_bad = row_totals(best_ptr, mass_ptr, place, pieces, scale, PADDED)
         accept, sample = uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, start, at, False)
-        row_ptr = logits_ptr + place.to(tl.int64) * logits_stride
         is_sampled = rows * 0
         draft_top = top
         draft_total = total
@@ -152,21 +130,49 @@ def walk_down(
                 is_bad = is_bad | is_bad_draft
         child = first * 0 + ROWS
         if is_bad == 0:
+            child_value = tl.where(is_child, value, float("-inf"))
+            weight = tl.exp2((child_value - top) * scale)
+            share = weight.to(tl.float64)
+            if HAS_DRAFTS:
+                own = tl.where(is_child, draft_value, float("-inf"))
+                share = tl.exp2((own - draft_top) * scale).to(tl.float64) / draft_total
+            threshold = scale * 0.0 + float("-inf")
+            kept = total
+            listed = rows * 0 - 1
+            if IS_LIMITED:
+                is_cut = has_cuts(top_k, top_p, min_p, columns)
+                if is_cut:
+                    in_doubt = _given_in_doubt(
+                        weight, is_child, row, child_value, accept, top, total, top_k, top_p, min_p, columns,
+                        ROWS,
+                    )  # fmt: skip
+                    if HAS_DRAFTS:
+                        of_sampled = _sampled_in_doubt(
+                            weight, share, row, first, child_value, accept, top, total, top_k, top_p, min_p,
+                            columns,
+                        )  # fmt: skip
+                        in_doubt = tl.where(is_sampled != 0, of_sampled, in_doubt)
+                    if in_doubt:
+                        threshold, kept, listed = kept_set_of(
+                            logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
+                            short_ids_ptr, lists_ptr, place.to(tl.int64), req.to(tl.int64), top, scale, total,
+                            top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+                        )  # fmt: skip
+                        weight = tl.where(child_value >= threshold, weight, 0.0)
             if is_sampled != 0:
                 if HAS_DRAFTS:
-                    child, threshold, kept, debt, end = _one_of_sampled(
-                        row_ptr, columns, draft_row_ptr + at.to(tl.int64) * step_stride, draft_columns,
-                        pieces, drafts_ptr + start, parents_ptr + start, list_ptr, at, row, is_child,
-                        value, draft_value, accept, top, total, draft_top, draft_total, scale,
-                        top_k, top_p, min_p, IS_LIMITED, ROUNDING, ROWS, PIECE, LIST, MOST_PASSES,
+                    child, debt, end = _one_of_sampled(
+                        logits_ptr + place.to(tl.int64) * logits_stride, columns,
+                        draft_row_ptr + at.to(tl.int64) * step_stride, draft_columns,
+                        pieces, drafts_ptr + start, parents_ptr + start, at, row, is_child, weight, share,
+                        accept, top, draft_top, draft_total, scale, threshold, kept, ROUNDING, ROWS, PIECE,
                     )  # fmt: skip
             else:
-                child, threshold, kept = _one_of_given(
-                    row_ptr, columns, list_ptr, row, is_child, value, accept, top, total, scale,
-                    top_k, top_p, min_p, IS_LIMITED, ROWS, LIST, MOST_PASSES,
-                )  # fmt: skip
+                # To try each child with its share of what is left is to find where one uniform number falls
+                # among their masses.
+                child, _before = _child_over(weight, is_child, row, accept * kept, ROWS)
                 debt = debt * 0.0
                 end = rows
         is_open = (child < ROWS).to(tl.int32)
         at = tl.where(child < ROWS, child, at)
-    return at, end, threshold, kept, debt, sample, is_bad
+    return at, end, threshold, kept, listed, debt, sample, is_bad

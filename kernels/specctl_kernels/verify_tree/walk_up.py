@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.judge import has_cuts, of_row
-from specctl_kernels.verify_rejection.threshold import kept_by_reading
+from specctl_kernels.verify_rejection.kept import kept_set_of
 from specctl_kernels.verify_tree.residual import left_behind
 from specctl_kernels.verify_tree.rows import row_totals, uniforms_of
 
@@ -34,10 +34,13 @@ def _after_rejection(
 def walk_up(
     logits_ptr, logits_stride, columns, draft_row_ptr, step_stride, draft_columns,
     best_ptr, mass_ptr, draft_best_ptr, draft_mass_ptr, pieces, drafts_ptr, parents_ptr,
-    uniforms_ptr, seeds_ptr, positions_ptr, list_ptr, req, start, row, parent,
+    uniforms_ptr, seeds_ptr, positions_ptr,
+    parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, row, parent,
     value, draft_value, scale, top_k, top_p, min_p,
     IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
-    PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    SCAN: tl.constexpr,
 ):  # fmt: skip
     """As ``walk_down``, for drafts that were sampled. Each row is entered from its parent once, and come back
     to from each child that was rejected; of the rows between the root and here, one entry each:"""
@@ -48,6 +51,8 @@ def walk_up(
     thresholds = (row * 0).to(tl.float32) + float("-inf")
     kepts = (row * 0).to(tl.float32)
     tried = row
+    listed = start * 0 - 1  # entries that the short list has, and the row that they are of
+    listed_at = start * 0 - 1
     at = start * 0
     is_back = start * 0
     is_bad = start * 0
@@ -85,9 +90,12 @@ def walk_up(
             elif IS_LIMITED:
                 is_cut = has_cuts(top_k, top_p, min_p, columns)
                 if is_cut:
-                    threshold, kept = kept_by_reading(
-                        row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p, LIST, MOST_PASSES
-                    )
+                    threshold, kept, listed = kept_set_of(
+                        logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
+                        short_ids_ptr, lists_ptr, place.to(tl.int64), req.to(tl.int64), top, scale, total,
+                        top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+                    )  # fmt: skip
+                    listed_at = at
             is_here = row == at
             thresholds = tl.where(is_here, threshold, thresholds)
             kepts = tl.where(is_here, kept, kepts)
@@ -119,4 +127,5 @@ def walk_up(
     _, sample = uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, start, at, True)
     threshold = of_row(thresholds, row, at)
     end = of_row(tried, row, at) + 1
-    return at, end, threshold, of_row(kepts, row, at), of_row(debts, row, at), sample, is_bad
+    listed = tl.where(listed_at == at, listed, -1)
+    return at, end, threshold, of_row(kepts, row, at), listed, of_row(debts, row, at), sample, is_bad

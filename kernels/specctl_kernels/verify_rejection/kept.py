@@ -1,0 +1,154 @@
+"""The entries of a row that top-k, top-p and min-p keep: by its parts, else by reading it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specctl_kernels.verify_rejection.parts import cut_of_parts, listed_of_parts
+from specctl_kernels.verify_rejection.threshold import kept_by_reading
+
+__all__ = ["kept_set_of"]
+
+_LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""The lowest finite float32: -inf is in no set."""
+_AT_ONCE = tl.constexpr(16)
+"""Entries of a list that are loaded together: each alone would be waited for."""
+_FEW = tl.constexpr(64)
+"""Parts that are read first where a nucleus seems to need more of them than that."""
+_TRIES = tl.constexpr(5)
+
+
+@triton.jit
+def _bound_of(top, scale, columns, top_k, top_p, min_p):
+    """A value under which none is kept, nor counts for what is."""
+    bound = tl.minimum(top, _LOWEST)
+    is_top_k = (top_k > 0) & (top_k < columns)
+    if min_p > 0:
+        bound = tl.maximum(bound, top + tl.log2(tl.minimum(min_p, 1.0)) / scale)
+    elif (top_p < 1) & (is_top_k == 0):
+        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
+        bound = tl.maximum(bound, top - (tl.log2(columns / (1.0 - top_p)) + 1.0) / scale)
+    return bound
+
+
+@triton.jit
+def _ranked_cut(
+    list_ptr, found, is_whole, top, total, scale, columns, top_k, top_p, min_p, SHORT: tl.constexpr
+):  # fmt: skip
+    """As ``_kept_by_parts``, of the ``found`` values in a list, which are all of a row from some value on.
+    ``is_whole``: nothing that matters is left out."""
+    rank = tl.arange(0, SHORT)
+    value = tl.load(list_ptr + rank, mask=rank < found, other=float("-inf"))
+    weights = tl.where(rank < found, tl.exp2((value - top) * scale), 0.0).to(tl.float64)
+    mass = tl.sum(weights, axis=0)
+    is_top_k = (top_k > 0) & (top_k < columns)
+    is_alone = (is_top_k == 0) & (min_p <= 0)
+    goal = total.to(tl.float64) * top_p.to(tl.float64)
+    is_right = is_whole | (is_top_k & (found >= top_k)).to(tl.int32)
+    is_right = is_right | (is_alone & (mass >= goal)).to(tl.int32)
+    # Ties are kept: a value is cut by what lies above it alone.
+    above = tl.zeros((SHORT,), tl.int32)
+    mass_above = tl.zeros((SHORT,), tl.float64)
+    for begin in tl.range(0, tl.where((is_right != 0) & (is_top_k | (top_p < 1)), found, 0), _AT_ONCE):
+        for behind in tl.static_range(_AT_ONCE):
+            other = tl.load(list_ptr + begin + behind, mask=begin + behind < found, other=float("-inf"))
+            is_above = other > value
+            above += is_above.to(tl.int32)
+            mass_above += tl.where(is_above, tl.exp2((other - top) * scale), 0.0).to(tl.float64)
+    is_in = rank < found
+    if is_top_k:
+        is_in = is_in & (above < top_k)
+        mass = tl.sum(tl.where(is_in, weights, 0.0), axis=0)
+    if top_p < 1:
+        goal = tl.where(is_alone, goal, mass * top_p.to(tl.float64))
+        # A goal of 0 is reached by the largest.
+        is_in = is_in & (mass_above < tl.maximum(goal, 1e-30))
+        mass = tl.sum(tl.where(is_in, weights, 0.0), axis=0)
+    return tl.min(tl.where(is_in, value, float("inf")), axis=0), mass.to(tl.float32), is_right
+
+
+@triton.jit
+def _kept_by_parts(
+    row_ptr, columns, best_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
+    top, scale, total, top_k, top_p, min_p,
+    PARTS: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """As ``kept_set_of``; what is -1 here tells that the parts do not tell."""
+    bound = _bound_of(top, scale, columns, top_k, top_p, min_p)
+    index = tl.arange(0, PARTS)
+    best = tl.load(best_ptr + index, mask=index < parts, other=float("-inf"))
+    weight = tl.exp2((best - top) * scale)
+    is_top_k = (top_k > 0) & (top_k < columns)
+    is_alone = (is_top_k == 0) & (min_p <= 0)
+    # So many parts have the k largest. The largest of a part may be but some of its mass.
+    need = tl.where(is_top_k, top_k, _FEW)
+    need = tl.minimum(need, tl.sum((best > float("-inf")).to(tl.int32), axis=0))
+    goal = tl.where(is_alone, total * top_p * 1.0001, float("inf"))
+    is_fixed = (is_top_k == 0) & (min_p > 0)
+    need = tl.where(is_fixed, PARTS + 1, need)
+    threshold = top
+    kept = total
+    listed = top_k * 0 - 1
+    too_low = top * 0.0 + float("-inf")  # from here on there are too many,
+    too_high = top * 0.0 + float("inf")  # and from here on too few
+    tries = tl.where(is_top_k & (top_k > SHORT), _TRIES, top_k * 0)
+    while tries < _TRIES:
+        cut = too_low
+        if (too_low == float("-inf")) | (too_high == float("inf")):
+            cut = cut_of_parts(best, weight, bound, top, need, goal)
+        else:
+            cut += (too_high - too_low) * 0.5
+        is_taken = best >= cut
+        taken = tl.sum(is_taken.to(tl.int32), axis=0)
+        found = taken  # at least
+        if taken <= SHORT:
+            tl.store(taken_ptr + tl.cumsum(is_taken.to(tl.int32), axis=0) - 1, index, mask=is_taken)
+            tl.debug_barrier()
+            found = listed_of_parts(
+                row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr, PART, AT_ONCE, SHORT
+            )
+            tl.debug_barrier()
+        tries += 1
+        if found > SHORT:
+            too_low = cut
+            need = need // 4
+            tries = tl.where(is_fixed, _TRIES, tries)
+        else:
+            threshold, kept, is_right = _ranked_cut(
+                short_ptr, found, (cut <= bound).to(tl.int32), top, total, scale, columns,
+                top_k, top_p, min_p, SHORT,
+            )  # fmt: skip
+            listed = tl.where(is_right != 0, found, listed)
+            too_high = cut
+            need = need * 4
+            # Beside the largest of the parts that much lies above the cut, and above any lower one.
+            goal -= kept - tl.sum(tl.where(is_taken, weight, 0.0), axis=0)
+            # What a nucleus lacks takes so many more, each of them under the cut.
+            most = (SHORT - found) * tl.exp2(tl.where(is_alone, cut - top, 0.0) * scale)
+            is_hopeless = is_alone & (total * top_p - kept > most)
+            tries = tl.where((is_right != 0) | is_hopeless, _TRIES, tries)
+    return threshold, kept, listed
+
+
+@triton.jit
+def kept_set_of(
+    logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr,
+    at, place, top, scale, total, top_k, top_p, min_p,
+    PARTS: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
+):  # fmt: skip
+    """(threshold, mass of the values at it or above, how many entries the short list holds, -1 where it took
+    a read of the row) of row ``at``, with what ``launch.scratch_of`` has at ``place`` (int64 both). The list
+    holds all of the row from the threshold on, in the order of their columns, and others."""
+    row_ptr = logits_ptr + at * logits_stride
+    threshold, kept, listed = _kept_by_parts(
+        row_ptr, columns, parts_ptr + at * parts, parts, taken_ptr + place * SHORT, short_ptr + place * SHORT,
+        short_ids_ptr + place * SHORT, top, scale, total, top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT,
+    )  # fmt: skip
+    if listed < 0:
+        threshold, kept = kept_by_reading(
+            row_ptr, columns, lists_ptr + place * LIST, top, scale, total, top_k, top_p, min_p,
+            LIST, MOST_PASSES, SCAN,
+        )  # fmt: skip
+    return threshold, kept, listed
