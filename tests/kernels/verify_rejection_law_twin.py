@@ -12,6 +12,7 @@ import pytest
 import torch
 from specctl_kernels.verify_rejection import NO_TOKEN, launch
 from specctl_kernels.verify_rejection.reference import distribution, law_of_two, verify_rejection_reference
+from support.cut_rows import CUT_BY, LISTED
 from support.quick_interpreter import quick_interpreter
 from support.rejection_runs import BITS, IS_GPU, equals_reference, run
 from support.verify_tests import LEAST_CHANCE, chi_square_chance, poison_new_memory
@@ -84,48 +85,8 @@ def noted_found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-CUT_BY = [(20, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.1), (20, 0.9, 0.0), (0, 0.9, 0.1), (20, 0.9, 0.1)]
-
-
-def few_that_count(entries: int) -> torch.Tensor:
-    """Of 9,001 columns, 3 pieces, so many are finite."""
-    torch.manual_seed(6)
-    logits = torch.full((1, 9001), float("-inf"))
-    columns = torch.randperm(9001)[:entries].sort().values
-    logits[0, columns] = torch.randn(entries).mul(8).round().div(4)
-    return logits
-
-
-def one_in_each_part() -> torch.Tensor:
-    """More parts are needed than are read at first: 150 entries of nearly the same weight, in as many."""
-    torch.manual_seed(7)
-    logits = torch.full((1, 20_000), -9.0)
-    logits[0, torch.arange(150) * 128 + 5] = torch.randn(150).mul(8).round().div(1024) + 4
-    return logits
-
-
-def all_in_few_parts() -> torch.Tensor:
-    """Those that matter, and hundreds that do not, are in a few parts, so that other parts' largest are far
-    down; the k-th largest is twice in a part and once in another."""
-    torch.manual_seed(8)
-    logits = torch.randn(1, 9001).mul(4).round().div(64) - 5
-    dense = torch.arange(2000, 2640)
-    logits[0, dense] = torch.arange(640).sqrt().mul(-0.6).floor().div(4)[torch.randperm(640)]
-    logits[0, [2003, 2004, 8900]] = -1.0
-    return logits
-
-
-def one_over_a_flat_row() -> torch.Tensor:
-    logits = torch.zeros(1, 9001)
-    logits[0, 8000] = 9.0
-    return logits
-
-
-LISTED = [few_that_count(300), one_in_each_part(), all_in_few_parts(), one_over_a_flat_row()]
-
-
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), CUT_BY)
-@pytest.mark.parametrize("logits", LISTED, ids=["few", "in each part", "in few parts", "one"])
+@pytest.mark.parametrize("logits", LISTED.values(), ids=LISTED)
 def test_entries_that_may_be_kept_are_listed(
     monkeypatch: pytest.MonkeyPatch, logits: torch.Tensor, top_k: int, top_p: float, min_p: float
 ) -> None:
@@ -174,7 +135,7 @@ def test_more_parts_than_the_short_list_has_places(
     monkeypatch.setattr(launch, "PIECE", 64)
     flat = torch.full((1, 9001), 2.0)
     top_k, top_p, min_p = cuts
-    for logits in (*LISTED, flat):
+    for logits in (*LISTED.values(), flat):
         drafts = [int(logits[0].argmin())]
         equals_reference(
             two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)

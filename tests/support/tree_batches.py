@@ -31,16 +31,18 @@ def chain(starts: torch.Tensor) -> torch.Tensor:
 def tree_batch(
     requests: int, vocabulary: int, dtype: torch.dtype, options: str, *, width: int = 6, seed: int = 0,
     draft_dtype: torch.dtype | None = None, draft_columns: int = 0, full: bool = False,
-    shape: str | None = None,
+    shape: str | None = None, logits: torch.Tensor | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Requests of 0 to ``width`` rows (``full``: of ``width``), every third greedy; most drafts are likely
     tokens. draft_dtype: of every second request, the children are sampled from laws near the target's; not as
-    cold as a probability that float32 cannot hold, since no draft would come of it."""
+    cold as a probability that float32 cannot hold, since no draft would come of it. logits: instead of coarse
+    ones."""
     torch.manual_seed(1000 * requests + vocabulary + seed)
     rows = torch.full((requests,), width) if full else torch.randint(0, width + 1, (requests,))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
     total = int(starts[-1])
-    logits = coarse_logits(total, vocabulary)
+    if logits is None:
+        logits = coarse_logits(total, vocabulary)
     shapes = [shaped(shape or SHAPES[(req + seed) % 4], size) for req, size in enumerate(rows.tolist())]
     parents = torch.tensor([parent for one in shapes for parent in one], dtype=torch.int32)
     degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
