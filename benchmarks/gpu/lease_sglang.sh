@@ -83,7 +83,7 @@ for name in $STAGES; do
     steps)
       # What a step asks of the device and of the host, before any server.
       stage layout 60 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/sglang_plugin/test_layout.py
-      stage steps 90 "$PYTHON" -m benchmarks.sglang_step_host --device cuda --output "$RESULTS/sglang-steps.json"
+      stage steps 150 "$PYTHON" -m benchmarks.sglang_step_host --device cuda --output "$RESULTS/sglang-steps.json"
       ;;
     verify)
       quick=()
