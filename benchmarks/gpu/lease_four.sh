@@ -5,7 +5,8 @@
 #   OUT=FOLDER bash benchmarks/gpu/lease_four.sh wait SECONDS     prints how far they are, packs what there is
 #
 # GPU 0: the kernels' twins and the laws, their figures, and sampled end to end (STAGES). GPU 1: autotune beside never
-# enabled, whose two servers fill it; when all is quiet, lease_vllm.sh's stage simulation may use one of them. GPU 2: SGLang's steps, P-EAGLE and trees. GPU 3: SGLang's verification, suffix, table, off.
+# enabled, whose two servers fill it; when all is quiet, lease_vllm.sh's stage simulation may use one of them. GPU 2:
+# SGLang's P-EAGLE, steps and trees. GPU 3: SGLang's verification, suffix with fa3, suffix, table, off.
 #
 # A machine that waits is taken back after 30 s: send the next wait with the start, not after reading what it said.
 # Stages need cores too: the simulator's check beside tests that compile measures those.
@@ -48,9 +49,9 @@ start() {
     bash benchmarks/gpu/lease_vllm.sh ${STAGES:-tests kernels sampled}
   beside gpu1 GPU=1 WORSE_S=270 bash benchmarks/gpu/lease_vllm.sh never_worse
   beside gpu2 CUDA_VISIBLE_DEVICES=2 SITE=$SITE_SGL RESULTS="$RESULTS/sglang-2" OUT="$RESULTS/out-2" TOTAL_S="$SGLANG_S" \
-    bash benchmarks/gpu/lease_sglang.sh steps peagle tree
+    bash benchmarks/gpu/lease_sglang.sh peagle steps tree
   beside gpu3 CUDA_VISIBLE_DEVICES=3 SITE=$SITE_SGL RESULTS="$RESULTS/sglang-3" OUT="$RESULTS/out-3" TOTAL_S="$SGLANG_S" \
-    bash benchmarks/gpu/lease_sglang.sh verify main
+    bash benchmarks/gpu/lease_sglang.sh verify fa3 main
 }
 
 wait_for() {
