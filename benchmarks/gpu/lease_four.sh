@@ -5,7 +5,11 @@
 #   OUT=FOLDER bash benchmarks/gpu/lease_four.sh wait SECONDS     prints how far they are, packs what there is
 #
 # GPU 0: the kernels' twins and the laws, their figures, and sampled end to end (STAGES). GPU 1: autotune beside never
-# enabled, whose two servers fill it, then the simulator against one of them. GPU 2: SGLang's steps, P-EAGLE and trees. GPU 3: SGLang's verification, suffix, table, off.
+# enabled, whose two servers fill it; when all is quiet, lease_vllm.sh's stage simulation may use one of them. GPU 2:
+# SGLang's P-EAGLE, steps and trees. GPU 3: SGLang's verification, suffix with fa3, suffix, table, off.
+#
+# A machine that waits is taken back after 30 s: send the next wait with the start, not after reading what it said.
+# Stages need cores too: the simulator's check beside tests that compile measures those.
 #
 # From the root of the tree. PIECES and PIECES_SGL hold both engines' bundles, META and META_SGL what unpacks them;
 # .gpu/run holds what lease_vllm.sh and lease_sglang.sh read: copying2048.json, chat.json and chat_texts.json
@@ -43,11 +47,11 @@ start() {
   bash benchmarks/gpu/lease_vllm.sh widen
   beside gpu0 GPU=0 TESTS_S=400 KERNELS_S=200 SAMPLED_S=300 TESTS="tests/kernels/test_twins.py tests/gpu/test_verification_on_device.py" \
     bash benchmarks/gpu/lease_vllm.sh ${STAGES:-tests kernels sampled}
-  beside gpu1 GPU=1 WORSE_S=270 bash benchmarks/gpu/lease_vllm.sh never_worse simulation
+  beside gpu1 GPU=1 WORSE_S=270 bash benchmarks/gpu/lease_vllm.sh never_worse
   beside gpu2 CUDA_VISIBLE_DEVICES=2 SITE=$SITE_SGL RESULTS="$RESULTS/sglang-2" OUT="$RESULTS/out-2" TOTAL_S="$SGLANG_S" \
-    bash benchmarks/gpu/lease_sglang.sh steps peagle tree
+    bash benchmarks/gpu/lease_sglang.sh peagle steps tree
   beside gpu3 CUDA_VISIBLE_DEVICES=3 SITE=$SITE_SGL RESULTS="$RESULTS/sglang-3" OUT="$RESULTS/out-3" TOTAL_S="$SGLANG_S" \
-    bash benchmarks/gpu/lease_sglang.sh verify main
+    bash benchmarks/gpu/lease_sglang.sh verify fa3 main
 }
 
 wait_for() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SGLang's figures on one GPU, within one command of a lent machine.
 #
-#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [peagle] [tree]
+#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [tree]
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
@@ -83,7 +83,7 @@ for name in $STAGES; do
     steps)
       # What a step asks of the device and of the host, before any server.
       stage layout 60 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/sglang_plugin/test_layout.py
-      stage steps 90 "$PYTHON" -m benchmarks.sglang_step_host --device cuda --output "$RESULTS/sglang-steps.json"
+      stage steps 150 "$PYTHON" -m benchmarks.sglang_step_host --device cuda --output "$RESULTS/sglang-steps.json"
       ;;
     verify)
       quick=()
@@ -101,6 +101,11 @@ for name in $STAGES; do
       # ARMS is a list of words.
       compare main copying table off drafts --model "$model" --prompts "$PROMPTS" ${ARMS:+--arms $ARMS}
       ;;
+    fa3)
+      widened "$TARGET" target
+      # stock NGRAM's trees with the attention of ATTENTION, chains and off with fa3.
+      compare fa3 copying drafts --model "$WIDE/target" --prompts "$PROMPTS" --arms off-fa3 ngram specctl_suffix-fa3
+      ;;
     peagle)
       widened "$TARGET" target
       widened "$EAGLE3" eagle3
@@ -108,7 +113,7 @@ for name in $STAGES; do
       compare peagle peagle --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" --prompts "$CHAT"
       ;;
     tree) compare tree tree --model "$TARGET" --eagle3 "$EAGLE3" --prompts "$CHAT" ;;
-    *) echo "$name: expected steps, verify, main, peagle or tree" ;;
+    *) echo "$name: expected steps, verify, main, fa3, peagle or tree" ;;
   esac
 done
 

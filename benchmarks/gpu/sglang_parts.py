@@ -25,8 +25,9 @@ __all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
 
 _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
-_TIMES = 4
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
+_TIMES = 4
+"""Of a set of a head's prompts, in numbers of requests at the same time."""
 _TREE_PROMPTS = 16
 _Figures = dict[str, Any]
 _Sets = Mapping[int, Sequence[Sequence[list[int]]]]
@@ -36,9 +37,14 @@ def copying(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> _Figures:
     """No prompt occurs twice: a corpus is as warm as answers to other prompts make it."""
-    figures = compared(arms, sets_of(prompts, batches, repeats + 1), tokens)
-    stock = next((arm.name for arm in arms if arm.name.startswith("ngram")), "ngram")
+    off_name = _first_of(arms, "off")
+    figures = compared(arms, sets_of(prompts, batches, repeats + 1), tokens, off_name)
+    stock = _first_of(arms, "ngram")
     return figures | told_against(figures["arms"], stock, steered(arms), BARS["copying"])
+
+
+def _first_of(arms: Sequence[Arm], beginning: str) -> str:
+    return next((arm.name for arm in arms if arm.name.startswith(beginning)), beginning)
 
 
 def off(

@@ -26,6 +26,7 @@ TABLE_INTERVAL_S = 10.0
 # A stock server may gain the plugin when it restarts behind the same address.
 PLUGIN_RECHECK_S = 60.0
 
+_MESSAGE_CHARACTERS_MOST = 500
 _Message = TypeVar("_Message", bound=BaseModel)
 _Difference = tuple[
     float | None, tuple[CellDelta, ...] | None, ShadowDelta | None, tuple[ClassDelta, ...] | None
@@ -225,13 +226,20 @@ class EngineObserver:
             raise TargetError(f"{self._client.target}: {what}: {_first_error(error)}") from error
 
     def _status_words(self, response: Response, what: str) -> str:
-        words = {
-            401: "wants a bearer token (--token-file)",
-            403: "the token may not read here",
-            503: "the engine is not ready",
-        }
-        told = words.get(response.status, f"HTTP {response.status}")
+        words = {401: "wants a bearer token (--token-file)", 403: "the token may not read here"}
+        told = words.get(response.status) or _message_of(response)
+        if told is None:
+            told = "the engine is not ready" if response.status == 503 else f"HTTP {response.status}"
         return f"{self._client.target}: {what}: {told}"
+
+
+def _message_of(response: Response) -> str | None:
+    """The plugin's own words, if the answer has any."""
+    try:
+        message = json.loads(response.body)["message"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return message[:_MESSAGE_CHARACTERS_MOST] if isinstance(message, str) and message else None
 
 
 def _first_error(error: ValidationError) -> str:

@@ -59,6 +59,7 @@ class FakeEngine(Decoding, FakeServer):
         # Faults.
         self.delay_s = 0.0
         self.forced_status: dict[str, int] = {}
+        self.forced_body = b'{"error": "forced", "message": "forced"}'
         self.mangle: dict[str, Callable[[bytes], bytes]] = {}
         self.lies = False
         self.ranks_behind: tuple[int, ...] = ()
@@ -220,7 +221,7 @@ class FakeEngine(Decoding, FakeServer):
         if self.delay_s:
             time.sleep(self.delay_s)
         if path in self.forced_status:
-            return self.forced_status[path], b'{"error": "forced", "message": "forced"}'
+            return self.forced_status[path], self.forced_body
         if path == "/metrics":
             return 200, self.metrics().encode()
         if path == "/version":

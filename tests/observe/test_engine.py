@@ -177,7 +177,17 @@ def test_token() -> None:
 def test_engine_not_ready() -> None:
     with FakeEngine() as engine:
         engine.forced_status["/specctl/v1/capabilities"] = 503
-        with pytest.raises(TargetError, match="not ready"):
+        for body in (b"", b"<html>", b"[]", b'{"message": 7}'):
+            engine.forced_body = body
+            with pytest.raises(TargetError, match="the engine is not ready"):
+                looks(engine)
+
+
+def test_an_engine_that_is_not_steered_says_why_in_its_own_words() -> None:
+    with FakeEngine() as engine:
+        engine.forced_status["/specctl/v1/capabilities"] = 503
+        engine.forced_body = b'{"error": "not_steered", "message": "not started with an algorithm"}'
+        with pytest.raises(TargetError, match="capabilities: not started with an algorithm"):
             looks(engine)
 
 

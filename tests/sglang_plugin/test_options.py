@@ -117,6 +117,8 @@ def test_what_an_algorithm_can_be_told():
     ours = method_support("SPECCTL_SUFFIX", 9, (0, 2, 8))
     assert (ours.legal, ours.why_not_controllable, ours.tree_topks) == ((0, 2, 8), None, (1,))
     assert method_support("SPECCTL_SUFFIX", 9, (0, 2, 8), ()).tree_topks == tuple(range(1, 9))
+    narrow = method_support("SPECCTL_SUFFIX", 9, (0, 2, 8), (), speculative_eagle_topk=1)
+    assert narrow.tree_topks == (1,), "fa3 reads no mask then"
     assert method_support("EAGLE3", 9, (0, 2, 8), (1, 4)).tree_topks == (1, 4)
     assert ours.warnings("cuda") == ()
     assert "nothing is drafted" in ours.warnings("cpu")[0]

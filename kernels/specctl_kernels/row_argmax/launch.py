@@ -66,7 +66,7 @@ def row_partials(values: torch.Tensor) -> Partials:
             partials.at,
             pieces,
             PIECE=piece,
-            num_warps=8,
+            num_warps=4,
             **followed_early(values.device),
         )
     return partials

@@ -24,11 +24,12 @@ def accept_kernel(
     piece = tl.arange(0, PADDED)
     draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
     wait_for_previous(IS_EARLY)
-    first = (start + row) * pieces
+    place = ((start + row) * pieces)[:, None] + piece[None, :]
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]
-    best = tl.load(best_ptr + first[:, None] + piece[None, :], mask=is_in, other=float("-inf"))
+    best = tl.load(best_ptr + place, mask=is_in, other=float("-inf"))
+    at = tl.load(at_ptr + place, mask=is_in, other=0)  # together with the best: one wait
     winner = tl.argmax(best, axis=1, tie_break_left=True)
-    token = tl.load(at_ptr + first + winner, mask=row < rows, other=0)
+    token = tl.sum(tl.where(piece[None, :] == winner[:, None], at, 0), axis=1)
     stop = tl.min(tl.where((draft == token) & (row + 1 < rows), ROWS, row), axis=0)
     kept = tl.where(rows > 0, stop + 1, 0)
     goal = tokens_ptr + req.to(tl.int64) * tokens_stride

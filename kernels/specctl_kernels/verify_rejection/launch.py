@@ -122,6 +122,7 @@ def verify_rejection(
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
         requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
+        **_registers(logits.device),
         **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
@@ -141,6 +142,11 @@ def verify_rejection(
         num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
+
+
+def _registers(device: torch.device) -> dict[str, int]:
+    """Of the kernel that reads: left to itself the compiler takes 48, which reads 2 % slower on an H200."""
+    return {"maxnreg": 56} if device.type == "cuda" and not torch.version.hip else {}
 
 
 def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:

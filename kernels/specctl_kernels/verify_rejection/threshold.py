@@ -10,20 +10,19 @@ __all__ = ["kept_by_reading"]
 
 @triton.jit
 def _scan_row(
-    row_ptr, columns, list_ptr, low, high, pivots, top, scale,
-    BY_MASS: tl.constexpr, LIST: tl.constexpr, SCAN: tl.constexpr,
+    row_ptr, columns, low, high, pivots, top, scale, BY_MASS: tl.constexpr, SCAN: tl.constexpr
 ):  # fmt: skip
     """Of the values in [low, high): how many are at each pivot or above and their mass (float32[4] each), how
-    many and how much there are of all, the least and the greatest. The first LIST of them go to the list.
-    BY_MASS: without the counts, which stay 0. ``SCAN`` columns are read at a time; eight sums of each are in
-    registers."""
+    many and how much there are of all, the least and the greatest. BY_MASS: without the counts at pivots,
+    which stay 0. ``SCAN`` columns are read at a time; nine sums of each are in registers: threads wait
+    for each other once."""
     offset = tl.arange(0, SCAN)
     counts = tl.zeros((4, SCAN), tl.float32)
     masses = tl.zeros((4, SCAN), tl.float32)
+    number = tl.zeros((SCAN,), tl.int32)
     every = tl.zeros((SCAN,), tl.float32)
     least = tl.full((SCAN,), float("inf"), tl.float32)
     greatest = tl.full((SCAN,), float("-inf"), tl.float32)
-    found = 0
     for begin in tl.range(0, columns, SCAN, num_stages=5):
         column = begin + offset
         value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
@@ -33,18 +32,27 @@ def _scan_row(
         if not BY_MASS:
             counts += is_above.to(tl.float32)
         masses += tl.where(is_above, weight[None, :], 0.0)
+        number += is_in.to(tl.int32)
         every += weight
         least = tl.minimum(least, tl.where(is_in, value, float("inf")))
         greatest = tl.maximum(greatest, tl.where(is_in, value, float("-inf")))
-        here = tl.sum(is_in.to(tl.int32), axis=0)
-        if (here > 0) & (found < LIST):
-            place = found + tl.cumsum(is_in.to(tl.int32), axis=0) - 1
-            tl.store(list_ptr + place, value, mask=is_in & (place < LIST))
-        found += here
     return (
-        tl.sum(counts, axis=1), tl.sum(masses, axis=1), found, tl.sum(every, axis=0),
+        tl.sum(counts, axis=1), tl.sum(masses, axis=1), tl.sum(number, axis=0), tl.sum(every, axis=0),
         tl.min(least, axis=0), tl.max(greatest, axis=0),
     )  # fmt: skip
+
+
+@triton.jit
+def _list_row(row_ptr, columns, list_ptr, low, high, SCAN: tl.constexpr):
+    """Writes the values in [low, high) to a list that has room for them, in the order of their columns."""
+    offset = tl.arange(0, 2 * SCAN)
+    found = 0
+    for begin in tl.range(0, columns, 2 * SCAN, num_stages=3):
+        column = begin + offset
+        value = tl.load(row_ptr + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+        is_in = (value >= low) & (value < high)
+        tl.store(list_ptr + found + tl.cumsum(is_in.to(tl.int32), axis=0) - 1, value, mask=is_in)
+        found += tl.sum(is_in.to(tl.int32), axis=0)
 
 
 @triton.jit
@@ -91,9 +99,10 @@ def _smallest_kept(
             )
         else:
             counts, masses, found, every, least, greatest = _scan_row(
-                row_ptr, columns, list_ptr, low, high, pivots, top, scale, BY_MASS, LIST, SCAN
+                row_ptr, columns, low, high, pivots, top, scale, BY_MASS, SCAN
             )
             if found <= LIST:
+                _list_row(row_ptr, columns, list_ptr, low, high, SCAN)
                 tl.debug_barrier()
                 listed = found
                 whole = tl.where(high == float("inf"), found, -1)

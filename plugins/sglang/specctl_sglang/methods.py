@@ -34,11 +34,14 @@ def method_support(
     prepared: tuple[int, ...] | None,
     tree_topks: tuple[int, ...] = (1,),
     why_as_stock: str | None = None,
+    speculative_eagle_topk: int | None = None,
 ) -> MethodSupport:
     """prepared: numbers of drafts that the worker can change to; None: it is none of ours. tree_topks: of
-    the same worker; empty: nothing needs to be prepared for a tree."""
+    the same worker; empty: nothing needs to be prepared for a tree, up to ``speculative_eagle_topk`` (the
+    breadth of NGRAM), by which attention backends tell whether they need a mask."""
     if prepared is not None:
-        return MethodSupport(prepared, tree_topks=tree_topks or tuple(range(1, _TREE_TOPK_MAX + 1)))
+        most = min(_TREE_TOPK_MAX, speculative_eagle_topk or _TREE_TOPK_MAX)
+        return MethodSupport(prepared, tree_topks=tree_topks or tuple(range(1, most + 1)))
     why = (
         f"algorithm {speculative_algorithm} runs as stock: {why_as_stock or _NOT_ASKED}; steered are "
         f"{SUFFIX}, {PEAGLE} and, with SPECCTL_SGLANG_OPTIONS, {', '.join(STEERED)}"

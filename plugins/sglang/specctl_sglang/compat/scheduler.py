@@ -150,9 +150,10 @@ class _View:
 
 def _support(scheduler: Any) -> MethodSupport:
     worker, name = scheduler.draft_worker, scheduler.spec_algorithm.name
-    width = get_spec().speculative_num_draft_tokens
+    spec = get_spec()
+    width, topk = spec.speculative_num_draft_tokens, spec.speculative_eagle_topk
     if _is_steered(worker):
-        return method_support(name, width, worker.prepared, worker.tree_topks)
+        return method_support(name, width, worker.prepared, worker.tree_topks, speculative_eagle_topk=topk)
     return method_support(name, width, None, why_as_stock=why_as_stock(type(worker).__name__))
 
 
