@@ -62,8 +62,8 @@ def _read_kernel(values_ptr, out_ptr, count, BLOCK: tl.constexpr):
 class Case:
     """Rows of requests with ``DRAFTS`` drafts each; a draft is a likely token 4 times of 5."""
 
-    def __init__(self, rows: int, vocabulary: int, dtype: torch.dtype) -> None:
-        self.rows, self.vocabulary, self.dtype = rows, vocabulary, dtype
+    def __init__(self, rows: int, vocabulary: int, dtype: torch.dtype, zipf: float = ZIPF) -> None:
+        self.rows, self.vocabulary, self.dtype, self.zipf = rows, vocabulary, dtype, zipf
         self.requests = rows // (DRAFTS + 1)
         self.bytes = rows * vocabulary * dtype.itemsize
         copies = min(max(2, -(-_ROTATED_BYTES // self.bytes)), 48) if IS_GPU else 2
@@ -81,7 +81,7 @@ class Case:
 
     def _logits(self) -> torch.Tensor:
         uniform = torch.rand(self.rows, self.vocabulary, device=DEVICE)
-        return uniform.mul_(self.vocabulary).add_(1).log_().mul_(-ZIPF).add_(20.0).to(self.dtype)
+        return uniform.mul_(self.vocabulary).add_(1).log_().mul_(-self.zipf).add_(20.0).to(self.dtype)
 
     def _drafts(self, logits: torch.Tensor) -> torch.Tensor:
         drafts = logits.argmax(dim=1).roll(1)
