@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from httptools import HttpParserError, HttpResponseParser
 
@@ -17,6 +19,14 @@ _CUT = "the server closed the connection"
 class Response:
     status: int
     body: bytes
+
+    def fields(self) -> dict[str, Any]:
+        """Of the JSON object that the body is; none where it is something else."""
+        try:
+            told = json.loads(self.body)
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
 
 
 class AnswerTooLarge(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import ValidationError
@@ -61,7 +60,7 @@ class HttpActuator:
             raise ContractError(f"{self._client.target}: table answer: {where}: {first['msg']}") from error
 
     def _refused(self, response: Response, base_version: int) -> Exception:
-        body = _body(response)
+        body = response.fields()
         target = self._client.target
         message = str(body.get("message") or f"HTTP {response.status}")[:1000]
         code = body.get("error")
@@ -79,14 +78,6 @@ class HttpActuator:
         if response.status in (404, 503) or response.status >= 500:
             return TargetError(f"{target}: table: HTTP {response.status}: {message}")
         return ContractError(f"{target}: table: HTTP {response.status}: {message}")
-
-
-def _body(response: Response) -> dict[str, Any]:
-    try:
-        body = json.loads(response.body)
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _number(value: object) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -209,10 +208,7 @@ class EngineObserver:
             response = await self._client.get(path)
             if response.status != 200:
                 continue
-            try:
-                version = json.loads(response.body)["version"]
-            except (ValueError, KeyError, TypeError):
-                continue
+            version = response.fields().get("version")
             if isinstance(version, str):
                 return version
         return None
@@ -235,10 +231,7 @@ class EngineObserver:
 
 def _message_of(response: Response) -> str | None:
     """The plugin's own words, if the answer has any."""
-    try:
-        message = json.loads(response.body)["message"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    message = response.fields().get("message")
     return message[:_MESSAGE_CHARACTERS_MOST] if isinstance(message, str) and message else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -74,10 +73,5 @@ def _parsed(model: type[_Message], response: Response, target: str, what: str) -
 
 def _refusal(response: Response) -> tuple[str, str]:
     """Error and message, as the routes tell them; empty from anyone else."""
-    try:
-        told = json.loads(response.body)
-    except ValueError:
-        return "", ""
-    if not isinstance(told, dict):
-        return "", ""
+    told = response.fields()
     return str(told.get("error", "")), str(told.get("message", ""))[:_WORDS_MAX]
