@@ -17,7 +17,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
@@ -88,6 +88,16 @@ class Case:
         other = torch.randint(0, self.vocabulary, drafts.shape, device=DEVICE)
         return torch.where(torch.rand(self.rows, device=DEVICE) < 0.2, other, drafts).to(torch.int32)
 
+    def reference(self, options: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and counts of the first requests and logits, by options of each slot."""
+        requests = min(_CHECKED_REQUESTS, self.requests)
+        rows = requests * (DRAFTS + 1)
+        return verify_rejection_reference(
+            self.logits[0][:rows].cpu(), self.drafts[0][:rows].cpu(), self.starts[: requests + 1].cpu(),
+            *(None if one is None else one.cpu() for one in options), self.positions[:rows].cpu(),
+            width=DRAFTS + 1, slots=self.slots[:requests].cpu(),
+        )  # fmt: skip
+
     def read(self, i: int) -> torch.Tensor:
         words = self.logits[i].view(-1).view(torch.int32)
         programs = triton.cdiv(words.numel(), 4096)
@@ -142,19 +152,10 @@ class Arms:
 
     def refused(self) -> str | None:
         """What is wrong with ours, None where both arms may be compared."""
-        case, rows = self.case, _CHECKED_REQUESTS * (DRAFTS + 1)
-        states, requests = self.rejection.sampler.sampling_states, min(_CHECKED_REQUESTS, case.requests)
-        rows = requests * (DRAFTS + 1)
-        slots = case.slots[:requests]
-        tokens, counts = (one[:requests].cpu() for one in self.ours(0)[:2])
-        wanted = verify_rejection_reference(
-            case.logits[0][:rows].cpu(), case.drafts[0][:rows].cpu(), case.starts[: requests + 1].cpu(),
-            *(
-                torch.from_numpy(one.np.copy())
-                for one in (states.temperature, states.top_k, states.top_p, states.min_p, states.seeds)
-            ),
-            case.positions[:rows].cpu(), width=DRAFTS + 1, slots=slots.cpu(),
-        )  # fmt: skip
+        case, states = self.case, self.rejection.sampler.sampling_states
+        by_slot = (states.temperature, states.top_k, states.top_p, states.min_p, states.seeds)
+        wanted = case.reference(torch.from_numpy(one.np.copy()) for one in by_slot)
+        tokens, counts = (one[: len(wanted[1])].cpu() for one in self.ours(0)[:2])
         if not (torch.equal(counts, wanted[1]) and torch.equal(tokens, wanted[0])):
             return f"other tokens than the reference: {tokens.tolist()}, {wanted[0].tolist()}"
         if not IS_GPU:
