@@ -5,7 +5,10 @@ By plain arithmetic: on the host each of Triton's own functions for it takes mic
 
 from __future__ import annotations
 
-__all__ = ["parts_of", "power_of_2"]
+__all__ = ["GRID_MOST", "parts_of", "power_of_2"]
+
+GRID_MOST = 65535
+"""Programs in a grid's second and third dimension."""
 
 
 def parts_of(size: int, part: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specctl_kernels.row_argmax import row_argmax
+from specctl_kernels.row_argmax import launch, row_argmax
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_greedy import NO_TOKEN, verify_greedy
 from specctl_kernels.verify_greedy.reference import verify_greedy_reference
@@ -31,6 +31,12 @@ def test_largest_entry_is_the_first_of_equals(rows: int, vocabulary: int, dtype:
     torch.manual_seed(rows)
     values = logits_of(rows, vocabulary, dtype)
     assert row_argmax(values.to(DEVICE)).tolist() == row_argmax_reference(values).tolist()
+
+
+def test_more_rows_than_a_grid_has_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRID_MOST", 4)
+    values = torch.randn(11, 600, device=DEVICE)
+    assert row_argmax(values).tolist() == values.argmax(1).tolist()
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # numpy's, under the interpreter

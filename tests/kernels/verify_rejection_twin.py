@@ -114,7 +114,7 @@ def test_drafts_with_a_distribution(vocabulary: int, columns: int, options: str)
 
 @pytest.mark.parametrize("has_draft_logits", [False, True])
 def test_more_requests_than_a_grid_has_places(has_draft_logits: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stats, "_MOST", 4)
+    monkeypatch.setattr(stats, "GRID_MOST", 4)
     given = batch(11, 97, torch.float32, "mixed", width=3)
     if has_draft_logits:
         given = with_draft_logits(given, torch.float32, 97)

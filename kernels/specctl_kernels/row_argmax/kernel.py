@@ -7,10 +7,7 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin
 
-__all__ = ["ROWS_OF_GRID", "best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
-
-ROWS_OF_GRID = tl.constexpr(65535)
-"""A grid's second dimension has no more."""
+__all__ = ["best_of_pieces", "entries_of", "finish_kernel", "first_best_of", "pieces_kernel"]
 
 
 @triton.jit
@@ -38,10 +35,10 @@ def first_best_of(column, value, first, end):
 def pieces_kernel(
     values_ptr, stride, rows, width, best_ptr, at_ptr, pieces, PIECE: tl.constexpr, IS_EARLY: tl.constexpr
 ):  # fmt: skip
-    """Program (piece, row, times ``ROWS_OF_GRID`` rows before it): neighbours read what lies side by side."""
+    """Program (piece, row, times as many rows before it): neighbours read what lies side by side."""
     let_next_begin(IS_EARLY)
     piece = tl.program_id(0)
-    row = tl.program_id(1) + tl.program_id(2) * ROWS_OF_GRID
+    row = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
     end = tl.where(row < rows, width, 0)
     column, value = entries_of(values_ptr + row.to(tl.int64) * stride, piece * PIECE, end, PIECE)
     best, at = first_best_of(column, value, piece * PIECE, piece * PIECE + PIECE)

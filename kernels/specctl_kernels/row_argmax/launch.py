@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from specctl_kernels.dependent_launch import followed_early
-from specctl_kernels.row_argmax.kernel import ROWS_OF_GRID, finish_kernel, pieces_kernel
-from specctl_kernels.sizes import parts_of, power_of_2
+from specctl_kernels.row_argmax.kernel import finish_kernel, pieces_kernel
+from specctl_kernels.sizes import GRID_MOST, parts_of, power_of_2
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["Partials", "row_argmax", "row_partials"]
@@ -56,8 +56,7 @@ def row_partials(values: torch.Tensor) -> Partials:
     pieces = parts_of(width, piece)
     partials = Partials(*workspace(values, _partials, rows, pieces))
     if rows:
-        most = ROWS_OF_GRID.value
-        pieces_kernel[(pieces, min(rows, most), parts_of(rows, most))](
+        pieces_kernel[(pieces, min(rows, GRID_MOST), parts_of(rows, GRID_MOST))](
             values,
             values.stride(0),
             rows,

@@ -8,8 +8,8 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.draws import uniforms_at
 
 __all__ = [
-    "has_cuts", "judged", "of_row", "options_of", "own_logits_of", "partials_at", "pieces_at", "rows_of",
-    "surely_kept", "totals_of", "uniforms_of",
+    "has_cuts", "judged", "left_by_the_read", "of_row", "options_of", "own_logits_of", "partials_at",
+    "pieces_at", "rows_of", "surely_kept", "totals_of", "uniforms_of",
 ]  # fmt: skip
 
 
@@ -105,6 +105,21 @@ def pieces_at(start, rows, row, pieces, PADDED: tl.constexpr):
     piece = tl.arange(0, PADDED)
     at = start.to(tl.int64) * pieces + row[:, None] * pieces + piece[None, :]
     return at, (row < rows)[:, None] & (piece < pieces)[None, :]
+
+
+@triton.jit
+def left_by_the_read(
+    best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row,
+    PADDED: tl.constexpr,
+):  # fmt: skip
+    """(places of the pieces, whether there is one, their largest entries, their masses, the numbers to accept
+    and to sample with) of a request's rows, which are waited for together."""
+    at, is_in = pieces_at(start, rows, row, pieces, PADDED)
+    best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
+    accept, sample = uniforms_of(
+        uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
+    )
+    return at, is_in, best, mass, accept, sample
 
 
 @triton.jit

@@ -6,12 +6,10 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.parts import cut_of_parts, listed_of_parts
-from specctl_kernels.verify_rejection.threshold import kept_by_reading
+from specctl_kernels.verify_rejection.threshold import LOWEST, bound_of_min_p, bound_of_top_p, kept_by_reading
 
 __all__ = ["kept_set_of"]
 
-_LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The lowest finite float32: -inf is in no set."""
 _AT_ONCE = tl.constexpr(16)
 """Entries of a list that are loaded together: each alone would be waited for."""
 _FEW = tl.constexpr(64)
@@ -22,13 +20,12 @@ _TRIES = tl.constexpr(5)
 @triton.jit
 def _bound_of(top, scale, columns, top_k, top_p, min_p):
     """A value under which none is kept, nor counts for what is."""
-    bound = tl.minimum(top, _LOWEST)
+    bound = tl.minimum(top, LOWEST)
     is_top_k = (top_k > 0) & (top_k < columns)
     if min_p > 0:
-        bound = tl.maximum(bound, top + tl.log2(tl.minimum(min_p, 1.0)) / scale)
+        bound = tl.maximum(bound, bound_of_min_p(top, scale, min_p))
     elif (top_p < 1) & (is_top_k == 0):
-        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
-        bound = tl.maximum(bound, top - (tl.log2(columns / (1.0 - top_p)) + 1.0) / scale)
+        bound = tl.maximum(bound, bound_of_top_p(top, scale, columns, top_p))
     return bound
 
 

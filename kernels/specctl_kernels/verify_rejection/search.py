@@ -9,14 +9,12 @@ from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import (
     has_cuts,
     judged,
+    left_by_the_read,
     of_row,
     options_of,
     own_logits_of,
-    partials_at,
-    pieces_at,
     rows_of,
     surely_kept,
-    uniforms_of,
 )
 from specctl_kernels.verify_rejection.kept import kept_set_of
 from specctl_kernels.verify_rejection.stats import scale_of
@@ -87,10 +85,8 @@ def search_kernel(
     wait_for_previous(IS_EARLY)
     # All that is waited for together.
     temperature = tl.load(temperature_ptr + req)
-    piece_at, is_in = pieces_at(start, rows, row, pieces, PADDED)
-    best, mass = partials_at(best_ptr, mass_ptr, piece_at, is_in)
-    accept, _sample = uniforms_of(
-        uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
+    piece_at, is_in, best, mass, accept, _sample = left_by_the_read(
+        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
     )
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     found = rows * 0 - 1

@@ -7,12 +7,9 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
-from specctl_kernels.sizes import parts_of
+from specctl_kernels.sizes import GRID_MOST, parts_of
 
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_grid", "stats_kernel", "temperature_of"]
-
-_MOST = 65535
-"""Of a grid's third dimension."""
 
 
 @triton.jit(do_not_specialize=["requests"])
@@ -90,7 +87,7 @@ def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
 def stats_grid(pieces: int, width: int, requests: int, has_drafts: bool) -> tuple[int, int, int]:
     """Neighbours read what lies side by side, and no program divides to find its place, unless there are
     more requests than a grid's last dimension has."""
-    return pieces, width * (1 + has_drafts) * parts_of(requests, _MOST), min(requests, _MOST)
+    return pieces, width * (1 + has_drafts) * parts_of(requests, GRID_MOST), min(requests, GRID_MOST)
 
 
 @triton.jit(do_not_specialize=["width", "requests"])

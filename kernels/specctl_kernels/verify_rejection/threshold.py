@@ -5,7 +5,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["kept_by_reading"]
+__all__ = ["LOWEST", "bound_of_min_p", "bound_of_top_p", "kept_by_reading"]
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""The lowest finite float32: -inf is in no set."""
+
+
+@triton.jit
+def bound_of_min_p(top, scale, min_p):
+    """The least value that a min_p over 0 keeps."""
+    return top + tl.log2(tl.minimum(min_p, 1.0)) / scale
+
+
+@triton.jit
+def bound_of_top_p(top, scale, columns, top_p):
+    """A value under which all together weigh less than 1 - top_p of the largest alone; a bit to spare."""
+    return top - (tl.log2(columns / (1.0 - top_p)) + 1.0) / scale
 
 
 @triton.jit
@@ -129,25 +144,23 @@ def _smallest_kept(
 @triton.jit
 def kept_by_reading(
     row_ptr, columns, list_ptr, top, scale, total, top_k, top_p, min_p,
-    LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr = 2048,
+    LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the values at it or above) of a row. top_k under 1, top_p from 1 and min_p 0 are
     off."""
-    low = tl.minimum(top, -3.4028234663852886e38)  # finite: -inf is in no set
+    low = tl.minimum(top, LOWEST)
     kept = total
     whole = (top * 0.0).to(tl.int32) - 1
     is_top_k = (top_k > 0) & (top_k < columns)
     if min_p > 0:
-        low = tl.maximum(low, top + tl.log2(tl.minimum(min_p, 1.0)) / scale)
+        low = tl.maximum(low, bound_of_min_p(top, scale, min_p))
     if is_top_k | (min_p > 0):
         goal = tl.where(is_top_k, top_k.to(tl.float32), float("inf"))
         low, kept, whole = _smallest_kept(
             row_ptr, columns, list_ptr, whole, low, top, scale, goal, False, LIST, MOST_PASSES, SCAN
         )
     if top_p < 1:
-        # All that lie below this together weigh less than 1 - top_p of the largest alone; a bit to spare.
-        bits = tl.log2(columns / (1.0 - top_p)) + 1.0
-        low = tl.maximum(low, top - bits / scale)
+        low = tl.maximum(low, bound_of_top_p(top, scale, columns, top_p))
         low, kept, whole = _smallest_kept(
             row_ptr, columns, list_ptr, whole, low, top, scale, top_p * kept, True, LIST, MOST_PASSES, SCAN
         )
