@@ -30,6 +30,7 @@ SIMULATION_S=${SIMULATION_S:-330}
 AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
 
+running=()
 mkdir -p "$RESULTS" "$WIDE"
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1
 export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$PWD/tests:$SITE"
@@ -119,6 +120,19 @@ for name in "$@"; do
       SPECCTL_SHARED=$(dirname "$MODELS") stage tests "$TESTS_S" "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
         --basetemp "$RESULTS/pytest" ${TESTS:-tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py}
       ;;
-    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, sampled or tests" ;;
+    twins)
+      # Each in a process of its own, as most of their time goes into compiling.
+      export CUDA_VISIBLE_DEVICES=$GPU
+      began=$SECONDS
+      for twin in tests/kernels/*_twin.py; do
+        timeout --kill-after=20 "$TESTS_S" "$PYTHON" -m pytest -q --tb=short -p no:cacheprovider \
+          --basetemp "$RESULTS/pytest-$(basename "$twin")" "$twin" > "$RESULTS/$(basename "$twin" .py).txt" 2>&1 &
+        running+=($!)
+      done
+      wait "${running[@]}"
+      grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*_twin.txt | tee "$RESULTS/twins.txt"
+      echo "twins: ended after $((SECONDS - began)) s" | tee -a "$RESULTS/twins.txt"
+      ;;
+    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, sampled, tests or twins" ;;
   esac
 done

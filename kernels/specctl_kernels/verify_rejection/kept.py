@@ -30,39 +30,51 @@ def _bound_of(top, scale, columns, top_k, top_p, min_p):
 
 
 @triton.jit
+def _sorted(list_ptr, sorted_ptr, value, found, SHORT: tl.constexpr):
+    """The ``found`` values of a list, the largest first, -inf behind them. sorted_ptr int32: their room."""
+    index = tl.arange(0, SHORT)
+    rank = tl.zeros((SHORT,), tl.int32)
+    for begin in range(0, found, _AT_ONCE):
+        for behind in tl.static_range(_AT_ONCE):
+            other_at = begin + behind
+            other = tl.load(list_ptr + other_at, mask=other_at < found, other=float("-inf"))
+            rank += ((other > value) | ((other == value) & (other_at < index))).to(tl.int32)
+    tl.store(sorted_ptr + rank, value.to(tl.int32, bitcast=True), mask=index < found)
+    tl.debug_barrier()
+    value = tl.load(sorted_ptr + index, mask=index < found, other=0).to(tl.float32, bitcast=True)
+    return tl.where(index < found, value, float("-inf"))
+
+
+@triton.jit
 def _ranked_cut(
-    list_ptr, found, is_whole, top, total, scale, columns, top_k, top_p, min_p, SHORT: tl.constexpr
+    list_ptr, sorted_ptr, found, is_whole, top, total, scale, columns, top_k, top_p, min_p,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """As ``_kept_by_parts``, of the ``found`` values in a list, which are all of a row from some value on.
     ``is_whole``: nothing that matters is left out."""
     rank = tl.arange(0, SHORT)
     value = tl.load(list_ptr + rank, mask=rank < found, other=float("-inf"))
-    weights = tl.where(rank < found, tl.exp2((value - top) * scale), 0.0).to(tl.float64)
-    mass = tl.sum(weights, axis=0)
     is_top_k = (top_k > 0) & (top_k < columns)
     is_alone = (is_top_k == 0) & (min_p <= 0)
     goal = total.to(tl.float64) * top_p.to(tl.float64)
+    mass = tl.sum(tl.exp2((value - top) * scale).to(tl.float64), axis=0)
     is_right = is_whole | (is_top_k & (found >= top_k)).to(tl.int32)
     is_right = is_right | (is_alone & (mass >= goal)).to(tl.int32)
-    # Ties are kept: a value is cut by what lies above it alone.
-    above = tl.zeros((SHORT,), tl.int32)
-    mass_above = tl.zeros((SHORT,), tl.float64)
-    for begin in tl.range(0, tl.where((is_right != 0) & (is_top_k | (top_p < 1)), found, 0), _AT_ONCE):
-        for behind in tl.static_range(_AT_ONCE):
-            other = tl.load(list_ptr + begin + behind, mask=begin + behind < found, other=float("-inf"))
-            is_above = other > value
-            above += is_above.to(tl.int32)
-            mass_above += tl.where(is_above, tl.exp2((other - top) * scale), 0.0).to(tl.float64)
-    is_in = rank < found
-    if is_top_k:
-        is_in = is_in & (above < top_k)
-        mass = tl.sum(tl.where(is_in, weights, 0.0), axis=0)
-    if top_p < 1:
-        goal = tl.where(is_alone, goal, mass * top_p.to(tl.float64))
-        # A goal of 0 is reached by the largest.
-        is_in = is_in & (mass_above < tl.maximum(goal, 1e-30))
-        mass = tl.sum(tl.where(is_in, weights, 0.0), axis=0)
-    return tl.min(tl.where(is_in, value, float("inf")), axis=0), mass.to(tl.float32), is_right
+    least = tl.min(tl.where(rank < found, value, top), axis=0)
+    if (is_right != 0) & (is_top_k | (top_p < 1)):
+        value = _sorted(list_ptr, sorted_ptr, value, found, SHORT)
+        if is_top_k & (found > top_k):
+            least = tl.max(tl.where(rank == top_k - 1, value, float("-inf")), axis=0)
+        weight = tl.where(value >= least, tl.exp2((value - top) * scale), 0.0).to(tl.float64)
+        mass = tl.sum(weight, axis=0)
+        if top_p < 1:
+            goal = tl.where(is_alone, goal, mass * top_p.to(tl.float64))
+            # A value is cut by what lies above it alone, by which ties are kept; a goal of 0 is reached by
+            # the largest.
+            is_in = (tl.cumsum(weight, axis=0) - weight < tl.maximum(goal, 1e-30)) & (weight > 0)
+            least = tl.min(tl.where(is_in, value, top), axis=0)
+            mass = tl.sum(tl.where(value >= least, weight, 0.0), axis=0)
+    return least, mass.to(tl.float32), is_right
 
 
 @triton.jit
@@ -113,7 +125,7 @@ def _kept_by_parts(
             tries = tl.where(is_fixed, _TRIES, tries)
         else:
             threshold, kept, is_right = _ranked_cut(
-                short_ptr, found, (cut <= bound).to(tl.int32), top, total, scale, columns,
+                short_ptr, taken_ptr, found, (cut <= bound).to(tl.int32), top, total, scale, columns,
                 top_k, top_p, min_p, SHORT,
             )  # fmt: skip
             listed = tl.where(is_right != 0, found, listed)

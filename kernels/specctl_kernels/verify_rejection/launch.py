@@ -39,6 +39,10 @@ _AT_ONCE = 16
 """Such parts that are listed together."""
 _SCAN = 1024
 """Columns of a row that 8 warps read at a time, 16 half of them: for more there are not the registers."""
+_READ_REGISTERS = 56
+"""Of the kernel that reads: left to itself the compiler takes 48, which reads 2 % slower on an H200."""
+_SEARCH_REGISTERS = 128
+"""So that two programs that search share a multiprocessor: there are often more of them than those."""
 _GATHERED = 128
 MOST_PASSES = 256
 """A bound that no search should reach: an interval of float32 is cut to a fifth by each pass."""
@@ -122,7 +126,7 @@ def verify_rejection(
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
         requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
-        **_registers(logits.device),
+        **_registers(logits.device, _READ_REGISTERS),
         **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
     rows = (
@@ -132,8 +136,8 @@ def verify_rejection(
     early = launched_early(logits.device)
     if is_limited:
         search_kernel[(requests * SEARCHED.value,)](
-            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts), num_warps=8,
-            **early,
+            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts, _SCAN // 2),
+            num_warps=8, **_registers(logits.device, _SEARCH_REGISTERS), **early,
         )  # fmt: skip
     verify_kernel[(requests,)](
         *rows, *found[:6], tokens, tokens.stride(0), counts, not_finite, width,
@@ -144,9 +148,8 @@ def verify_rejection(
     return tokens, counts
 
 
-def _registers(device: torch.device) -> dict[str, int]:
-    """Of the kernel that reads: left to itself the compiler takes 48, which reads 2 % slower on an H200."""
-    return {"maxnreg": 56} if device.type == "cuda" and not torch.version.hip else {}
+def _registers(device: torch.device, most: int) -> dict[str, int]:
+    return {"maxnreg": most} if device.type == "cuda" and not torch.version.hip else {}
 
 
 def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
@@ -181,7 +184,7 @@ class _Found(NamedTuple):
     lists: Any
     """Where its entries are put while it is read."""
     taken: Any
-    """The parts of it that are read."""
+    """The parts of it that are read, then what was found there, sorted."""
     parts: Any
     """Of all rows: the largest entry of each part."""
 
@@ -206,7 +209,7 @@ def _found_parts(requests: int, rows: int, parts: int) -> list[Part]:
 
 def scratch_of(*searched: int) -> list[Part]:
     """Of each row whose kept set is searched at once: entries that may be kept, their columns, where its
-    entries are put while it is read, the parts of it that are read."""
+    entries are put while it is read, the parts of it that are read (then the entries, sorted)."""
     kinds = (_SHORT, torch.float32), (_SHORT, torch.int32), (LIST, torch.float32), (_SHORT, torch.int32)
     return [((*searched, size), kind) for size, kind in kinds]
 

@@ -43,28 +43,44 @@ def cut_of_parts(best, weight, bound, top, need, goal):
 
 
 @triton.jit
+def _part_at(row_ptr, columns, taken_ptr, taken, begin, PART: tl.constexpr, AT_ONCE: tl.constexpr):
+    """(numbers of some of the ``taken`` parts, their entries [AT_ONCE, PART]), -inf behind the last."""
+    place = begin + tl.arange(0, AT_ONCE)
+    is_part = place < taken
+    part = tl.load(taken_ptr + place, mask=is_part, other=0)
+    column = part[:, None] * PART + tl.arange(0, PART)[None, :]
+    value = tl.load(row_ptr + column, mask=is_part[:, None] & (column < columns), other=float("-inf"))
+    return part, value.to(tl.float32)
+
+
+@triton.jit
 def listed_of_parts(
     row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr,
     PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """How many entries of the ``taken`` parts are at the cut or above. They and their columns, in the order
-    of the parts, the first ``SHORT`` of them, go to the short list."""
-    offset = tl.arange(0, PART)
+    of the parts, the first ``SHORT`` of them, go to the short list.
+
+    Most parts have one such entry or two: one of each part is written at a time.
+    """
+    offset = tl.arange(0, PART)[None, :]
     found = taken * 0
-    for begin in tl.range(0, taken, AT_ONCE, num_stages=3):
-        place = begin + tl.arange(0, AT_ONCE)
-        is_part = place < taken
-        part = tl.load(taken_ptr + place, mask=is_part, other=0)
-        column = part[:, None] * PART + offset[None, :]
-        value = tl.load(row_ptr + column, mask=is_part[:, None] & (column < columns), other=float("-inf")).to(
-            tl.float32
-        )
-        is_in = value >= cut
-        here = tl.sum(is_in.to(tl.int32), axis=1)
-        before = found + tl.cumsum(here, axis=0) - here
-        goal = before[:, None] + tl.cumsum(is_in.to(tl.int32), axis=1) - 1
-        is_in = is_in & (goal < SHORT)
-        tl.store(short_ptr + goal, value, mask=is_in)
-        tl.store(short_ids_ptr + goal, column, mask=is_in)
+    next_part, next_value = _part_at(row_ptr, columns, taken_ptr, taken, 0, PART, AT_ONCE)
+    for begin in range(0, taken, AT_ONCE):
+        part, value = next_part, next_value
+        next_part, next_value = _part_at(row_ptr, columns, taken_ptr, taken, begin + AT_ONCE, PART, AT_ONCE)
+        here = tl.sum((value >= cut).to(tl.int32), axis=1)
+        goal = found + tl.cumsum(here, axis=0) - here
+        most = tl.where(found < SHORT, tl.max(here, axis=0), 0)
         found += tl.sum(here, axis=0)
+        number = taken * 0
+        while number < most:
+            first = tl.min(tl.where(value >= cut, offset, PART), axis=1)
+            is_first = offset == first[:, None]
+            entry = tl.max(tl.where(is_first, value, float("-inf")), axis=1)
+            value = tl.where(is_first, float("-inf"), value)
+            is_one = (number < here) & (goal + number < SHORT)
+            tl.store(short_ptr + goal + number, entry, mask=is_one)
+            tl.store(short_ids_ptr + goal + number, part * PART + first, mask=is_one)
+            number += 1
     return found

@@ -42,12 +42,14 @@ def _row_to_search(
     found = rows * 0 - 1
     at = rows * 0 - 1
     goes_on = at < 0
+    # The first row and what it is like, in one reduction.
+    number_and_kind = row * 4 + tl.where(is_bad != 0, 2, 0) + is_open.to(tl.int32)
     for number in tl.static_range(SEARCHED):
-        at = tl.min(tl.where(is_sure | (row <= at), ROWS, row), axis=0)
-        is_bad_here = tl.max(tl.where(row == at, is_bad, 0), axis=0)
-        goes_on = goes_on & (at < rows) & (is_bad_here == 0)
+        first = tl.min(tl.where(is_sure | (row <= at), ROWS * 4, number_and_kind), axis=0)
+        at = first // 4
+        goes_on = goes_on & (at < rows) & (first % 4 < 2)
         found = tl.where(goes_on & (which == number), at, found)
-        goes_on = goes_on & (tl.max(tl.where((row == at) & is_open, 1, 0), axis=0) != 0)
+        goes_on = goes_on & (first % 2 != 0)
     return found
 
 

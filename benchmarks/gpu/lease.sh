@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# What is owed on a GPU, side by side on the GPUs of one lent machine. A command there may take ten minutes, so:
+#
+#   bash benchmarks/gpu/lease.sh start JOB...      unpacks, widens the models, starts the jobs, returns
+#   OUT=FOLDER bash benchmarks/gpu/lease.sh wait SECONDS     prints how far they are, packs what there is
+#
+# A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
+# script of the tree. What each figure needs, where two GPUs are lent:
+#
+#   0:sglang:peagle+verify+fa3  1:vllm:kernels+sampled  1:vllm:never_worse  0:vllm:twins
+#
+# never_worse's two servers fill a GPU; lease_vllm.sh's stage simulation uses one of them when all else is quiet, as
+# stages need cores too: its check beside tests that compile measures those.
+#
+# A machine that waits is taken back after 30 s: send the next wait with the start, not after reading what it said.
+#
+# From the root of the tree. PIECES and PIECES_SGL hold both engines' bundles, META and META_SGL what unpacks them (an
+# engine that is not there is left out); .gpu/run holds what lease_vllm.sh and lease_sglang.sh read: copying2048.json,
+# chat.json and chat_texts.json (benchmarks.gpu.prompts, with --chat and --talk) and tail.json
+# (benchmarks.gpu.quiet_tail fit); MODELS the reference models.
+set -u
+
+PIECES=${PIECES:-/tmp/pl}
+PIECES_SGL=${PIECES_SGL:-/tmp/pls}
+META=${META:-.gpu/meta}
+META_SGL=${META_SGL:-.gpu-sgl/meta}
+TREE=${TREE:-/tmp/tree}
+export MODELS=${MODELS:-/tmp/shared/models} WIDE=${WIDE:-/tmp/wide} RESULTS=${RESULTS:-/tmp/res}
+export TARGET=${TARGET:-$MODELS/reference-target} EAGLE3=${EAGLE3:-$MODELS/reference-eagle3}
+export PEAGLE=${PEAGLE:-$MODELS/reference-peagle}
+SITE_VLLM=/tmp/site
+SITE_SGL=/tmp/site-sgl
+
+unpacked() {
+  if [ -d "$1" ] && [ -d "$2" ]; then
+    mkdir -p "$3"
+    python3 "$1/unpack.py" "$2" "$3"
+  fi
+}
+
+# In the background, beyond this command's end.
+beside() {
+  local name=$1
+  shift
+  setsid nohup env "$@" > "$RESULTS/stage-$name.out" 2>&1 < /dev/null &
+  echo $! >> "$RESULTS/jobs"
+}
+
+is_any_running() {
+  local job
+  while read -r job; do kill -0 "$job" 2> /dev/null && return 0; done < "$RESULTS/jobs"
+  return 1
+}
+
+begin() {
+  local gpu engine stages
+  IFS=: read -r gpu engine stages <<< "$1"
+  local name=$gpu-${stages//[^a-z0-9_]/-}
+  case $engine in
+    vllm) beside "$name" GPU="$gpu" bash benchmarks/gpu/lease_vllm.sh ${stages//+/ } ;;
+    sglang)
+      mkdir -p "$RESULTS/$name" "$RESULTS/out-$name"
+      beside "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_SGL RESULTS="$RESULTS/$name" OUT="$RESULTS/out-$name" \
+        TOTAL_S="${SGLANG_S:-800}" bash benchmarks/gpu/lease_sglang.sh ${stages//+/ }
+      ;;
+    run) beside "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_VLLM SITE_SGL=$SITE_SGL bash "$stages" ;;
+    *) echo "$1: expected GPU:vllm, GPU:sglang or GPU:run and what" ;;
+  esac
+}
+
+start() {
+  mkdir -p "$RESULTS"
+  unpacked "$META" "$PIECES" "$SITE_VLLM" &
+  unpacked "$META_SGL" "$PIECES_SGL" "$SITE_SGL" &
+  wait
+  # The next command brings the tree anew.
+  cp -r . "$TREE"
+  cd "$TREE" || exit 1
+  if [ -d "$SITE_VLLM" ]; then bash benchmarks/gpu/lease_vllm.sh widen; fi
+  for job in "$@"; do begin "$job"; done
+}
+
+wait_for() {
+  local ends=$((SECONDS + $1))
+  while [ $SECONDS -lt $ends ] && is_any_running; do sleep 2; done
+  for file in "$RESULTS"/stage-*.out "$RESULTS"/*.txt; do
+    echo "== $file"
+    tail -n 12 "$file" | cut -c1-200
+  done
+  rm -rf /tmp/pack
+  cp -r "$RESULTS" /tmp/pack
+  find /tmp/pack -name '*.log' -size +300k -exec sh -c 'tail -c 250000 "$1" > "$1.end"; rm "$1"' _ {} \;
+  find /tmp/pack \( -name entry -o -name '*.tar.gz' \) -prune -exec rm -rf {} +
+  tar czf "${OUT:?a folder for what comes back}/all.tar.gz" -C /tmp pack
+  ls -l "$OUT"
+}
+
+case ${1:-} in
+  start) shift; start "$@" ;;
+  wait) wait_for "${2:?seconds}" ;;
+  *) echo "expected start JOB... or wait SECONDS"; exit 2 ;;
+esac
