@@ -59,7 +59,7 @@ def _sample_at(
     else:
         token = sample_row(
             row_ptr, columns, best_ptr + at_stop * pieces, mass_ptr + at_stop * pieces, pieces, top, scale,
-            threshold, uniform, token - 1, 0.0, draft_row_ptr, token * 0, draft_top, factor, 0.0,
+            threshold, uniform, token - 1, draft_row_ptr, token * 0, draft_top, factor, 0.0,
             True, IS_LIMITED, PIECE, PADDED,
         )  # fmt: skip
     return token

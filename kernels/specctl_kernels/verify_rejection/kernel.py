@@ -192,8 +192,7 @@ def verify_kernel(
                 token = sample_row(
                     logits_ptr + at_stop * logits_stride, columns,
                     best_ptr + at_stop * pieces, mass_ptr + at_stop * pieces, pieces,
-                    stop_top, scale, threshold, uniform, without, of_row(own_logit, row, stop),
-                    draft_row_ptr, given_columns,
+                    stop_top, scale, threshold, uniform, without, draft_row_ptr, given_columns,
                     stop_draft_top, factor, least, HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
                 )  # fmt: skip
         if not_finite_ptr is not None:  # noqa: SIM102 - decided when it is compiled

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "first_over", "first_over_of_piece", "list_weights_of", "sample_list", "sample_of_list",
-    "sample_of_masses", "sample_row", "weights_of",
+    "first_over", "list_weights_of", "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
+    "weights_of",
 ]  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def _masses_read(
 
 @triton.jit
 def _masses_known(
-    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, own,
+    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without,
     PIECE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """As ``_masses_read`` where nothing is cut off and no distribution is subtracted: of the pieces, only the
@@ -59,9 +59,9 @@ def _masses_known(
     masses = mass * tl.exp2((best - top) * scale)
     if without >= 0:
         piece = without // PIECE
-        own_mass = tl.exp2((own - top) * scale)
-        rest = tl.sum(tl.where(index == piece, masses, 0.0), axis=0) - own_mass
-        if rest < own_mass:  # a difference of near equals is rounding
+        own = tl.exp2((tl.load(row_ptr + without).to(tl.float32) - top) * scale)
+        rest = tl.sum(tl.where(index == piece, masses, 0.0), axis=0) - own
+        if rest < own:  # a difference of near equals is rounding
             weight = weights_of(
                 row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, float("-inf"), without,
                 row_ptr, 0, 0.0, 0.0, False,
@@ -80,20 +80,6 @@ def first_over(masses, index, goal, NONE: tl.constexpr):
 
 
 @triton.jit
-def first_over_of_piece(weight, goal, PIECE: tl.constexpr):
-    """As ``first_over``, of the float32 weights of a piece: sums of runs tell in which one to look."""
-    RUN: tl.constexpr = 64 if PIECE >= 128 else PIECE // 2
-    RUNS: tl.constexpr = PIECE // RUN
-    runs = tl.reshape(weight, (RUNS, RUN))
-    index = tl.arange(0, RUNS)
-    masses = tl.sum(runs.to(tl.float64), axis=1)
-    run = first_over(masses, index, goal, RUNS)
-    goal -= tl.sum(tl.where(index < run, masses, 0.0), axis=0)
-    of_run = tl.sum(tl.where(index[:, None] == run, runs, 0.0), axis=0)
-    return run * RUN + first_over(of_run.to(tl.float64), tl.arange(0, RUN), goal, RUN)
-
-
-@triton.jit
 def sample_of_masses(
     row_ptr, columns, masses, top, scale, threshold, uniform, without,
     draft_row_ptr, draft_columns, draft_top, draft_factor,
@@ -104,23 +90,23 @@ def sample_of_masses(
     total = tl.sum(masses, axis=0)
     piece = first_over(masses, index, uniform * total, PADDED)
     rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
+    offset = tl.arange(0, PIECE)
     weight = weights_of(
-        row_ptr, columns, piece * PIECE + tl.arange(0, PIECE), top, scale, threshold, without,
+        row_ptr, columns, piece * PIECE + offset, top, scale, threshold, without,
         draft_row_ptr, draft_columns, draft_top, draft_factor, HAS_DRAFTS,
     )  # fmt: skip
-    return (piece * PIECE + first_over_of_piece(weight, rest, PIECE)).to(tl.int32)
+    return (piece * PIECE + first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
 
 
 @triton.jit
 def sample_row(
-    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, threshold, uniform, without, own,
+    row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, threshold, uniform, without,
     draft_row_ptr, draft_columns, draft_top, draft_factor, least,
     HAS_DRAFTS: tl.constexpr, IS_LIMITED: tl.constexpr, PIECE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """int32: the first column, in order, up to which more than ``uniform`` (float64) of the mass lies.
 
-    draft_columns 0: no distribution to subtract. If no more mass than ``least`` is left, nothing is. own:
-    the logit of the column ``without``.
+    draft_columns 0: no distribution to subtract. If no more mass than ``least`` is left, nothing is.
     """
     masses = tl.zeros((PADDED,), tl.float64)
     total = tl.sum(masses, axis=0)
@@ -129,7 +115,7 @@ def sample_row(
         is_known = (threshold == float("-inf")) & (draft_columns == 0)
         if (not HAS_DRAFTS and not IS_LIMITED) or is_known:
             masses = _masses_known(
-                row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, own, PIECE, PADDED
+                row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, PIECE, PADDED
             ).to(tl.float64)
         else:
             masses = _masses_read(

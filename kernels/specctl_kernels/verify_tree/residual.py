@@ -11,7 +11,6 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.residual import (
     first_over,
-    first_over_of_piece,
     list_weights_of,
     sample_of_list,
     weights_of,
@@ -135,13 +134,14 @@ def sample_left(
             draft_columns = draft_columns * 0
     piece = first_over(masses, index, uniform * total, PADDED)
     rest = uniform * total - tl.sum(tl.where(index < piece, masses, 0.0), axis=0)
-    column = piece * PIECE + tl.arange(0, PIECE)
+    offset = tl.arange(0, PIECE)
+    column = piece * PIECE + offset
     weight = weights_of(
         row_ptr, columns, column, top, scale, threshold, -1,
         draft_row_ptr, draft_columns, draft_top, factor, HAS_DRAFTS,
     )  # fmt: skip
     weight = _without(weight, column, drafts_ptr, parents_ptr, row, end)
-    return (piece * PIECE + first_over_of_piece(weight, rest, PIECE)).to(tl.int32)
+    return (piece * PIECE + first_over(weight.to(tl.float64), offset, rest, PIECE)).to(tl.int32)
 
 
 @triton.jit
