@@ -112,7 +112,7 @@ def block_kernel(
             # No row was searched before, so what a search would have left is not read.
             searched_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
             tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,
-            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 16, LIST, MOST_PASSES, 2048, False,
+            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 16, LIST, MOST_PASSES, False,
         )  # fmt: skip
     else:
         row = tl.arange(0, ROWS)

@@ -60,8 +60,7 @@ def cuts_kernel(
     threshold_ptr, kept_ptr,  # float32[N]
     width,
     ROWS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
-    SCAN: tl.constexpr,
+    SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """Program (request and row of it): the least logit that is kept and the mass that is. Left out are rows
     behind the block's end, and requests without cuts or without a draft distribution. Of the latter nothing
@@ -86,7 +85,7 @@ def cuts_kernel(
             threshold, kept, _listed = kept_set_of(
                 logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
                 lists_ptr, at_row, at_row, of_row(top, row, place), scale, of_row(total, row, place),
-                top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+                top_k, top_p, min_p, PARTS, PART, SHORT, LIST, MOST_PASSES,
             )  # fmt: skip
             tl.store(threshold_ptr + at_row, threshold)
             tl.store(kept_ptr + at_row, kept)

@@ -30,17 +30,29 @@ def _bound_of(top, scale, columns, top_k, top_p, min_p):
 
 
 @triton.jit
-def _sorted(list_ptr, sorted_ptr, value, found, SHORT: tl.constexpr):
-    """The ``found`` values of a list, the largest first, -inf behind them. sorted_ptr int32: their room."""
-    index = tl.arange(0, SHORT)
-    rank = tl.zeros((SHORT,), tl.int32)
+def _sort(list_ptr, sorted_ptr, found, MOST: tl.constexpr):
+    """Puts the ``found`` values of a list, ``MOST`` at most, where as many are as come before it: the largest
+    come first. sorted_ptr: int32, their bits."""
+    index = tl.arange(0, MOST)
+    value = tl.load(list_ptr + index, mask=index < found, other=float("-inf"))
+    rank = tl.zeros((MOST,), tl.int32)
     for begin in range(0, found, _AT_ONCE):
         for behind in tl.static_range(_AT_ONCE):
             other_at = begin + behind
             other = tl.load(list_ptr + other_at, mask=other_at < found, other=float("-inf"))
             rank += ((other > value) | ((other == value) & (other_at < index))).to(tl.int32)
     tl.store(sorted_ptr + rank, value.to(tl.int32, bitcast=True), mask=index < found)
+
+
+@triton.jit
+def _sorted(list_ptr, sorted_ptr, found, SHORT: tl.constexpr):
+    """The ``found`` values of a list, the largest first, -inf behind them."""
+    if found <= SHORT // 2:
+        _sort(list_ptr, sorted_ptr, found, SHORT // 2)
+    else:
+        _sort(list_ptr, sorted_ptr, found, SHORT)
     tl.debug_barrier()
+    index = tl.arange(0, SHORT)
     value = tl.load(sorted_ptr + index, mask=index < found, other=0).to(tl.float32, bitcast=True)
     return tl.where(index < found, value, float("-inf"))
 
@@ -62,7 +74,7 @@ def _ranked_cut(
     is_right = is_right | (is_alone & (mass >= goal)).to(tl.int32)
     least = tl.min(tl.where(rank < found, value, top), axis=0)
     if (is_right != 0) & (is_top_k | (top_p < 1)):
-        value = _sorted(list_ptr, sorted_ptr, value, found, SHORT)
+        value = _sorted(list_ptr, sorted_ptr, found, SHORT)
         if is_top_k & (found > top_k):
             least = tl.max(tl.where(rank == top_k - 1, value, float("-inf")), axis=0)
         weight = tl.where(value >= least, tl.exp2((value - top) * scale), 0.0).to(tl.float64)
@@ -81,7 +93,7 @@ def _ranked_cut(
 def _kept_by_parts(
     row_ptr, columns, best_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
     top, scale, total, top_k, top_p, min_p,
-    PARTS: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr,
+    PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     """As ``kept_set_of``; what is -1 here tells that the parts do not tell."""
     bound = _bound_of(top, scale, columns, top_k, top_p, min_p)
@@ -115,7 +127,7 @@ def _kept_by_parts(
             tl.store(taken_ptr + tl.cumsum(is_taken.to(tl.int32), axis=0) - 1, index, mask=is_taken)
             tl.debug_barrier()
             found = listed_of_parts(
-                row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr, PART, AT_ONCE, SHORT
+                row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr, PART, SHORT
             )
             tl.debug_barrier()
         tries += 1
@@ -144,8 +156,8 @@ def _kept_by_parts(
 def kept_set_of(
     logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr,
     at, place, top, scale, total, top_k, top_p, min_p,
-    PARTS: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
+    PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """(threshold, mass of the values at it or above, how many entries the short list holds, -1 where it took
     a read of the row) of row ``at``, with what ``launch.scratch_of`` has at ``place`` (int64 both). The list
@@ -153,11 +165,11 @@ def kept_set_of(
     row_ptr = logits_ptr + at * logits_stride
     threshold, kept, listed = _kept_by_parts(
         row_ptr, columns, parts_ptr + at * parts, parts, taken_ptr + place * SHORT, short_ptr + place * SHORT,
-        short_ids_ptr + place * SHORT, top, scale, total, top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT,
+        short_ids_ptr + place * SHORT, top, scale, total, top_k, top_p, min_p, PARTS, PART, SHORT,
     )  # fmt: skip
     if listed < 0:
         threshold, kept = kept_by_reading(
             row_ptr, columns, lists_ptr + place * LIST, top, scale, total, top_k, top_p, min_p,
-            LIST, MOST_PASSES, SCAN,
+            LIST, MOST_PASSES,
         )  # fmt: skip
     return threshold, kept, listed

@@ -40,7 +40,7 @@ def first_best(row_ptr, columns, pieces, PIECE: tl.constexpr):
 def _stop_within_cuts(
     logits_ptr, logits_stride, columns, start, rows, row, searched_ptr, listed_ptr, kept_ptr, list_ptr,
     top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth, top_k, top_p, min_p,
-    ROWS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
+    ROWS: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """(row where the request stops, its threshold, its kept mass, the number of the short list that has its
     kept entries, -1 where they are in the row alone): from the first draft on that is not surely kept, one
@@ -69,7 +69,7 @@ def _stop_within_cuts(
                 threshold, kept = kept_by_reading(
                     logits_ptr + (start + stop).to(tl.int64) * logits_stride, columns, list_ptr,
                     of_row(top, row, stop), scale, of_row(total, row, stop), top_k, top_p, min_p,
-                    LIST, MOST_PASSES, SCAN,
+                    LIST, MOST_PASSES,
                 )  # fmt: skip
             is_taken = is_candidate & (value >= threshold) & (price * kept.to(tl.float64) < worth)
             if of_row(is_taken.to(tl.int32), row, stop) != 0:
@@ -111,7 +111,7 @@ def verify_kernel(
     width,
     NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr, IS_EARLY: tl.constexpr,
+    MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
@@ -159,7 +159,7 @@ def verify_kernel(
                     listed_ptr + req * SEARCHED, kept_ptr + req * SEARCHED * 2,
                     lists_ptr + req.to(tl.int64) * SEARCHED * LIST,
                     top, total, scale, is_bad, is_accepted, is_candidate, value, price, worth,
-                    top_k, top_p, min_p, ROWS, LIST, MOST_PASSES, SCAN,
+                    top_k, top_p, min_p, ROWS, LIST, MOST_PASSES,
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)

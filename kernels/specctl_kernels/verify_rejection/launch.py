@@ -35,10 +35,6 @@ _PART_BYTES = 512
 """Of a row, those whose largest entry is kept where there are cuts: what a warp loads at once."""
 NO_PARTS = (1, 0)
 """As ``parts_in``, of a call without cuts."""
-_AT_ONCE = 16
-"""Such parts that are listed together."""
-_SCAN = 1024
-"""Columns of a row that 8 warps read at a time, 16 half of them: for more there are not the registers."""
 _READ_REGISTERS = 56
 """Of the kernel that reads: left to itself the compiler takes 48, which reads 2 % slower on an H200."""
 _SEARCH_REGISTERS = 128
@@ -136,13 +132,13 @@ def verify_rejection(
     early = launched_early(logits.device)
     if is_limited:
         search_kernel[(requests * SEARCHED.value,)](
-            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts, _SCAN // 2),
+            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts),
             num_warps=8, **_registers(logits.device, _SEARCH_REGISTERS), **early,
         )  # fmt: skip
     verify_kernel[(requests,)](
         *rows, *found[:6], tokens, tokens.stride(0), counts, not_finite, width,
         NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, PIECE=piece, **layout, SHORT=_SHORT,
-        LIST=LIST, MOST_PASSES=MOST_PASSES, SCAN=_SCAN if draft_logits is None else _SCAN // 2,
+        LIST=LIST, MOST_PASSES=MOST_PASSES,
         num_warps=8 if draft_logits is None else 16, **early,
     )  # fmt: skip
     return tokens, counts
@@ -220,11 +216,11 @@ def parts_in(logits: torch.Tensor, piece: int) -> tuple[int, int]:
     return part, parts_of(logits.shape[1], part)
 
 
-def kept_sizes(part: int, parts: int, scan: int = _SCAN) -> dict[str, int]:
+def kept_sizes(part: int, parts: int) -> dict[str, int]:
     """What ``kept_set_of`` is compiled for."""
     return {
-        "PARTS": power_of_2(parts, 2), "PART": part, "AT_ONCE": _AT_ONCE, "SHORT": _SHORT, "LIST": LIST,
-        "MOST_PASSES": MOST_PASSES, "SCAN": scan,
+        "PARTS": power_of_2(parts, 2), "PART": part, "SHORT": _SHORT, "LIST": LIST,
+        "MOST_PASSES": MOST_PASSES,
     }  # fmt: skip
 
 

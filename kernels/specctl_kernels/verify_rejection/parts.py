@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.verify_rejection.runs import RUN_BITS, RUNS, listed_runs, loaded_runs
+
 __all__ = ["cut_of_parts", "listed_of_parts"]
 
 _PASSES_MOST = tl.constexpr(8)
@@ -43,44 +45,33 @@ def cut_of_parts(best, weight, bound, top, need, goal):
 
 
 @triton.jit
-def _part_at(row_ptr, columns, taken_ptr, taken, begin, PART: tl.constexpr, AT_ONCE: tl.constexpr):
-    """(numbers of some of the ``taken`` parts, their entries [AT_ONCE, PART]), -inf behind the last."""
-    place = begin + tl.arange(0, AT_ONCE)
-    is_part = place < taken
-    part = tl.load(taken_ptr + place, mask=is_part, other=0)
-    column = part[:, None] * PART + tl.arange(0, PART)[None, :]
-    value = tl.load(row_ptr + column, mask=is_part[:, None] & (column < columns), other=float("-inf"))
-    return part, value.to(tl.float32)
+def _read_parts(
+    row_ptr, columns, taken_ptr, taken, begin, cut, PART: tl.constexpr, RUN: tl.constexpr
+):  # fmt: skip
+    """(first columns of the runs of some of the ``taken`` parts, their entries at the cut or above, -inf for
+    the others)."""
+    run = tl.arange(0, RUNS)
+    place = begin + run * RUN // PART
+    part = tl.load(taken_ptr + place, mask=place < taken, other=0)
+    first_column = part * PART + run * RUN % PART
+    value = loaded_runs(row_ptr, columns, first_column, place < taken, RUN)
+    return first_column, tl.where(value >= cut, value, float("-inf"))
 
 
 @triton.jit
 def listed_of_parts(
-    row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr,
-    PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr,
+    row_ptr, columns, taken_ptr, taken, cut, short_ptr, short_ids_ptr, PART: tl.constexpr, SHORT: tl.constexpr
 ):  # fmt: skip
     """How many entries of the ``taken`` parts are at the cut or above. They and their columns, in the order
-    of the parts, the first ``SHORT`` of them, go to the short list.
-
-    Most parts have one such entry or two: one of each part is written at a time.
-    """
-    offset = tl.arange(0, PART)[None, :]
+    of the parts, the first ``SHORT`` of them, go to the short list."""
+    RUN: tl.constexpr = RUN_BITS // row_ptr.dtype.element_ty.primitive_bitwidth
+    AT_ONCE: tl.constexpr = RUNS * RUN // PART
     found = taken * 0
-    next_part, next_value = _part_at(row_ptr, columns, taken_ptr, taken, 0, PART, AT_ONCE)
+    next_column, next_value = _read_parts(row_ptr, columns, taken_ptr, taken, 0, cut, PART, RUN)
     for begin in range(0, taken, AT_ONCE):
-        part, value = next_part, next_value
-        next_part, next_value = _part_at(row_ptr, columns, taken_ptr, taken, begin + AT_ONCE, PART, AT_ONCE)
-        here = tl.sum((value >= cut).to(tl.int32), axis=1)
-        goal = found + tl.cumsum(here, axis=0) - here
-        most = tl.where(found < SHORT, tl.max(here, axis=0), 0)
-        found += tl.sum(here, axis=0)
-        number = taken * 0
-        while number < most:
-            first = tl.min(tl.where(value >= cut, offset, PART), axis=1)
-            is_first = offset == first[:, None]
-            entry = tl.max(tl.where(is_first, value, float("-inf")), axis=1)
-            value = tl.where(is_first, float("-inf"), value)
-            is_one = (number < here) & (goal + number < SHORT)
-            tl.store(short_ptr + goal + number, entry, mask=is_one)
-            tl.store(short_ids_ptr + goal + number, part * PART + first, mask=is_one)
-            number += 1
+        first_column, value = next_column, next_value
+        next_column, next_value = _read_parts(
+            row_ptr, columns, taken_ptr, taken, begin + AT_ONCE, cut, PART, RUN
+        )
+        found = listed_runs(value, first_column, found, SHORT, short_ptr, short_ids_ptr, RUN)
     return found

@@ -71,8 +71,8 @@ def search_kernel(
     taken_ptr,  # int32[R, SEARCHED, SHORT]
     width,
     ROWS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
-    SCAN: tl.constexpr, IS_EARLY: tl.constexpr,
+    SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request and number of a row in it that is searched: which row that is, -1 for
     none, (threshold, kept mass), and the entries that may be kept, in the order of their columns, with how
@@ -116,7 +116,7 @@ def search_kernel(
         threshold, kept, listed = kept_set_of(
             logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
             lists_ptr, (start + found).to(tl.int64), place, top_here, scale, total_here, top_k, top_p, min_p,
-            PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+            PARTS, PART, SHORT, LIST, MOST_PASSES,
         )  # fmt: skip
         tl.store(listed_ptr + place, listed)
         tl.store(kept_ptr + place * 2, threshold)

@@ -8,6 +8,7 @@ import triton.language as tl
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
 from specctl_kernels.sizes import GRID_MOST, parts_of
+from specctl_kernels.verify_rejection.runs import RUN_BITS
 
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_grid", "stats_kernel", "temperature_of"]
 
@@ -78,6 +79,22 @@ def _mass_of(value, scale):
 
 
 @triton.jit
+def _as_ordered(bits):
+    """The bits of float32 numbers as int32 in their order, and back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _best_of_parts(value, PIECE: tl.constexpr, PART: tl.constexpr):
+    """The largest entry of each part of a piece: of a thread's own, then of a warp's, which for integers is
+    one instruction."""
+    RUN: tl.constexpr = RUN_BITS // value.dtype.primitive_bitwidth
+    runs = tl.reshape(value, (PIECE // PART, PART // RUN, RUN)).to(tl.float32)
+    bits = tl.max(runs, axis=2).to(tl.int32, bitcast=True)
+    return _as_ordered(tl.max(_as_ordered(bits), axis=1)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def first_best_of_piece(row_ptr, columns, piece, PIECE: tl.constexpr):
     """As ``first_best_of``."""
     column, value = entries_of(row_ptr, piece * PIECE, columns, PIECE)
@@ -142,7 +159,7 @@ def stats_kernel(
                 if parts_ptr is None:
                     best, mass = _mass_of(value, scale_of(temperature))
                 else:
-                    best_of_parts = tl.max(tl.reshape(value, (PIECE // PART, PART)).to(tl.float32), axis=1)
+                    best_of_parts = _best_of_parts(value, PIECE, PART)
                     part = piece * (PIECE // PART) + tl.arange(0, PIECE // PART)
                     part_at = (start + row).to(tl.int64) * parts + part
                     tl.store(parts_ptr + part_at, best_of_parts, mask=part < parts)

@@ -102,8 +102,8 @@ def tree_kernel(
     width, depth,
     IS_TRAVERSAL: tl.constexpr, NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr,
     ROWS: tl.constexpr, PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr,
-    PART: tl.constexpr, AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
-    MOST_PASSES: tl.constexpr, SCAN: tl.constexpr,
+    PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """One program for each request."""
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
@@ -159,8 +159,8 @@ def tree_kernel(
                     uniforms_ptr, seeds_ptr, positions_ptr,
                     parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, row, parent,
                     value, draft_value, scale, top_k, top_p, min_p,
-                    IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, AT_ONCE, SHORT, LIST,
-                    MOST_PASSES, SCAN,
+                    IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, SHORT, LIST,
+                    MOST_PASSES,
                 )  # fmt: skip
         else:
             stop, end, threshold, kept, listed, debt, sample, is_bad = walk_down(
@@ -169,8 +169,8 @@ def tree_kernel(
                 uniforms_ptr, seeds_ptr, positions_ptr,
                 parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, start, rows, row,
                 parent, value, draft_value, scale, top_k, top_p, min_p,
-                HAS_DRAFTS, IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, AT_ONCE, SHORT, LIST,
-                MOST_PASSES, SCAN,
+                HAS_DRAFTS, IS_LIMITED, ROUNDING, ROWS, PADDED, PIECE, PARTS, PART, SHORT, LIST,
+                MOST_PASSES,
             )  # fmt: skip
         if is_bad != 0:
             stop = rows * 0 - 1

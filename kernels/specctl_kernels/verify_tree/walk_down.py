@@ -97,8 +97,7 @@ def walk_down(
     value, draft_value, scale, top_k, top_p, min_p,
     HAS_DRAFTS: tl.constexpr, IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
-    SCAN: tl.constexpr,
+    SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """(row where the request stops; row behind the last of its children tried; its threshold, kept mass, how
     many entries the short list has of it, -1 without one, debt of the draft's law, and uniform number to
@@ -156,7 +155,7 @@ def walk_down(
                         threshold, kept, listed = kept_set_of(
                             logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
                             short_ids_ptr, lists_ptr, place.to(tl.int64), req.to(tl.int64), top, scale, total,
-                            top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+                            top_k, top_p, min_p, PARTS, PART, SHORT, LIST, MOST_PASSES,
                         )  # fmt: skip
                         weight = tl.where(child_value >= threshold, weight, 0.0)
             if is_sampled != 0:

@@ -39,8 +39,7 @@ def walk_up(
     value, draft_value, scale, top_k, top_p, min_p,
     IS_LIMITED: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-    AT_ONCE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
-    SCAN: tl.constexpr,
+    SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
     """As ``walk_down``, for drafts that were sampled. Each row is entered from its parent once, and come back
     to from each child that was rejected; of the rows between the root and here, one entry each:"""
@@ -93,7 +92,7 @@ def walk_up(
                     threshold, kept, listed = kept_set_of(
                         logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
                         short_ids_ptr, lists_ptr, place.to(tl.int64), req.to(tl.int64), top, scale, total,
-                        top_k, top_p, min_p, PARTS, PART, AT_ONCE, SHORT, LIST, MOST_PASSES, SCAN,
+                        top_k, top_p, min_p, PARTS, PART, SHORT, LIST, MOST_PASSES,
                     )  # fmt: skip
                     listed_at = at
             is_here = row == at
