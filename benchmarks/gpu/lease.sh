@@ -7,10 +7,11 @@
 # A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
 # script of the tree. What each figure needs, where two GPUs are lent:
 #
-#   0:sglang:peagle+verify+fa3  1:vllm:kernels+sampled  1:vllm:never_worse  0:vllm:twins
+#   0:sglang:peagle+verify  1:vllm:by_kernel+kernels+greedy+twins  and, as another lease or on two GPUs more,
+#   0:vllm:sampled+never_worse  1:sglang:fa3+main+tree+steps
 #
-# never_worse's two servers fill a GPU; lease_vllm.sh's stage simulation uses one of them when all else is quiet, as
-# stages need cores too: its check beside tests that compile measures those.
+# never_worse's two servers fill a GPU, and so do those of peagle. simulation comes alone: stages need cores too, and
+# its check beside tests that compiled measured those.
 #
 # A machine that waits is taken back after 30 s: send the next wait with the start, not after reading what it said.
 #

@@ -3,7 +3,7 @@
 #
 #   RESULTS=FOLDER bash benchmarks/gpu/lease_vllm.sh widen
 #   RESULTS=FOLDER GPU=0 OFF_GPU=1 bash benchmarks/gpu/lease_vllm.sh phases
-#   RESULTS=FOLDER GPU=2 bash benchmarks/gpu/lease_vllm.sh kernels sampled tests
+#   RESULTS=FOLDER GPU=2 bash benchmarks/gpu/lease_vllm.sh kernels greedy sampled tests
 #
 # From the root of the tree. SITE holds the unpacked engine, TARGET and HEADS the reference models, PROMPTS and CHAT
 # lists of token ids (copying prompts of benchmarks.gpu.prompts, texts), ROW what benchmarks.gpu.quiet_tail fitted.
@@ -52,8 +52,15 @@ serve() {
     --kv-cache-memory-bytes 28000000000 --gpu-memory-utilization 0.35 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
 }
 
+# The server that never_worse and simulation share.
+own_server() {
+  healthy 8111 own 1 > /dev/null 2>&1 ||
+    serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
+  healthy 8111 own
+}
+
 healthy() {
-  for _ in $(seq 240); do
+  for _ in $(seq "${3:-240}"); do
     "$PYTHON" -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$1/health')" 2> /dev/null && return 0
     sleep 1
   done
@@ -86,8 +93,7 @@ for name in "$@"; do
         --autotune "$TUNED" --output "$RESULTS/phases.json"
       ;;
     never_worse)
-      serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
-      healthy 8111 own
+      own_server
       serve "$GPU" 8112 other
       healthy 8112 other
       # Another stage on this GPU, by its process.
@@ -97,18 +103,25 @@ for name in "$@"; do
         --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
       ;;
     simulation)
-      # Of a server that stands: never_worse leaves its own, and its daemon's lease ends after 10 s. Nothing else may
-      # use the host's cores meanwhile: beside tests that compiled, the same load gave half of the tokens/s.
+      # never_worse leaves its server, whose daemon's lease ends after 10 s. Nothing else may use the host's cores
+      # meanwhile: beside tests that compiled, the same load gave half of the tokens/s.
       sleep 12
-      healthy 8111 own && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
+      own_server && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
         --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --numbers 0 3 --rates 0 \
         --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
       ;;
     kernels)
       export CUDA_VISIBLE_DEVICES=$GPU
-      stage kernels "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
-        $KERNELS --output "$RESULTS/verify-sampled.json"
+      stage "kernels-$GPU" "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
+        $KERNELS --output "$RESULTS/verify-sampled-$GPU.json"
+      ;;
+    greedy)
+      export CUDA_VISIBLE_DEVICES=$GPU
       stage greedy 60 "$PYTHON" -m benchmarks.gpu.verify --output "$RESULTS/verify-greedy.json"
+      ;;
+    by_kernel)
+      export CUDA_VISIBLE_DEVICES=$GPU
+      stage by_kernel 150 "$PYTHON" -m benchmarks.gpu.verify_by_kernel --vocabularies 151936 128256
       ;;
     sampled)
       export CUDA_VISIBLE_DEVICES=$GPU
@@ -133,6 +146,6 @@ for name in "$@"; do
       grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*_twin.txt | tee "$RESULTS/twins.txt"
       echo "twins: ended after $((SECONDS - began)) s" | tee -a "$RESULTS/twins.txt"
       ;;
-    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, sampled, tests or twins" ;;
+    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, greedy, by_kernel, sampled, tests or twins" ;;
   esac
 done
