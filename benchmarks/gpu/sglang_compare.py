@@ -11,6 +11,7 @@ table: how soon a change of the table takes effect while requests run, and what 
 drafts: each prepared number of drafts alone, to find out which table pays.
 tree: stock EAGLE3 with trees against chains of the same verify width, one request: tokens a step.
 peagle: SPECCTL_PEAGLE against stock EAGLE3.
+profile: where a step's time goes in each arm, those of peagle without others named.
 
 In SGLang's environment, where engines find the plugin (benchmarks.gpu.entry_points). Parts named together
 share their servers. Each part writes sglang-PART.json; what ``--seconds`` do not suffice for is left out and
@@ -33,10 +34,19 @@ import httpx
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, on_a_cpu, standing
 from benchmarks.gpu.sglang_parts import copying, off, peagle, tree
+from benchmarks.gpu.sglang_profile import profile
 from benchmarks.gpu.sglang_settings import DEFAULTS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
 
-_PARTS = {"copying": copying, "off": off, "table": table, "drafts": drafts, "tree": tree, "peagle": peagle}
+_PARTS = {
+    "copying": copying,
+    "off": off,
+    "table": table,
+    "drafts": drafts,
+    "tree": tree,
+    "peagle": peagle,
+    "profile": profile,
+}
 _BATCHES = {
     "copying": [1, 16, 64],
     "off": [128, 256],
@@ -44,9 +54,26 @@ _BATCHES = {
     "drafts": [16, 64],
     "tree": [1],
     "peagle": [1, 8],
+    "profile": [1, 8],
 }
-_TOKENS = {"copying": 256, "off": 192, "table": 256, "drafts": 256, "tree": 192, "peagle": 192}
-_QUICK_BATCHES = {"copying": [1, 2], "off": [2], "table": [2], "drafts": [2], "tree": [1], "peagle": [1]}
+_TOKENS = {
+    "copying": 256,
+    "off": 192,
+    "table": 256,
+    "drafts": 256,
+    "tree": 192,
+    "peagle": 192,
+    "profile": 192,
+}
+_QUICK_BATCHES = {
+    "copying": [1, 2],
+    "off": [2],
+    "table": [2],
+    "drafts": [2],
+    "tree": [1],
+    "peagle": [1],
+    "profile": [2],
+}
 _QUICK_TOKENS = 24
 
 

@@ -83,13 +83,15 @@ SETTINGS: dict[str, Setting] = {
     "tree-32-2x12": _eagle3(12, 2, 32, 1),
 }
 _SHARED_ARMS = ("off", "ngram", OURS)
+_HEADS = (OFF_FEW, "eagle3", "eagle3-8", "specctl_peagle", "specctl_peagle-8")
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "copying": _SHARED_ARMS,
     "off": _SHARED_ARMS,
     "table": _SHARED_ARMS,
     "drafts": _SHARED_ARMS,
     "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
-    "peagle": (OFF_FEW, "eagle3", "eagle3-8", "specctl_peagle", "specctl_peagle-8"),
+    "peagle": _HEADS,
+    "profile": _HEADS,
 }
 
 

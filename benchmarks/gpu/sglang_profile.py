@@ -1,0 +1,136 @@
+"""Where a step's time goes on SGLang, arm by arm, by torch's profiler in the server's own process.
+
+A part of benchmarks.gpu.sglang_compare. Some steps are traced while requests run; a step is one pass of the
+target that emits tokens, so that prompts, drafts and what lies between count for it. Tracing costs the host
+time: idle time of the device is an upper bound. On a CPU, where nothing runs on a device, torch's outermost
+operations take its place, to try it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.gpu.sglang_arms import Arm
+
+__all__ = ["profile", "told_of"]
+
+_STEPS = 24
+_TOKENS_A_STEP = 5
+"""At most, about: so many steps must be left to trace."""
+_BEGIN_AFTER_S = 1.5
+_WRITTEN_AFTER_S = 60.0
+_ON_A_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_STEP_NAMES = ("step[VERIFY", "step[DECODE")
+_GAP_US = 20.0
+_LONGEST = 16
+_NAME_LENGTH = 80
+_TIMES = 4
+"""Requests, in numbers of those at the same time."""
+_Event = Mapping[str, Any]
+
+
+def profile(
+    arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], _repeats: int, tokens: int
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for arm in arms:
+        for batch in batches:
+            asked = [prompts[i % len(prompts)] for i in range(batch * _TIMES)]
+            arm.run(asked[:batch], tokens)
+            told = told_of(_traced(arm, asked, max(tokens, _STEPS * _TOKENS_A_STEP)))
+            found.setdefault(arm.name, {})[str(batch)] = told
+            few = {key: value for key, value in told.items() if not isinstance(value, dict)}
+            print(f"{batch} at once, {arm.name}: {json.dumps(few)}", flush=True)
+    return {"arms": found}
+
+
+def _traced(arm: Arm, prompts: list[list[int]], tokens: int) -> list[_Event]:
+    """Raises RuntimeError where the server writes no trace."""
+    with TemporaryDirectory() as folder:
+        running = threading.Thread(target=arm.run, args=(prompts, tokens))
+        running.start()
+        time.sleep(_BEGIN_AFTER_S)
+        asked = {"output_dir": folder, "num_steps": _STEPS, "activities": ["CPU", "GPU"]}
+        arm.client.post("/start_profile", json=asked, timeout=60).raise_for_status()
+        running.join()
+        path = _written(Path(folder))
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            events: list[_Event] = json.load(file)["traceEvents"]
+    return events
+
+
+def _written(folder: Path) -> Path:
+    ends_s = time.monotonic() + _WRITTEN_AFTER_S
+    size = -1
+    while time.monotonic() < ends_s:
+        for path in folder.rglob("*.trace.json.gz"):
+            if path.stat().st_size == size > 0:
+                return path
+            size = path.stat().st_size
+        time.sleep(1.0)
+    raise RuntimeError(f"no trace within {_WRITTEN_AFTER_S:.0f} s")
+
+
+def told_of(events: Iterable[_Event]) -> dict[str, Any]:
+    """us a step: in all, busy and idle on the device, in gaps; the longest kernels, and the host's phases.
+    Raises RuntimeError for a trace without a step."""
+    spans = [event for event in events if event.get("ph") == "X"]
+    phases = [event for event in spans if event.get("cat") == "user_annotation"]
+    steps = sum(event["name"].startswith(_STEP_NAMES) for event in phases)
+    if not steps:
+        raise RuntimeError("the trace has no step")
+    work = sorted(
+        (event for event in spans if event.get("cat") in _ON_A_DEVICE), key=lambda event: float(event["ts"])
+    )
+    work = work or _outermost(event for event in spans if event.get("cat") == "cpu_op")
+    gaps = _gaps_us(work)
+    begin = work[0]["ts"]
+    span_us = max(event["ts"] + event["dur"] for event in work) - begin
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for event in work:
+        by_name[event["name"][:_NAME_LENGTH]].append(event["dur"])
+    longest = sorted(by_name, key=lambda name: -sum(by_name[name]))[:_LONGEST]
+    host: Counter[str] = Counter()
+    for event in phases:
+        host[event["name"]] += event["dur"]
+    return {
+        "steps": steps,
+        "us a step": round(span_us / steps, 1),
+        "idle us": round(sum(gaps) / steps, 1),
+        "of it in gaps over 20 us": round(sum(gap for gap in gaps if gap > _GAP_US) / steps, 1),
+        "launches": round(len(work) / steps, 1),
+        "kernels, us a step and times": {
+            name: [round(sum(by_name[name]) / steps, 1), round(len(by_name[name]) / steps, 2)]
+            for name in longest
+        },
+        "phases of the host, us a step": {name: round(us / steps, 1) for name, us in host.most_common()},
+    }
+
+
+def _outermost(operations: Iterable[_Event]) -> list[_Event]:
+    found: list[_Event] = []
+    ends = float("-inf")
+    for event in sorted(operations, key=lambda event: float(event["ts"])):
+        if event["ts"] >= ends:
+            found.append(event)
+            ends = event["ts"] + event["dur"]
+    return found
+
+
+def _gaps_us(work: Sequence[_Event]) -> list[float]:
+    """In which nothing runs; work: in the order of their begin."""
+    gaps = []
+    ends = work[0]["ts"]
+    for event in work:
+        if event["ts"] > ends:
+            gaps.append(event["ts"] - ends)
+        ends = max(ends, event["ts"] + event["dur"])
+    return gaps
