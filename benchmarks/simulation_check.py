@@ -119,9 +119,9 @@ async def send(
     opened: aiohttp.ClientSession,
     load: Load,
     bodies: Iterator[dict[str, Any]],
+    is_streamed: bool,
 ) -> Sent:
-    """Open loop: nobody waits for an answer before the next request goes. Streamed, as the profile's own
-    requests are: where the server has few cores that is in its steps."""
+    """Open loop: nobody waits for an answer before the next request goes."""
     rng = random.Random(f"{_SEED} {load}")
     arrival_s, inputs, outputs = [], [], []
     sum_before, count_before = await tpot_sums(client)
@@ -133,7 +133,9 @@ async def send(
         arrival_s.append(time.monotonic() - began_s)
         inputs.append(len(body["prompt"]))
         outputs.append(length)
-        tasks.append(asyncio.create_task(complete(opened, {**body, "max_tokens": length, "stream": True})))
+        tasks.append(
+            asyncio.create_task(complete(opened, {**body, "max_tokens": length, "stream": is_streamed}))
+        )
         due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
     await asyncio.gather(*tasks)
     span_s = time.monotonic() - began_s
@@ -230,6 +232,8 @@ class Check:
     """One server under loads and measurements in turn.
 
     ``seconds``: of each measurement, of which there is one more than rounds; ``requests``: its own, at most.
+    ``is_streamed``: as the profile's own requests are: where a server has few cores that is in its steps;
+    beside a GPU it is the front end's work, and the sender's.
     """
 
     def __init__(
@@ -241,7 +245,9 @@ class Check:
         *,
         seconds: float,
         requests: int,
+        is_streamed: bool = True,
     ) -> None:
+        self._is_streamed = is_streamed
         self._url, self._loads, self._bodies, self._folder = url, loads, bodies, folder
         self._seconds, self._requests = seconds, requests
         self._measured: list[Measured] = []
@@ -274,7 +280,7 @@ class Check:
                 await put_table(client, load.num_speculative_tokens)
                 log = self._folder / f"load-{number}-{len(ran)}.log"
                 with recorded(self._url, log):
-                    sent = await send(client, opened, load, self._bodies[load.kind])
+                    sent = await send(client, opened, load, self._bodies[load.kind], self._is_streamed)
                 print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
                 ran.append((sent, log))
 
@@ -294,6 +300,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile-requests", type=int, default=3000, help="for each profile")
     parser.add_argument("--profile-s", type=float, default=40.0)
+    parser.add_argument("--whole", action="store_true", help="answers that are not streamed")
     parser.add_argument("--url", help="a running server, without prefix caching")
     parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
@@ -322,6 +329,7 @@ def main() -> None:
             arguments.folder,
             seconds=arguments.profile_s,
             requests=arguments.profile_requests,
+            is_streamed=not arguments.whole,
         )
         for _ in range(arguments.rounds):
             check.run_round()

@@ -107,7 +107,7 @@ for name in "$@"; do
       # meanwhile: beside tests that compiled, the same load gave half of the tokens/s.
       sleep 12
       own_server && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
-        --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --numbers 0 3 --rates 0 \
+        --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --whole --numbers 0 3 --rates 0 \
         --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
       ;;
     kernels)
