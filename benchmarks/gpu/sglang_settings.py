@@ -63,9 +63,8 @@ SETTINGS: dict[str, Setting] = {
     "ngram-12": _ngram(),
     OURS: _suffix(),
     "specctl_suffix-own-kernels": _suffix(64, verify="specctl"),
-    # Chains, which fa3 then verifies without a mask.
     "specctl_suffix-fa3": Setting(
-        (*_SUFFIX, "--speculative-ngram-max-bfs-breadth", "1", "--attention-backend", "fa3"),
+        (*_SUFFIX, "--attention-backend", "fa3"),
         {"candidates": _CANDIDATES},
         _SUFFIX_ROWS,
     ),

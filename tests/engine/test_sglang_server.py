@@ -45,7 +45,8 @@ def suffix(shared_models: Path, logs: Path):
     """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too."""
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", "9", "--enable-metrics"], {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
+        ["--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4", "--enable-metrics"],
+        {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
         yield control
 
@@ -63,7 +64,7 @@ def test_capabilities(suffix):
     assert told["controllable"]
     assert told["num_speculative_tokens_legal"] == list(range(9))
     assert (told["decode_batch_max"], told["dtype"], told["parallelism"]) == (8, "float32", "tp1")
-    assert told["tree_topk_max"] > 1
+    assert told["tree_topk_max"] == 4
     assert "stand-ins" in suffix.server.log.read_text()
 
 

@@ -52,6 +52,8 @@ _START: tuple[Seam, ...] = (
     Seam(_REGISTRY, "CustomSpecAlgo.has_draft_kv", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.handle_server_args", ("self", "server_args")),
     Seam(_SPEC_ARGUMENTS, "_handle_ngram", ("server_args",)),
+    Seam("sglang.srt.arg_groups.overrides", "resolving_view"),
+    Seam("sglang.srt.arg_groups.overrides", "declare_resolution", ("server_args", "source")),
     Seam(_SPEC_ARGUMENTS, "_disable_overlap_schedule_for_cpu", ("server_args",)),
     Seam("sglang.launch_server", "run_server", ("server_args",)),
     Seam("sglang.srt.server_args", "prepare_server_args", ("argv",)),

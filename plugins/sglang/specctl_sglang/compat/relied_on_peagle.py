@@ -16,8 +16,6 @@ _RUNNER = "sglang.srt.model_executor.model_runner"
 PEAGLE: tuple[Seam, ...] = (
     Seam(_SPEC_ARGUMENTS, "handle_speculative_decoding", ("server_args",)),
     Seam(_SPEC_ARGUMENTS, "_handle_eagle_family", ("server_args",)),
-    Seam("sglang.srt.arg_groups.overrides", "resolving_view"),
-    Seam("sglang.srt.arg_groups.overrides", "declare_resolution", ("server_args", "source")),
     Seam("sglang.srt.arg_groups.overrides", "model_config_of"),
     Seam(_REGISTRY, "CustomSpecAlgo.is_eagle", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.is_eagle3", ("self",)),
