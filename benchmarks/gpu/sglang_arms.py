@@ -26,6 +26,7 @@ _START_S = 240.0
 _CPU_START_S = 480.0
 _CALL_S_MIN = 10.0
 _SCORED_AT_ONCE = 32
+_NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 _CONTEXT_TOKENS = 1024
 _KV_TOKENS = {True: 131_072, False: 53_248}
 """By whether there are more than 64 places: 256 requests of 448 tokens, or 64 of 730, and the drafts' own."""
@@ -116,17 +117,15 @@ class Arm:
     deadline: Deadline
 
     def run(self, prompts: Sequence[list[int]], max_tokens: int, at_once: int = 0) -> dict[str, Any] | None:
-        """Greedy answers, ``at_once`` requests at a time (0: all); None where the server has died or hangs.
+        """Greedy answers, ``at_once`` requests at a time (0: all): when one has ended the next is sent. None
+        where the server has died or hangs.
 
         ``steps`` and ``accepted`` are SGLang's own counts over the requests; None without speculation.
         """
-        size = at_once or len(prompts)
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
+        bodies = [{"input_ids": prompt, "sampling_params": sampling} for prompt in prompts]
         started_s = time.perf_counter()
-        told = self._answers(
-            {"input_ids": prompts[at : at + size], "sampling_params": sampling}
-            for at in range(0, len(prompts), size)
-        )
+        told = self._answers(bodies, at_once or len(prompts))
         if told is None:
             return None
         seconds = time.perf_counter() - started_s
@@ -156,18 +155,22 @@ class Arm:
             return None
         return [_score(one["meta_info"], ids) for one, ids in zip(told, tokens, strict=True)]
 
-    def _answers(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]] | None:
-        """Of one request after the other; None where the server has died or hangs."""
+    def _answers(self, bodies: Iterable[dict[str, Any]], at_once: int = 1) -> list[dict[str, Any]] | None:
+        """In the order of the bodies; None where the server has died or hangs."""
         told: list[dict[str, Any]] = []
         try:
-            for body in bodies:
-                answer = self.client.post("/generate", json=body, timeout=self._timeout_s())
-                answer.raise_for_status()
-                told += answer.json()
+            with ThreadPoolExecutor(max(at_once, 1)) as pool:
+                for answer in pool.map(self._generated, bodies):
+                    told += answer if isinstance(answer, list) else [answer]
         except httpx.HTTPError as error:
             print(f"{self.name}: {error!r}\n{end_of(self.server.log)}", flush=True)
             return None
         return told
+
+    def _generated(self, body: dict[str, Any]) -> Any:
+        answer = self.client.post("/generate", json=body, timeout=self._timeout_s())
+        answer.raise_for_status()
+        return answer.json()
 
     def get(self, route: str) -> Any:
         answer = self.client.get(f"/specctl/v1/{route}", timeout=self._timeout_s())
@@ -247,7 +250,7 @@ def standing(
         parts = machine.command(setting, port)
         try:
             server = stack.enter_context(started(parts, port, log, environment, timeout_s))
-            client = stack.enter_context(httpx.Client(base_url=server.url))
+            client = stack.enter_context(httpx.Client(base_url=server.url, limits=_NO_LIMITS))
             arm = Arm(name, setting, server, client, deadline)
             if setting.rows:
                 arm.set_rows(setting.rows)

@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+import threading
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -212,6 +213,25 @@ def test_a_score_is_read_from_what_sglang_answers():
     assert len(scores) == 40
     assert (scores[0].asked, scores[0].best) == ((-0.5, -1.5), -0.25)
     assert len(scores[0].sampled) == len(SAMPLED_TOKENS)
+
+
+def test_the_next_request_is_sent_when_one_has_ended():
+    third_began = threading.Event()
+
+    class Client:
+        def post(self, path, json, timeout):
+            [token] = json["input_ids"]
+            if token == 0:
+                assert third_began.wait(20), "it waits for the slowest of two"
+            if token == 2:
+                third_began.set()
+            told = {"output_ids": [token] * 3, "meta_info": {"spec_verify_ct": 2}}
+            return httpx.Response(200, json=told, request=httpx.Request("POST", "http://x"))
+
+    arm = Arm("off", SETTINGS["off"], None, Client(), Deadline(60))
+    told = arm.run([[0], [1], [2]], 3, at_once=2)
+    assert told["outputs"] == [[0] * 3, [1] * 3, [2] * 3]
+    assert (told["tokens"], told["steps"], told["accepted"]) == (9, 6, None)
 
 
 def test_an_arm_that_dies_leaves_the_others_measured():
