@@ -19,12 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu.sglang_arms import Arm
+from benchmarks.gpu.sglang_parts import sets_of
 
 __all__ = ["profile", "told_of"]
 
 _STEPS = 24
-_TOKENS_A_STEP = 5
-"""At most, about: so many steps must be left to trace."""
 _BEGIN_AFTER_S = 1.5
 _WRITTEN_AFTER_S = 60.0
 _ON_A_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -41,27 +40,35 @@ def profile(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], _repeats: int, tokens: int
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for arm in arms:
-        for batch in batches:
-            asked = [prompts[i % len(prompts)] for i in range(batch * _TIMES)]
+    for batch, [asked] in sets_of(prompts, batches, 1, may_repeat=True, times=_TIMES).items():
+        for arm in arms:
             arm.run(asked[:batch], tokens)
-            told = told_of(_traced(arm, asked, max(tokens, _STEPS * _TOKENS_A_STEP)))
+            told = told_of(_traced(arm, asked, tokens, batch))
             found.setdefault(arm.name, {})[str(batch)] = told
             few = {key: value for key, value in told.items() if not isinstance(value, dict)}
             print(f"{batch} at once, {arm.name}: {json.dumps(few)}", flush=True)
     return {"arms": found}
 
 
-def _traced(arm: Arm, prompts: list[list[int]], tokens: int) -> list[_Event]:
+def _traced(arm: Arm, prompts: list[list[int]], tokens: int, at_once: int) -> list[_Event]:
     """Raises RuntimeError where the server writes no trace."""
+    is_written = threading.Event()
+
+    def load() -> None:
+        while not is_written.is_set() and arm.run(prompts, tokens, at_once) is not None:
+            pass
+
+    running = threading.Thread(target=load)
     with TemporaryDirectory() as folder:
-        running = threading.Thread(target=arm.run, args=(prompts, tokens))
         running.start()
-        time.sleep(_BEGIN_AFTER_S)
-        asked = {"output_dir": folder, "num_steps": _STEPS, "activities": ["CPU", "GPU"]}
-        arm.client.post("/start_profile", json=asked, timeout=60).raise_for_status()
-        running.join()
-        path = _written(Path(folder))
+        try:
+            time.sleep(_BEGIN_AFTER_S)
+            asked = {"output_dir": folder, "num_steps": _STEPS, "activities": ["CPU", "GPU"]}
+            arm.client.post("/start_profile", json=asked, timeout=60).raise_for_status()
+            path = _written(Path(folder))
+        finally:
+            is_written.set()
+            running.join()
         with gzip.open(path, "rt", encoding="utf-8") as file:
             events: list[_Event] = json.load(file)["traceEvents"]
     return events
