@@ -30,7 +30,6 @@ SIMULATION_S=${SIMULATION_S:-330}
 AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
 
-running=()
 mkdir -p "$RESULTS" "$WIDE"
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1
 export PYTHONPATH="$RESULTS/entry:$PWD:$PWD/kernels:$PWD/plugins/vllm:$PWD/plugins/sglang:$PWD/tests:$SITE"
@@ -136,7 +135,7 @@ for name in "$@"; do
     twins)
       # Each in a process of its own, as most of their time goes into compiling.
       export CUDA_VISIBLE_DEVICES=$GPU
-      began=$SECONDS
+      began=$SECONDS running=()
       for twin in tests/kernels/*_twin.py; do
         timeout --kill-after=20 "$TESTS_S" "$PYTHON" -m pytest -q --tb=short -p no:cacheprovider \
           --basetemp "$RESULTS/pytest-$(basename "$twin")" "$twin" > "$RESULTS/$(basename "$twin" .py).txt" 2>&1 &

@@ -30,8 +30,8 @@ def _ngram(*more: str) -> Setting:
     return Setting(("--speculative-algorithm", "NGRAM", *more), places=64)
 
 
-def _suffix(places: int = 256, **options: object) -> Setting:
-    return Setting(_SUFFIX, {"candidates": _CANDIDATES, **options}, _SUFFIX_ROWS, places)
+def _suffix(*more: str, places: int = 256, **options: object) -> Setting:
+    return Setting((*_SUFFIX, *more), {"candidates": _CANDIDATES, **options}, _SUFFIX_ROWS, places)
 
 
 def _eagle3(steps: int, topk: int, width: int, places: int) -> Setting:
@@ -62,12 +62,8 @@ SETTINGS: dict[str, Setting] = {
     "ngram": _ngram("--speculative-num-draft-tokens", str(_DRAFTS + 1)),
     "ngram-12": _ngram(),
     OURS: _suffix(),
-    "specctl_suffix-own-kernels": _suffix(64, verify="specctl"),
-    "specctl_suffix-fa3": Setting(
-        (*_SUFFIX, "--attention-backend", "fa3"),
-        {"candidates": _CANDIDATES},
-        _SUFFIX_ROWS,
-    ),
+    "specctl_suffix-own-kernels": _suffix(places=64, verify="specctl"),
+    "specctl_suffix-fa3": _suffix("--attention-backend", "fa3"),
     OFF_FEW: Setting(places=8),
     "eagle3": _eagle3(5, 1, 6, 8),
     "eagle3-8": _eagle3(8, 1, 9, 8),

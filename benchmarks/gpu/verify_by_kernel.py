@@ -1,6 +1,6 @@
 """Where the time of a verification goes, kernel by kernel, and what other launch options would make of it.
 
-    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--set _AT_ONCE=32] [--warps search_kernel=16]
+    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--set PIECE=2048] [--warps search_kernel=16]
 
 No engine beside it: what benchmarks.gpu.verify_sampled compares with vLLM is looked at here alone, on the
 same batches and by the same clock. ``--set``: constants of verify_rejection's launch.py; ``--warps``: of a
