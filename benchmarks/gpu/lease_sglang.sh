@@ -32,6 +32,7 @@ VERIFY_S=${VERIFY_S:-200}
 ATTENTION=${ATTENTION:-triton}
 ARMS=${ARMS:-}
 ARMS_FILE=${ARMS_FILE:-}
+REPEATS=${REPEATS:-}
 QUICK=${QUICK:-}
 STAGES=${*:-verify main}
 # What stopping the servers and packing may take.
@@ -63,6 +64,7 @@ compare() {
   shift
   local seconds=$(($(left) - SPARE_S))
   local more=(--folder "$RESULTS/$name" --attention "$ATTENTION" --seconds "$((seconds - SPARE_S))")
+  if [ -n "$REPEATS" ]; then more+=(--repeats "$REPEATS"); fi
   if [ -n "$ARMS_FILE" ]; then more+=(--arms-file "$ARMS_FILE"); fi
   if [ -n "$QUICK" ]; then more+=(--quick); fi
   stage "$name" "$seconds" "$PYTHON" -m benchmarks.gpu.sglang_compare "$@" "${more[@]}"
@@ -103,8 +105,9 @@ for name in $STAGES; do
       ;;
     fa3)
       widened "$TARGET" target
-      # stock NGRAM's trees with the attention of ATTENTION, chains and off with fa3.
-      compare fa3 copying drafts --model "$WIDE/target" --prompts "$PROMPTS" --arms off-fa3 ngram specctl_suffix-fa3
+      # stock NGRAM's trees with the attention of ATTENTION, our chains with both, off with fa3.
+      compare fa3 copying drafts --model "$WIDE/target" --prompts "$PROMPTS" \
+        --arms off-fa3 ngram specctl_suffix specctl_suffix-fa3
       ;;
     peagle)
       widened "$TARGET" target

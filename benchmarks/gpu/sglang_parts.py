@@ -28,6 +28,8 @@ _REQUESTS_MIN = 4
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
 _TIMES = 4
 """Of a set of a head's prompts, in numbers of requests at the same time."""
+_TIMES_ONCE_ONLY = 2
+"""The same where no prompt may occur twice."""
 _TREE_PROMPTS = 16
 _Figures = dict[str, Any]
 _Sets = Mapping[int, Sequence[Sequence[list[int]]]]
@@ -38,7 +40,8 @@ def copying(
 ) -> _Figures:
     """No prompt occurs twice: a corpus is as warm as answers to other prompts make it."""
     off_name = _first_of(arms, "off")
-    figures = compared(arms, sets_of(prompts, batches, repeats + 1), tokens, off_name)
+    sets = sets_of(prompts, batches, repeats + 1, times=_TIMES_ONCE_ONLY)
+    figures = compared(arms, sets, tokens, off_name)
     stock = _first_of(arms, "ngram")
     return figures | told_against(figures["arms"], stock, steered(arms), BARS["copying"])
 
