@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
@@ -15,7 +16,7 @@ from specctl.profiling.own_requests import OwnRequests
 from specctl.profiling.steps import StepReader, decode_steps
 from specctl.types import CellDelta
 
-__all__ = ["Measured", "Plan", "few_numbers", "measure"]
+__all__ = ["Measured", "Plan", "combinations", "few_numbers", "measure"]
 
 POLL_S = 0.25
 # Seconds that the first look waits for a step.
@@ -87,15 +88,16 @@ class _Session:
         return max(self.steps.latest.decoding, 1)
 
     async def watch(
-        self, seconds: float, steps_wanted: int | None, own: tuple[OwnRequests, int] | None
+        self, seconds: float, steps_wanted: int | None, keep: Callable[[], None] | None = None
     ) -> int:
-        """Look until ``seconds`` have passed or ``steps_wanted`` decode-only steps were taken; all steps."""
+        """Look until ``seconds`` have passed or ``steps_wanted`` decode-only steps were taken; all steps.
+        ``keep``: called between two looks."""
         ends_s = self.clock.now_s() + min(seconds, max(self.left_s, 0.0))
         least_s = self.clock.now_s() + HOLD_MIN_S
         everything = decoding = 0
         while not self.stop.is_set() and (left_s := ends_s - self.clock.now_s()) > 0:
-            if own is not None:
-                own[0].at(own[1])
+            if keep is not None:
+                keep()
             await self.clock.sleep(min(POLL_S, left_s), self.stop)
             gained = await self.steps.look()
             everything += sum(row.steps for row in gained)
@@ -105,11 +107,11 @@ class _Session:
                 break
         return everything
 
-    async def hold(self, number: int, seconds: float, own: tuple[OwnRequests, int] | None = None) -> int:
+    async def hold(self, number: int, seconds: float, keep: Callable[[], None] | None = None) -> int:
         """Steps under a number of ours."""
         await self.table.hold(number, self.decode_batch)
         await self.clock.sleep(SETTLE_S, self.stop)
-        return await self.watch(seconds, HOLD_STEPS, own)
+        return await self.watch(seconds, HOLD_STEPS, keep)
 
     def steps_under(self) -> Counter[int]:
         """Decode-only steps by number."""
@@ -165,7 +167,7 @@ async def measure(
 async def _has_traffic(session: _Session) -> bool:
     """Whether anything runs within the first look."""
     await session.steps.look()
-    await session.watch(TRAFFIC_WAIT_S, 1, None)
+    await session.watch(TRAFFIC_WAIT_S, 1)
     return decode_steps(session.steps.rows) > 0 or session.steps.latest.running > 0
 
 
@@ -187,7 +189,20 @@ async def _beside_others(session: _Session) -> None:
         await session.table.rest()
         held_s = session.clock.now_s() - began_s
         session.disturbed_s += held_s
-        await session.watch(held_s * (1.0 / session.plan.share_max - 1.0), None, None)
+        await session.watch(held_s * (1.0 / session.plan.share_max - 1.0), None)
+
+
+def combinations(levels: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, bool]]:
+    """Every number at every level, and whether new prompts are long then: half of a level's numbers meet long
+    prompts, at the next level the other half.
+
+    What a context token costs could not be told from what a request costs where all requests had as many.
+    """
+    return [
+        (level, number, (row + 2 * column // len(numbers)) % 2 == 0)
+        for row, level in enumerate(levels)
+        for column, number in enumerate(numbers)
+    ]
 
 
 async def _alone(session: _Session, own: OwnRequests) -> None:
@@ -195,11 +210,10 @@ async def _alone(session: _Session, own: OwnRequests) -> None:
     levels = [1]
     while levels[-1] * 2 <= session.capabilities.decode_batch_max:
         levels.append(levels[-1] * 2)
-    combinations = [(level, number) for level in levels for number in session.numbers]
-    for place, (level, number) in enumerate(combinations):
-        own.at(level)
+    places = combinations(levels, session.numbers)
+    for place, (level, number, is_long) in enumerate(places):
+        keep = partial(own.at, level, is_long=is_long)
+        keep()
         if session.is_over or own.are_spent:
             return
-        await session.hold(
-            number, min(HOLD_MAX_S, session.left_s / (len(combinations) - place)), (own, level)
-        )
+        await session.hold(number, min(HOLD_MAX_S, session.left_s / (len(places) - place)), keep)

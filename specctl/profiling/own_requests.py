@@ -15,12 +15,15 @@ __all__ = ["OwnRequests"]
 OUTPUT_TOKENS = 64
 # Words of a prompt, at most; a word is a few tokens.
 WORDS_MAX = 200
+# Of the most words: the least that a long prompt has, and the least and the most that a short one has.
+LONG_SHARE, SHORT_SHARES = 0.7, (0.05, 0.15)
 TOKENS_A_WORD = 4
 _WORDS = ("river", "stone", "apple", "seven", "light", "garden", "paper", "cloud", "window", "music", "north")
 
 
 class OwnRequests:
-    """``at(level)`` keeps so many running, until ``total`` were sent.
+    """``at(level, is_long=...)`` keeps so many running, until ``total`` were sent; new ones' prompts are long
+    or short.
 
     Prompts repeat themselves, so that methods which copy have something to draft, and each begins in its own
     way, so that none is served from a cache.
@@ -41,7 +44,7 @@ class OwnRequests:
         """Nothing is left to send, and nothing is running."""
         return not self._left and not self._tasks
 
-    def at(self, level: int) -> None:
+    def at(self, level: int, *, is_long: bool) -> None:
         """Send as many as are missing. Raises TargetError where one failed."""
         for task in [task for task in self._tasks if task.done()]:
             self._tasks.discard(task)
@@ -49,7 +52,7 @@ class OwnRequests:
         while self._left and len(self._tasks) < level:
             self._left -= 1
             self.sent += 1
-            self._tasks.add(asyncio.create_task(self._send()))
+            self._tasks.add(asyncio.create_task(self._send(is_long)))
 
     async def stop(self) -> None:
         """Closes their connections; the server then drops them."""
@@ -58,10 +61,10 @@ class OwnRequests:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _send(self) -> None:
+    async def _send(self, is_long: bool) -> None:
         body = {
             "model": self._model,
-            "prompt": self._prompt(),
+            "prompt": self._prompt(is_long),
             "max_tokens": OUTPUT_TOKENS,
             "temperature": 0,
             "ignore_eos": True,
@@ -73,7 +76,8 @@ class OwnRequests:
             told = response.body[:200].decode("utf-8", errors="replace")
             raise TargetError(f"{self._client.target}/v1/completions: HTTP {response.status}: {told}")
 
-    def _prompt(self) -> str:
+    def _prompt(self, is_long: bool) -> str:
         sentence = [str(next(self._numbers)), *self._rng.sample(_WORDS, 8)]
-        length = self._rng.randint(max(self._words // 10, 1), self._words)
+        shares = (LONG_SHARE, 1.0) if is_long else SHORT_SHARES
+        length = max(round(self._words * self._rng.uniform(*shares)), 1)
         return " ".join(itertools.islice(itertools.cycle(sentence), length))

@@ -14,6 +14,7 @@ from fakes.observations import cell
 from specctl.errors import SpecctlError
 from specctl.estimate.cost_fit import FittedCosts, fit_costs
 from specctl.estimate.experts import Experts
+from specctl.profiling.measure import combinations
 from specctl.types import CellDelta
 
 CONSTANT_S, TOKEN_S, REQUEST_S = 0.02, 0.001, 0.0005
@@ -89,6 +90,40 @@ def test_seconds_of_drafting_are_told_apart_where_the_engine_counts_them() -> No
 
 def _fields(row: CellDelta) -> dict[str, object]:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+CONTEXT_S = 3e-8
+"""An H200's, of a Llama of 8B in bf16: 131 KB of keys and values for each."""
+
+
+def at_levels_of_a_profile(long_tokens: int, short_tokens: int) -> list[CellDelta]:
+    rng = random.Random(2)
+    levels, numbers = [2**i for i in range(9)], [0, 2, 4, 8]
+    made = []
+    for level, number, is_long in combinations(levels, numbers):
+        for _ in range(4):
+            context = level * (long_tokens if is_long else short_tokens) * rng.uniform(0.9, 1.1)
+            true_s = 0.005 + 1.6e-5 * level * (1 + number) + CONTEXT_S * context
+            made.append(
+                cell(
+                    decode_batch=level,
+                    tokens=number,
+                    seconds=tuple(true_s * (1 + 0.02 * rng.gauss(0, 1)) for _ in range(10)),
+                    verified=(level * (1 + number),) * 10,
+                    accepted_at=(0,) * number,
+                    context_tokens=round(10 * context),
+                )
+            )
+    return made
+
+
+def test_a_profile_tells_a_context_token_from_a_request() -> None:
+    costs = fit_costs(at_levels_of_a_profile(400, 80))
+    assert "context_token_s" not in costs.not_told
+    assert costs.context_token_s == pytest.approx(CONTEXT_S, rel=0.2)
+    alike = fit_costs(at_levels_of_a_profile(240, 240))
+    assert "context_token_s" in alike.not_told
+    assert alike.request_s > 0
 
 
 def test_steps_of_prompts_alone_price_prompts() -> None:

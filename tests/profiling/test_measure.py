@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from specctl.estimate.cost_fit import fit_costs
 from specctl.http_client import HttpClient, Response
 from specctl.observe.routes import read_capabilities
 from specctl.profiling.borrowed_table import BorrowedTable
-from specctl.profiling.measure import Measured, Plan, few_numbers, measure
+from specctl.profiling.measure import Measured, Plan, combinations, few_numbers, measure
 from specctl.profiling.own_requests import OwnRequests
 from specctl.profiling.steps import StepReader
 
@@ -236,7 +237,7 @@ class FakeOwn:
     def are_spent(self) -> bool:
         return self.left <= 0
 
-    def at(self, level: int) -> None:
+    def at(self, level: int, *, is_long: bool) -> None:
         self.levels.add(level)
         self.left -= 1
         self.sent += 1
@@ -258,6 +259,15 @@ def test_own_requests_go_through_levels_on_an_idle_server(engine: FakeEngine) ->
     assert_as_found(engine)
 
 
+@pytest.mark.parametrize("numbers", [[0, 2, 4, 8], [0, 3, 5]])
+def test_every_level_and_every_number_meet_long_and_short_prompts(numbers: list[int]) -> None:
+    levels = [1, 2, 4, 8]
+    made = combinations(levels, numbers)
+    assert [(level, number) for level, number, _ in made] == [(a, b) for a in levels for b in numbers]
+    for place, value in [(0, one) for one in levels] + [(1, one) for one in numbers]:
+        assert {one[2] for one in made if one[place] == value} == {True, False}
+
+
 def test_own_requests_are_bounded_and_not_sent_beside_others(engine: FakeEngine) -> None:
     spent = FakeOwn(engine, 3)
     assert measured(engine, own=spent).own_requests == 0
@@ -265,6 +275,19 @@ def test_own_requests_are_bounded_and_not_sent_beside_others(engine: FakeEngine)
     measured(engine, own=spent)
     assert spent.levels == {1}
     assert_as_found(engine)
+
+
+def test_a_long_prompt_is_several_times_a_short_one() -> None:
+    async def words(is_long: bool) -> list[int]:
+        client = Posted()
+        own = OwnRequests(client, "m", total=50, context_max_tokens=2048)  # type: ignore[arg-type]
+        own.at(50, is_long=is_long)
+        await asyncio.sleep(0.01)
+        return [len(json.loads(body)["prompt"].split()) for body in client.bodies]
+
+    long, short = asyncio.run(words(True)), asyncio.run(words(False))
+    assert len(long) == len(short) == 50
+    assert min(long) > 4 * max(short)
 
 
 class Posted:
@@ -286,7 +309,7 @@ def test_requests_are_sent_up_to_their_number_and_fail_loudly() -> None:
         own = OwnRequests(client, "m", total=5, context_max_tokens=2048)  # type: ignore[arg-type]
         try:
             for _ in range(10):
-                own.at(2)
+                own.at(2, is_long=True)
                 await asyncio.sleep(0.001)
             assert own.are_spent
             return own.sent
