@@ -29,6 +29,7 @@ WORSE_S=${WORSE_S:-240}
 SIMULATION_S=${SIMULATION_S:-330}
 AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
+TWIN_PARTS=${TWIN_PARTS:-5}
 
 mkdir -p "$RESULTS" "$WIDE"
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 PYTHONUNBUFFERED=1
@@ -139,16 +140,21 @@ for name in "$@"; do
         --basetemp "$RESULTS/pytest" ${TESTS:-tests/gpu/test_verification_on_device.py tests/gpu/test_class_limits_on_device.py}
       ;;
     twins)
-      # Each in a process of its own, as most of their time goes into compiling.
+      # Each in processes of its own, as most of their time goes into compiling.
       export CUDA_VISIBLE_DEVICES=$GPU
       began=$SECONDS running=()
       for twin in tests/kernels/*_twin.py; do
-        timeout --kill-after=20 "$TESTS_S" "$PYTHON" -m pytest -q --tb=short -p no:cacheprovider \
-          --basetemp "$RESULTS/pytest-$(basename "$twin")" "$twin" > "$RESULTS/$(basename "$twin" .py).txt" 2>&1 &
-        running+=($!)
+        parts=1
+        case $twin in *verify_rejection_twin* | *verify_tree_twin* | *verify_block_twin* | *linked*) parts=$TWIN_PARTS ;; esac
+        for ((part = 0; part < parts; part++)); do
+          name=$(basename "$twin" .py)-$part
+          SPECCTL_TWIN_PART=$part/$parts timeout --kill-after=20 "$TESTS_S" "$PYTHON" -m pytest -q --tb=short \
+            -p no:cacheprovider --basetemp "$RESULTS/pytest-$name" "$twin" > "$RESULTS/$name.twin" 2>&1 &
+          running+=($!)
+        done
       done
       wait "${running[@]}"
-      grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*_twin.txt | tee "$RESULTS/twins.txt"
+      grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*.twin | tee "$RESULTS/twins.txt"
       echo "twins: ended after $((SECONDS - began)) s" | tee -a "$RESULTS/twins.txt"
       ;;
     *) echo "$name: expected widen, phases, never_worse, simulation, kernels, greedy, by_kernel, sampled, tests or twins" ;;
