@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SGLang's figures on one GPU, within one command of a lent machine.
 #
-#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [tree]
+#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [sampled] [tree]
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
@@ -116,8 +116,12 @@ for name in $STAGES; do
       # Their servers take three minutes to stand: profile comes with it, after it.
       compare peagle peagle profile --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" --prompts "$CHAT"
       ;;
+    sampled)
+      widened "$TARGET" target
+      compare sampled sampled --model "$WIDE/target" --prompts "$PROMPTS"
+      ;;
     tree) compare tree tree --model "$TARGET" --eagle3 "$EAGLE3" --prompts "$CHAT" ;;
-    *) echo "$name: expected steps, verify, main, fa3, peagle or tree" ;;
+    *) echo "$name: expected steps, verify, main, fa3, peagle, sampled or tree" ;;
   esac
 done
 

@@ -108,6 +108,9 @@ class Machine:
         return [*parts, *self.arguments, *own]
 
 
+GREEDY: Mapping[str, float] = {"temperature": 0}
+
+
 @dataclass(frozen=True)
 class Arm:
     name: str
@@ -116,13 +119,19 @@ class Arm:
     client: httpx.Client
     deadline: Deadline
 
-    def run(self, prompts: Sequence[list[int]], max_tokens: int, at_once: int = 0) -> dict[str, Any] | None:
-        """Greedy answers, ``at_once`` requests at a time (0: all): when one has ended the next is sent. None
-        where the server has died or hangs.
+    def run(
+        self,
+        prompts: Sequence[list[int]],
+        max_tokens: int,
+        at_once: int = 0,
+        options: Mapping[str, float] = GREEDY,
+    ) -> dict[str, Any] | None:
+        """Answers, ``at_once`` requests at a time (0: all): when one has ended the next is sent. None where
+        the server has died or hangs. ``options``: of sampling.
 
         ``steps`` and ``accepted`` are SGLang's own counts over the requests; None without speculation.
         """
-        sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
+        sampling = {**options, "max_new_tokens": max_tokens, "ignore_eos": True}
         bodies = [{"input_ids": prompt, "sampling_params": sampling} for prompt in prompts]
         started_s = time.perf_counter()
         told = self._answers(bodies, at_once or len(prompts))
@@ -140,7 +149,7 @@ class Arm:
 
     def score(self, contexts: Sequence[list[int]], tokens: Sequence[Sequence[int]]) -> list[Score] | None:
         """Of the next token after each context, each in one pass; None where the server has died or hangs."""
-        sampling = {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True}
+        sampling = {**GREEDY, "max_new_tokens": 1, "ignore_eos": True}
         asked = {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 1}
         parts = [slice(at, at + _SCORED_AT_ONCE) for at in range(0, len(contexts), _SCORED_AT_ONCE)]
         told = self._answers(

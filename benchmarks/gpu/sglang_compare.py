@@ -12,6 +12,7 @@ drafts: each prepared number of drafts alone, to find out which table pays.
 tree: stock EAGLE3 with trees against chains of the same verify width, one request: tokens a step.
 peagle: SPECCTL_PEAGLE against stock EAGLE3.
 profile: where a step's time goes in each arm, those of peagle without others named.
+sampled: sampled requests verified by our kernels against SGLang's: tokens/s, and the law of the answers.
 
 In SGLang's environment, where engines find the plugin (benchmarks.gpu.entry_points). Parts named together
 share their servers. Each part writes sglang-PART.json; what ``--seconds`` do not suffice for is left out and
@@ -35,6 +36,7 @@ from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, on_a_cpu, standing
 from benchmarks.gpu.sglang_parts import copying, off, peagle, tree
 from benchmarks.gpu.sglang_profile import profile
+from benchmarks.gpu.sglang_sampled import sampled
 from benchmarks.gpu.sglang_settings import DEFAULTS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
 
@@ -46,6 +48,7 @@ _PARTS = {
     "tree": tree,
     "peagle": peagle,
     "profile": profile,
+    "sampled": sampled,
 }
 _BATCHES = {
     "copying": [1, 16, 64],
@@ -55,6 +58,7 @@ _BATCHES = {
     "tree": [1],
     "peagle": [1, 8],
     "profile": [1, 8],
+    "sampled": [64, 256],
 }
 _TOKENS = {
     "copying": 256,
@@ -64,6 +68,7 @@ _TOKENS = {
     "tree": 192,
     "peagle": 192,
     "profile": 192,
+    "sampled": 256,
 }
 _QUICK_BATCHES = {
     "copying": [1, 2],
@@ -73,6 +78,7 @@ _QUICK_BATCHES = {
     "tree": [1],
     "peagle": [1],
     "profile": [2],
+    "sampled": [2],
 }
 _QUICK_TOKENS = 24
 

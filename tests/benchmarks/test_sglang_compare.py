@@ -1,4 +1,5 @@
 import json
+import random
 import re
 import sys
 import threading
@@ -9,8 +10,9 @@ import httpx
 import pytest
 
 from benchmarks.gpu import entry_points, graph_captures
-from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, Setting, standing, table_rows
+from benchmarks.gpu.sglang_arms import GREEDY, Arm, Deadline, Machine, Setting, standing, table_rows
 from benchmarks.gpu.sglang_parts import against_best, compared, copying, gate, off, row_of, sets_of, tree
+from benchmarks.gpu.sglang_sampled import SAMPLING, same_law, sampled
 from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
 from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
@@ -34,11 +36,12 @@ class FakeArm:
         self.name, self.setting = name, SETTINGS[name]
         self.deadline = Deadline(60)
         self.seconds, self.steps, self.dies_at = seconds, steps, dies_at
-        self.asked, self.rows, self.ends_with = [], [], ends_with
+        self.asked, self.rows, self.ends_with, self.options = [], [], ends_with, set()
         self.scored, self.margin = [], 0.0
 
-    def run(self, prompts, max_tokens, at_once=0):
+    def run(self, prompts, max_tokens, at_once=0, options=GREEDY):
         self.asked.append((prompts, at_once))
+        self.options.add(tuple(options.items()))
         if len(self.asked) == self.dies_at:
             return None
         steps = None if self.steps is None else self.steps * len(prompts)
@@ -178,14 +181,41 @@ def test_outputs_that_part_by_ties_alone_get_a_ratio(margin, has_ratio, capsys):
     arms = [FakeArm("off"), FakeArm("ngram", 0.6, 4), FakeArm("specctl_suffix", 0.4, 2, ends_with=3)]
     arms[0].margin = margin
     figures = copying(arms, [[i] for i in range(100)], [4], 1, 5)
-    assert arms[0].scored == [[i, 7, 7, 7, 7] for i in range(8)]
+    assert arms[0].scored == [[i, 7, 7, 7, 7] for i in range(16)]
     told = figures["gate"]["specctl_suffix"]
-    assert (told["outputs as off"], told["outputs"], told["passes"]) == (0, 8, has_ratio)
+    assert (told["outputs as off"], told["outputs"], told["passes"]) == (0, 16, has_ratio)
     assert ("specctl_suffix" in figures["tokens/s against ngram"]) is has_ratio
     assert figures["bar reached"]["specctl_suffix"] == {"4": has_ratio}
     printed = capsys.readouterr().out
     assert f"at most {margin:g} apart in log probability ({margin * 8:g} bf16 steps)" in printed
-    assert ('no ratio, {"outputs as off": 0, "ties": 0, "outputs": 8' in printed) is not has_ratio
+    assert ('no ratio, {"outputs as off": 0, "ties": 0, "outputs": 16' in printed) is not has_ratio
+
+
+def test_sampled_requests_are_compared_by_speed_and_by_law(capsys):
+    arms = [FakeArm("specctl_suffix", 0.6, 2), FakeArm("specctl_suffix-own-kernels", 0.5, 2)]
+    figures = sampled(arms, [[i] * (i + 3) for i in range(100)], [4], 2, 5)
+    assert figures["tokens/s against specctl_suffix"]["specctl_suffix-own-kernels"]["4"]["median"] == 1.2
+    assert figures["law"]["passes"] == {"specctl_suffix-own-kernels": True}
+    assert arms[0].options == arms[1].options == {tuple(SAMPLING.items())}
+    assert [len(asked[0]) for asked, _ in arms[0].asked[-2:]] == [3, 4], "the shortest prompts"
+    arms[1].ends_with = 3
+    assert not sampled(arms, [[i] for i in range(100)], [4], 2, 5)["law"]["passes"][
+        "specctl_suffix-own-kernels"
+    ]
+    assert "1.200, bar 1.05 reached" in capsys.readouterr().out
+
+
+def test_two_servers_of_one_law_are_told_from_two_of_different_ones():
+    generator = random.Random(0)
+
+    def answers(shares):
+        return [[generator.choices(range(40), shares)[0], 7] for _ in range(2_000)]
+
+    steep = [0.8**i for i in range(40)]
+    first, again = same_law(answers(steep), answers(steep))
+    assert first > 1e-3
+    assert again == 1.0
+    assert same_law(answers(steep), answers([1.5, *steep[1:]]))[0] < 1e-4
 
 
 def test_an_arm_whose_outputs_were_not_scored_gets_no_ratio():

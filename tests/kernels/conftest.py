@@ -1,4 +1,4 @@
-"""The twins compile a kernel for most of their cases: on a GPU a file takes minutes, and its parts run side by side."""
+"""On a GPU most cases of a twin compile a kernel, minutes for a file: parts of it may run side by side."""
 
 from __future__ import annotations
 
