@@ -33,6 +33,8 @@ ATTENTION=${ATTENTION:-triton}
 ARMS=${ARMS:-}
 ARMS_FILE=${ARMS_FILE:-}
 REPEATS=${REPEATS:-}
+# Tokens of the graphs that prompts run in, as they do by default in SGLang: a server takes 40 s more to stand.
+PREFILL_GRAPHS=${PREFILL_GRAPHS:-}
 QUICK=${QUICK:-}
 STAGES=${*:-verify main}
 # What stopping the servers and packing may take.
@@ -64,6 +66,7 @@ compare() {
   shift
   local seconds=$(($(left) - SPARE_S))
   local more=(--folder "$RESULTS/$name" --attention "$ATTENTION" --seconds "$((seconds - SPARE_S))")
+  if [ -n "$PREFILL_GRAPHS" ]; then more+=(--prefill-graphs $PREFILL_GRAPHS); fi
   if [ -n "$REPEATS" ]; then more+=(--repeats "$REPEATS"); fi
   if [ -n "$ARMS_FILE" ]; then more+=(--arms-file "$ARMS_FILE"); fi
   if [ -n "$QUICK" ]; then more+=(--quick); fi

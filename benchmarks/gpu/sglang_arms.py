@@ -32,7 +32,7 @@ _KV_TOKENS = {True: 131_072, False: 53_248}
 """By whether there are more than 64 places: 256 requests of 448 tokens, or 64 of 730, and the drafts' own."""
 _ON_A_GPU = (
     *("--sampling-backend", "pytorch", "--grammar-backend", "none"),
-    *("--disable-prefill-cuda-graph", "--decode-log-interval", "1000"),
+    *("--decode-log-interval", "1000"),
 )
 
 
@@ -86,6 +86,8 @@ class Machine:
     """--mem-fraction-static: the KV cache is bounded by its tokens, this leaves the rest to everyone."""
     is_cpu: bool = False
     arguments: tuple[str, ...] = ()
+    prefill_graphs: tuple[int, ...] = ()
+    """Tokens of the graphs that prompts run in; none: they run eagerly, and a server stands sooner."""
 
     def command(self, setting: Setting, port: int) -> list[str]:
         module = "specctl_sglang.cpu_serve" if self.is_cpu else "sglang.launch_server"
@@ -104,6 +106,8 @@ class Machine:
                 "--cuda-graph-bs-decode",
                 *map(str, sizes),
             ]
+            prefill = ["--cuda-graph-bs-prefill", *map(str, self.prefill_graphs)]
+            parts += prefill if self.prefill_graphs else ["--disable-prefill-cuda-graph"]
         own = [self.heads.get(part.strip("{}"), part) for part in setting.arguments]
         return [*parts, *self.arguments, *own]
 

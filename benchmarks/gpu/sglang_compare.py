@@ -96,7 +96,9 @@ def machine_of(given: argparse.Namespace) -> Machine:
     if given.quick:
         dtype = given.dtype or "float32"
         return Machine(given.model, heads, dtype, memory_ratio=0.5, is_cpu=True, arguments=common)
-    return Machine(given.model, heads, given.dtype or "bfloat16", given.attention, arguments=common)
+    graphs = tuple(given.prefill_graphs)
+    dtype = given.dtype or "bfloat16"
+    return Machine(given.model, heads, dtype, given.attention, arguments=common, prefill_graphs=graphs)
 
 
 def parsed() -> argparse.Namespace:
@@ -113,6 +115,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="timed ones (3)")
     parser.add_argument("--dtype", help="bfloat16; for --quick float32, where no output may differ")
     parser.add_argument("--attention", default="triton", help="--attention-backend of every server")
+    parser.add_argument(
+        "--prefill-graphs", type=int, nargs="*", default=[], help="tokens; without it prompts run eagerly"
+    )
     parser.add_argument("--argument", action="append", default=[], help="of every server, once for each word")
     parser.add_argument(
         "--seconds", type=float, default=450.0, help="of the whole run, servers' start included"
@@ -138,6 +143,7 @@ def run_part(part: str, arms: Sequence[Arm], prompts: list[list[int]], given: ar
         "servers": {arm.name: arm.described() for arm in arms},
         "max tokens": tokens,
         "attention": "torch_native" if given.quick else given.attention,
+        "prefill graphs": [] if given.quick else given.prefill_graphs,
         **figures,
     }
     path = given.folder / f"sglang-{part}.json"

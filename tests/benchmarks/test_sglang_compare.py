@@ -147,6 +147,15 @@ def test_rows_of_a_table_end_where_the_next_begins():
     assert "decode_batch_to" not in last
 
 
+def test_prompts_run_in_graphs_where_sizes_are_given():
+    eager = Machine(Path("model")).command(SETTINGS["off"], 1)
+    assert "--disable-prefill-cuda-graph" in eager
+    command = Machine(Path("model"), prefill_graphs=(64, 256)).command(SETTINGS["off"], 1)
+    at = command.index("--cuda-graph-bs-prefill")
+    assert command[at : at + 3] == ["--cuda-graph-bs-prefill", "64", "256"]
+    assert "--disable-prefill-cuda-graph" not in command
+
+
 def test_no_prompt_occurs_twice_unless_it_may():
     prompts = [[i] for i in range(40)]
     sets = sets_of(prompts, [1, 4, 6], 2)
