@@ -13,7 +13,8 @@
 # never_worse's two servers fill a GPU, and so do those of peagle. simulation comes alone: stages need cores too, and
 # its check beside tests that compiled measured those.
 #
-# A machine that waits is taken back after 30 s: send the next wait with the start, not after reading what it said.
+# A machine that waits is taken back after 30 s, and another one takes its place without a word: send the calls that
+# bring the pieces in groups that follow each other at once, and the next wait with the start.
 #
 # From the root of the tree. PIECES and PIECES_SGL hold both engines' bundles, META and META_SGL what unpacks them (an
 # engine that is not there is left out); .gpu/run holds what lease_vllm.sh and lease_sglang.sh read: copying2048.json,
@@ -74,6 +75,11 @@ start() {
   unpacked "$META" "$PIECES" "$SITE_VLLM" &
   unpacked "$META_SGL" "$PIECES_SGL" "$SITE_SGL" &
   wait
+  # A machine that was taken back between two calls has lost its pieces: to go on would cost its time for nothing.
+  if [ ! -d "$SITE_VLLM" ] && [ ! -d "$SITE_SGL" ]; then
+    echo "no engine: neither $PIECES nor $PIECES_SGL holds one; give the machine back"
+    exit 1
+  fi
   # The next command brings the tree anew.
   cp -r . "$TREE"
   cd "$TREE" || exit 1
@@ -82,6 +88,7 @@ start() {
 }
 
 wait_for() {
+  [ -e "$RESULTS/jobs" ] || { echo "nothing was started"; exit 1; }
   local ends=$((SECONDS + $1))
   while [ $SECONDS -lt $ends ] && is_any_running; do sleep 2; done
   for file in "$RESULTS"/stage-*.out "$RESULTS"/*.txt; do
