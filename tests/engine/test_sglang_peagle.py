@@ -106,12 +106,21 @@ def compared(found, twin, prompts, numbers):
     """How many drafts there were, all of which are the twin's."""
     total = 0
     for prompt, output, steps in zip(prompts, found["outputs"], found["steps"], strict=True):
-        expected = twin.drafts_along(prompt, output, [accepted + 1 for _, accepted in steps], FULL)
-        for (drafts, _), wanted in zip(steps, expected, strict=False):
+        expected = twin.drafts_along(prompt, output, [accepted + 1 for _, accepted, _ in steps], FULL)
+        for (drafts, _, told), wanted in zip(steps, expected, strict=False):
             assert len(drafts) in numbers
-            assert drafts == list(wanted[: len(drafts)])
-            total += len(drafts)
+            assert drafts == [*wanted[:told], *[0] * (len(drafts) - told)]
+            total += told
     return total
+
+
+def test_few_new_requests_get_their_first_drafts_from_the_step_that_they_join(told):
+    """The first one is alone, the second half of its batch; the third and the fourth are a third and less."""
+    steps = told["scenarios"]["one after the other"]["steps"]
+    numbers = [[told_drafts for _, _, told_drafts in one] for one in steps]
+    assert [one[0] for one in numbers] == [FULL, FULL, 0, 0]
+    assert all(number == FULL for one in numbers for number in one[1:])
+    assert [accepted for _, accepted, _ in (steps[2][0], steps[3][0])] == [0, 0]
 
 
 def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs, tmp_path):
@@ -128,20 +137,20 @@ def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs,
 def test_as_many_steps_as_the_twin_takes(told, twin, prompts):
     for prompt, steps in zip(prompts, told["scenarios"]["full"]["steps"], strict=True):
         _, expected = twin.generate(prompt, TOKENS, FULL)
-        assert [accepted for _, accepted in steps] == [step.accepted for step in expected]
+        assert [accepted for _, accepted, _ in steps] == [step.accepted for step in expected]
 
 
 def test_drafts_are_accepted_after_a_rest_longer_than_what_is_kept(told):
     steps = told["scenarios"]["long"]["steps"][0]
-    resting = [number for number, (drafts, _) in enumerate(steps) if not drafts]
+    resting = [number for number, (drafts, *_) in enumerate(steps) if not drafts]
     assert len(resting) >= 49
     after = steps[resting[-1] + 1 :]
-    assert sum(accepted for _, accepted in after) > len(after) * FULL / 2
+    assert sum(accepted for _, accepted, _ in after) > len(after) * FULL / 2
 
 
 def test_nothing_is_drafted_for_sampled_requests_on_a_cpu(told):
     found = told["scenarios"]["sampled"]
-    assert not any(drafts for steps in found["steps"] for drafts, _ in steps)
+    assert not any(drafts for steps in found["steps"] for drafts, *_ in steps)
     assert found["outputs"] != told["scenarios"]["off"]["outputs"]
     assert told["guarded_steps"] >= TOKENS - 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from specctl_sglang.proposers.peagle_rows import last_rows, pass_rows, rows_of_pass
+from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, last_rows, pass_rows, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 
 MASK = 99
@@ -38,6 +38,24 @@ def test_known_rows_come_first_and_masks_after_them(width, drafts, known):
     found = pass_rows(tokens, hidden, known, MASK, mask_hidden, rows)
     for one, expected in zip(found, by_hand(tokens, hidden, known, mask_hidden, rows), strict=True):
         assert torch.equal(one, expected)
+
+
+@pytest.mark.parametrize(
+    ("without", "requests", "expected"),
+    [(0, 8, False), (1, 8, False), (2, 8, False), (3, 8, True), (8, 8, True), (1, 1, True), (1, 2, True),
+     (1, 3, False), (2, 3, True), (0, 0, False), (21, 64, False), (22, 64, True)],
+)  # fmt: skip
+def test_first_drafts_take_a_pass_where_more_than_a_third_of_the_batch_is_without(
+    without, requests, expected
+):
+    assert is_worth_a_pass(without, requests) is expected
+
+
+@pytest.mark.parametrize("tau", [3.0, 3.5, 4.0])
+def test_that_share_is_where_a_pass_gains_what_it_costs(tau):
+    requests, a_pass_in_steps, off_by = 300, 0.25, 0.05
+    least = next(m for m in range(requests) if is_worth_a_pass(m, requests))
+    assert least / requests == pytest.approx(a_pass_in_steps * tau / (tau - 1), abs=off_by)
 
 
 @pytest.mark.parametrize("drafts", range(1, 9))

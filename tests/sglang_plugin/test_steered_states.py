@@ -167,6 +167,14 @@ def test_a_batch_takes_the_state_of_its_row(make):
     assert worker._states._active == (7, 4)
 
 
+def test_an_algorithm_may_draft_for_some_of_a_batch_alone(make, monkeypatch):
+    worker = make()
+    monkeypatch.setattr(type(worker), "_numbers_drafted", lambda _self, _batch, setting: [setting[0], 0])
+    current = step(worker, 3)
+    worker.forward_batch_generation(batch())
+    assert (current.num_speculative_tokens, current.drafted) == (3, [3, 0])
+
+
 def test_without_a_table_the_start_stays_in_force(make):
     worker = make(topk=4)
     worker.forward_batch_generation(batch())

@@ -5,7 +5,8 @@ Python with a JSON object of its work, one scenario after the other; writes what
 
 A scenario: prompts (token ids), each ``apart`` steps after the one before it, tokens of each answer, table
 values, the next one every ``every`` steps, and sampling parameters. Its result: for each prompt the output
-ids and its steps, each with the drafts that were verified and how many of them were accepted.
+ids and its steps, each with the drafts that were verified, how many of them were accepted, and how many are
+told as drafted.
 """
 
 import json
@@ -63,8 +64,10 @@ class Run:
             verified[:] = [[] for _ in batch.reqs]
             result = forward(batch, *more, **named)
             if is_decode:
+                told = worker.specctl.current.drafted
                 for number, emitted in enumerate(result.accept_lens.tolist()):
-                    self.steps[batch.reqs[number].rid].append((verified[number], emitted - 1))
+                    one = verified[number], emitted - 1, told[number]
+                    self.steps[batch.reqs[number].rid].append(one)
             return result
 
         drafter.draft, worker.forward_batch_generation = watched_draft, watched_forward

@@ -27,7 +27,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
 from specctl_sglang.compat.runtime_states import as_if_configured
-from specctl_sglang.proposers.peagle_rows import last_rows, pass_rows, rows_of_pass
+from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, last_rows, pass_rows, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 from specctl_sglang.terms import width_of
 
@@ -114,13 +114,14 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         return made
 
     def draft(self, batch: Any, *, with_topology: bool = False) -> Any:
-        """The verify input of drafts that the step before has made; after a prompt, and after a rest, they
-        are made here."""
+        """The verify input of drafts that the step before has made. Where a good part of the batch is
+        without, after prompts or a rest, they are made here. A few would verify token 0 instead, which is
+        rejected, and get their first drafts from this step's pass: what came before is in their KV cache."""
         given = batch.spec_info
         if any(request.specctl_missed for request in batch.reqs):
             self._catch_up(batch)
         drafts = given.topk_index
-        if not all(request.specctl_has_drafts for request in batch.reqs):
+        if is_worth_a_pass(sum(_without_drafts(batch)), len(batch.reqs)):
             drafts = self._draft_again(batch)
         requests = len(batch.seq_lens)
         ranks = self._topk1_score_indices_prealloc[:requests]
@@ -242,12 +243,16 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         return drafts
 
     def _carry(self, draft_input: Any, drafts: torch.Tensor | None, hidden: torch.Tensor) -> None:
-        """drafts: None where there are none yet."""
+        """drafts: None where there are none yet, which is token 0 in their places."""
         if drafts is None:
             shape = (hidden.shape[0], self.speculative_num_steps)
             drafts = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
         draft_input.topk_index, draft_input.hidden_states = drafts, hidden
         draft_input.topk_p = torch.ones_like(drafts[:, :1], dtype=torch.float32)
+
+
+def _without_drafts(batch: Any) -> list[bool]:
+    return [not request.specctl_has_drafts for request in batch.reqs]
 
 
 def _have_drafts(batch: Any) -> None:
@@ -295,6 +300,13 @@ class PEagleWorker(SteeredEagle):
 
     def _made_at_start(self) -> PEagleStates:
         return PEagleStates(self, self.at_start)
+
+    def _numbers_drafted(self, batch: Any, setting: Setting) -> list[int]:
+        """0 for requests that verify nobody's drafts: what is accepted says nothing about the head."""
+        without = _without_drafts(batch)
+        if is_worth_a_pass(sum(without), len(without)):
+            return super()._numbers_drafted(batch, setting)
+        return [0 if one else setting[0] for one in without]
 
     def _follow(self, batch: Any, result: Any) -> None:
         with as_drafter(self._draft_worker):

@@ -121,8 +121,12 @@ class SteeredByStates(Steered, BaseSpecWorker):
         if setting not in self._states:
             setting = self.at_start
         step.num_speculative_tokens = setting[0]
-        step.drafted = [setting[0]] * len(batch.reqs)
+        step.drafted = self._numbers_drafted(batch, setting)
         return setting
+
+    def _numbers_drafted(self, batch: Any, setting: Setting) -> list[int]:
+        """How many tokens are drafted for each request of a decode batch that is about to be launched."""
+        return [setting[0]] * len(batch.reqs)
 
     def _plain_step(self, batch: Any, on_publish: Any, grammar_barrier: Any) -> GenerationBatchResult:
         """One token of each request by the target's own decode and sampler, told as a verification."""
