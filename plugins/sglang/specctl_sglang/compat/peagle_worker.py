@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -23,11 +22,13 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDra
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+from specctl_kernels.peagle_rows import PassRows, peagle_rows
+from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 
 from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
 from specctl_sglang.compat.runtime_states import as_if_configured
-from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, last_rows, pass_rows, rows_of_pass
+from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 from specctl_sglang.terms import width_of
 
@@ -43,6 +44,10 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     target's hidden state of its last row. ``speculative_num_steps`` is K in every state."""
 
     _recent: RecentRows | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._by_requests: dict[int, _OfAll] = {}
+        super().__init__(*args, **kwargs)
 
     @property
     def _rows(self) -> int:
@@ -144,9 +149,9 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     def _draft_again(self, batch: Any) -> torch.Tensor:
         """From each request's last row, which is in the KV cache already and is written there once more."""
         given, ones = batch.spec_info, torch.ones_like(batch.seq_lens)
-        tokens, hidden = given.bonus_tokens.to(torch.int64), given.hidden_states
+        tokens, hidden = given.bonus_tokens, given.hidden_states
         with _before_step(batch, batch.seq_lens - 1, _less(batch.seq_lens_cpu, 1)):
-            drafts = self._run_pass(batch, tokens[:, None], hidden[:, None], ones)
+            drafts, _ = self._run_pass(batch, tokens[:, None], hidden[:, None], ones)
         _have_drafts(batch)
         return drafts
 
@@ -200,47 +205,60 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
 
     def _draft_extend_for_decode(self, batch: Any, batch_result: Any) -> None:
         requests, known = len(batch.seq_lens), batch_result.accept_lens
-        tokens = batch_result.next_token_ids.to(torch.int64).view(requests, -1)
+        tokens = batch_result.next_token_ids.view(requests, -1)
         hidden = batch_result.logits_output.hidden_states.view(requests, tokens.shape[1], -1)
-        drafts = self._run_pass(batch, tokens, hidden, known)
+        drafts, last_hidden = self._run_pass(batch, tokens, hidden, known)
         _have_drafts(batch)
-        self._carry(batch_result.next_draft_input, drafts, last_rows(hidden, known))
+        self._carry(batch_result.next_draft_input, drafts, last_hidden)
 
     def _run_pass(
         self, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor, known: torch.Tensor
-    ) -> torch.Tensor:
-        """int64[n, K] drafts, for requests with 1 to K + 1 known rows. batch.seq_lens: the place of each
-        request's first row; the rest as ``pass_rows`` takes it."""
-        requests, rows, head = len(batch.seq_lens), self._rows, self.draft_runner.model
-        ids, states = pass_rows(tokens, hidden, known, head.mask_token_id, head.mask_hidden, rows)
-        last = (known - 1).clamp(0, rows - self.speculative_num_steps)
-        select = torch.arange(0, requests * rows, rows, device=known.device) + last
-        batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
-            req_pool_indices=batch.req_pool_indices,
-            req_to_token=self.req_to_token_pool.req_to_token,
-            start_offset=batch.seq_lens,
-            batch_size=requests,
-            draft_token_num=rows,
-            device=self.device,
-        )
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[n, K] drafts, for requests with 1 to K + 1 known rows, and the states [n, H] of their last
+        known ones. batch.seq_lens: the place of each request's first row; the rest as ``peagle_rows``."""
+        rows, made = self._rows, self._laid_out(batch, tokens, hidden, known)
+        batch.out_cache_loc = made.slots
+        of_all = self._of_all(len(batch.seq_lens))
         given = EagleDraftExtendInput(
-            hidden_states=states.flatten(0, 1),
-            num_correct_drafts=torch.full_like(known, rows - 1),
-            num_accept_tokens=torch.full_like(known, rows),
+            hidden_states=made.hidden,
+            num_correct_drafts=of_all.num_correct_drafts,
+            num_accept_tokens=of_all.num_accept_tokens,
             num_tokens_per_req=rows,
             num_tokens_for_logprob_per_req=rows,
-            select_index=select,
+            select_index=made.first,
         )
         runner = self.cuda_graph_runner_for_draft_extend
-        more = (ids.flatten(), rows, self.draft_runner, runner)
+        more = (made.ids, rows, self.draft_runner, runner)
         forward_batch = prepare_for_draft_extend(given, batch, *more, return_hidden_states_before_norm=False)
-        drafts: torch.Tensor
         if runner and runner.can_run_graph(forward_batch):
-            # The graph's own memory, which the next pass writes over.
-            drafts = runner.execute(forward_batch, select).next_token_logits.clone()
+            # The drafts once more, which SGLang copies out of the memory that the graph writes to again.
+            drafts: torch.Tensor = runner.execute(forward_batch, made.first).hidden_states
         else:
             drafts = self.draft_runner.forward(forward_batch).logits_output.next_token_logits
-        return drafts
+        return drafts, made.last_hidden
+
+    def _laid_out(
+        self, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor, known: torch.Tensor
+    ) -> PassRows:
+        head = self.draft_runner.model
+        return (peagle_rows if tokens.is_cuda else peagle_rows_reference)(
+            # A verification's own dtypes: the kernel is not compiled for others in the middle of the day.
+            tokens.to(torch.int32),
+            hidden,
+            known.to(torch.int32),
+            head.mask_hidden,
+            batch.req_pool_indices,
+            batch.seq_lens,
+            self.req_to_token_pool.req_to_token,
+            mask_id=head.mask_token_id,
+            drafts=self.speculative_num_steps,
+        )
+
+    def _of_all(self, requests: int) -> _OfAll:
+        made = self._by_requests.get(requests)
+        if made is None:
+            made = self._by_requests[requests] = _OfAll.of(requests, self._rows, self.device)
+        return made
 
     def _carry(self, draft_input: Any, drafts: torch.Tensor | None, hidden: torch.Tensor) -> None:
         """drafts: None where there are none yet, which is token 0 in their places."""
@@ -248,7 +266,27 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             shape = (hidden.shape[0], self.speculative_num_steps)
             drafts = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
         draft_input.topk_index, draft_input.hidden_states = drafts, hidden
-        draft_input.topk_p = torch.ones_like(drafts[:, :1], dtype=torch.float32)
+        draft_input.topk_p = self._of_all(hidden.shape[0]).topk_p
+
+
+class _OfAll(NamedTuple):
+    """What SGLang is told of every batch with as many requests, made once: it reads these, and writes to
+    copies."""
+
+    num_correct_drafts: torch.Tensor
+    """int32[n], as if every row had been accepted: which are is the model's to know."""
+    num_accept_tokens: torch.Tensor
+    """int32[n]"""
+    topk_p: torch.Tensor
+    """float32[n, 1], of drafts that nobody ranks."""
+
+    @classmethod
+    def of(cls, requests: int, rows: int, device: Any) -> _OfAll:
+        return cls(
+            torch.full((requests,), rows - 1, dtype=torch.int32, device=device),
+            torch.full((requests,), rows, dtype=torch.int32, device=device),
+            torch.ones((requests, 1), dtype=torch.float32, device=device),
+        )
 
 
 def _without_drafts(batch: Any) -> list[bool]:

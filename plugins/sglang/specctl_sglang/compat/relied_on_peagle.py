@@ -86,7 +86,6 @@ PEAGLE: tuple[Seam, ...] = (
         "AttentionBackend.draft_extend_metadata_captured_in_graph",
         ("self",),
     ),
-    Seam("sglang.kernels.ops.speculative.cache_locs", "assign_extend_cache_locs_uniform_func"),
     Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_key_buffer", ("self", "layer_id")),
     Seam("sglang.srt.mem_cache.memory_pool", "KVCache.get_value_buffer", ("self", "layer_id")),
 )
