@@ -8,17 +8,13 @@ next pass writes over the others before anything reads them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.environ import envs
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import eagle_worker_v2
-from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
@@ -27,6 +23,7 @@ from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 
 from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
+from specctl_sglang.compat.peagle_graph import captured_pass
 from specctl_sglang.compat.runtime_states import as_if_configured
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
@@ -34,7 +31,6 @@ from specctl_sglang.terms import width_of
 
 __all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker"]
 
-logger = logging.getLogger("sglang.specctl")
 _KEPT_ROWS = 32
 """Of each request while nothing is drafted, at least."""
 
@@ -60,27 +56,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     def _capture_cuda_graphs(self) -> None:
         with self._as_one_pass():
             super()._capture_cuda_graphs()
-            if self.cuda_graph_runner_for_draft_extend is None and self._is_left_eager():
-                self.cuda_graph_runner_for_draft_extend = self._captured()
-
-    def _is_left_eager(self) -> bool:
-        """SGLang captures draft-extend with the attention backends that it lists, fa3 not among them, though
-        fa3 can refresh what a captured pass reads."""
-        backend = self.draft_extend_attn_backend
-        return (
-            torch.cuda.is_available()
-            and not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-            and not envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.get()
-            and backend is not None
-            and bool(backend.draft_extend_metadata_captured_in_graph())
-        )
-
-    def _captured(self) -> EAGLEDraftExtendCudaGraphRunner | None:
-        try:
-            return EAGLEDraftExtendCudaGraphRunner(self)
-        except Exception:
-            logger.exception("specctl: the head's pass cannot be captured; it runs without a graph")
-            return None
+            if self.cuda_graph_runner_for_draft_extend is None:
+                self.cuda_graph_runner_for_draft_extend = captured_pass(self)
 
     @contextmanager
     def _as_one_pass(self) -> Iterator[None]:

@@ -64,6 +64,15 @@ PEAGLE: tuple[Seam, ...] = (
         "EAGLEDraftExtendCudaGraphRunner.execute",
         ("self", "forward_batch", "select_index"),
     ),
+    Seam(
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+        "EAGLEDraftExtendCudaGraphRunner.draft_extend_attn_backend",
+    ),
+    Seam(
+        "sglang.srt.layers.attention.base_attn_backend",
+        "AttentionBackend.init_forward_metadata_out_graph",
+        ("self", "forward_batch"),
+    ),
     *(
         Seam("sglang.srt.speculative.eagle_info", f"EagleDraftExtendInput.{name}")
         for name in (
