@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from specctl_kernels.peagle_rows import PassRows, peagle_rows
+from specctl_kernels.peagle_rows import PassBuffers, PassRows, peagle_rows
 from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -111,6 +112,44 @@ def test_the_mask_state_takes_the_states_dtype_and_states_may_lie_apart(call: An
             {**inputs, "mask_hidden": inputs["mask_hidden"].bfloat16(), "hidden": wide.cpu()[:, 2:6, 8:32]}, 3
         ),
     )
+
+
+def buffers(padded: int, rows: int, hidden_size: int, dtype: torch.dtype) -> PassBuffers:
+    def full(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.full(shape, -77, dtype=dtype, device=DEVICE)
+
+    return PassBuffers(
+        full(padded * rows), full(padded * rows, hidden_size, dtype=dtype), full(padded * rows), full(padded),
+        full(padded * rows), full(padded), full(padded, dtype=torch.int32), full(padded), 33,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize(("width", "drafts", "known"), BATCHES)
+def test_rows_into_memory_that_a_captured_pass_reads(
+    width: int, drafts: int, known: list[int], padding: int
+) -> None:
+    inputs, rows, n = given(width, known, 20, torch.bfloat16), 2 * drafts, len(known)
+    into = buffers(n + padding, rows, 20, torch.bfloat16)
+    assert_same(made(partial(peagle_rows, into=into), inputs, drafts), by_hand(inputs, drafts))
+    starts = inputs["starts"]
+    positions = starts[:, None] + torch.arange(rows)
+    assert into.slots[n * rows :].tolist() == [0] * padding * rows
+    assert into.positions.tolist() == [*positions.flatten().tolist(), *[0] * padding * rows]
+    assert into.lengths.tolist() == [*(starts + rows).tolist(), *[33] * padding]
+    assert into.row_counts.tolist() == [rows] * (n + padding)
+    assert into.requests.tolist() == [*inputs["requests"].tolist(), *[0] * padding]
+
+
+def test_buffers_that_do_not_fit() -> None:
+    inputs = given(4, [1, 2], 8, torch.float32)
+    for into in (
+        buffers(1, 6, 8, torch.float32),
+        buffers(2, 8, 8, torch.float32),
+        buffers(2, 6, 9, torch.float32),
+    ):
+        with pytest.raises(ValueError, match="expected buffers of at least 2 requests with 6 rows"):
+            peagle_rows(**inputs, mask_id=0, drafts=3, into=into)
 
 
 def test_no_requests() -> None:

@@ -4,34 +4,65 @@ that it does not list for draft-extend, though they can refresh what a captured 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
 from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner
+from specctl_kernels.peagle_rows import PassBuffers, PassRows
 
 __all__ = ["PassGraphs", "captured_pass"]
 
 logger = logging.getLogger("sglang.specctl")
 
 
-class _RefreshedInGraph:
-    """In the place of an attention backend while a pass is replayed that refreshes its metadata itself."""
-
-    def init_forward_metadata_out_graph(self, *_: Any, **__: Any) -> None:
-        """Nothing: SGLang's runner would launch what the replay does once more before it."""
-
-
 class PassGraphs(EAGLEDraftExtendCudaGraphRunner):  # type: ignore[misc]
-    """For backends whose ``draft_extend_metadata_captured_in_graph`` is true."""
+    """For backends whose ``draft_extend_metadata_captured_in_graph`` is true: rows are laid out where a graph
+    reads them, and nothing is made for its metadata before a replay."""
 
-    def execute(self, forward_batch: Any, select_index: torch.Tensor) -> Any:
-        backend, self.draft_extend_attn_backend = self.draft_extend_attn_backend, _RefreshedInGraph()
-        try:
-            return super().execute(forward_batch, select_index)
-        finally:
-            self.draft_extend_attn_backend = backend
+    def holds(self, requests: int, hidden: torch.Tensor) -> bool:
+        """Whether a batch can be laid out in the graphs' memory; hidden: [.., H], the target's states."""
+        states = self.buffers.hidden_states
+        return (
+            isinstance(self.backend, FullCudaGraphBackend)
+            and not (self.require_gathered_buffer or self.require_mlp_sync or self.require_mlp_tp_gather)
+            and not self.model_runner.model_config.model_is_mrope
+            and states is not None
+            and states.shape[1] == hidden.shape[-1]
+            and (requests in self.capture_bs if self.disable_padding else requests <= self.max_bs)
+        )
+
+    def replayed(
+        self, requests: int, lay_out: Callable[[PassBuffers], PassRows]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Drafts int64[n, K] and the last states of the rows laid out. For a batch that it ``holds``."""
+        size = self._pad_to_bucket(requests, self.capture_bs)
+        made = lay_out(self._buffers_of(size))
+        # As in SGLang's execute: what the scheduler writes next waits for the last step that reads it.
+        read_done = self.device_module.Event()
+        read_done.record()
+        self.model_runner.shared_read_done_event = read_done
+        self.raw_bs, self.bs = requests, size
+        drafts: torch.Tensor = self.backend.replay(self._make_graph_key(size), None).next_token_logits
+        # The graph's own memory, which the next pass writes over.
+        return drafts[:requests].clone(), made.last_hidden
+
+    def _buffers_of(self, size: int) -> PassBuffers:
+        buffers, rows = self.buffers, size * self.captured_req_width
+        return PassBuffers(
+            ids=buffers.input_ids[:rows],
+            hidden=buffers.hidden_states[:rows],
+            slots=buffers.out_cache_loc[:rows],
+            first=buffers.select_index[:size],
+            positions=buffers.positions[:rows],
+            lengths=buffers.seq_lens[:size],
+            row_counts=buffers.extend_seq_lens[:size],
+            requests=buffers.req_pool_indices[:size],
+            padding_length=self.seq_len_fill_value,
+        )
 
 
 def captured_pass(drafter: Any) -> PassGraphs | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +19,12 @@ from sglang.srt.speculative import eagle_worker_v2
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
-from specctl_kernels.peagle_rows import PassRows, peagle_rows
+from specctl_kernels.peagle_rows import PassBuffers, PassRows, peagle_rows
 from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 
 from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
-from specctl_sglang.compat.peagle_graph import captured_pass
+from specctl_sglang.compat.peagle_graph import PassGraphs, captured_pass
 from specctl_sglang.compat.runtime_states import as_if_configured
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
@@ -193,9 +194,13 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """int64[n, K] drafts, for requests with 1 to K + 1 known rows, and the states [n, H] of their last
         known ones. batch.seq_lens: the place of each request's first row; the rest as ``peagle_rows``."""
-        rows, made = self._rows, self._laid_out(batch, tokens, hidden, known)
+        runner, requests, rows = self.cuda_graph_runner_for_draft_extend, len(batch.seq_lens), self._rows
+        lay_out = partial(self._laid_out, batch, tokens, hidden, known)
+        if isinstance(runner, PassGraphs) and runner.holds(requests, hidden):
+            return runner.replayed(requests, lay_out)
+        made = lay_out()
         batch.out_cache_loc = made.slots
-        of_all = self._of_all(len(batch.seq_lens))
+        of_all = self._of_all(requests)
         given = EagleDraftExtendInput(
             hidden_states=made.hidden,
             num_correct_drafts=of_all.num_correct_drafts,
@@ -204,7 +209,6 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             num_tokens_for_logprob_per_req=rows,
             select_index=made.first,
         )
-        runner = self.cuda_graph_runner_for_draft_extend
         more = (made.ids, rows, self.draft_runner, runner)
         forward_batch = prepare_for_draft_extend(given, batch, *more, return_hidden_states_before_norm=False)
         if runner and runner.can_run_graph(forward_batch):
@@ -215,10 +219,17 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         return drafts, made.last_hidden
 
     def _laid_out(
-        self, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor, known: torch.Tensor
+        self,
+        batch: Any,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor,
+        known: torch.Tensor,
+        into: PassBuffers | None = None,
     ) -> PassRows:
+        """``into``: on a GPU only."""
         head = self.draft_runner.model
-        return (peagle_rows if tokens.is_cuda else peagle_rows_reference)(
+        call = partial(peagle_rows, into=into) if tokens.is_cuda else peagle_rows_reference
+        return call(
             # A verification's own dtypes: the kernel is not compiled for others in the middle of the day.
             tokens.to(torch.int32),
             hidden,

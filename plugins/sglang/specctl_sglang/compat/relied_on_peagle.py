@@ -10,6 +10,7 @@ _SPEC_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
 _REGISTRY = "sglang.srt.speculative.spec_registry"
 _EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 _RUNNER = "sglang.srt.model_executor.model_runner"
+_GRAPHS = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
 
 # All drafts of P-EAGLE come from the draft-extend pass: a model of ours, in SGLang's EAGLE-3 shape, that is
 # run over more rows than SGLang would, by the same functions and graphs.
@@ -59,19 +60,46 @@ PEAGLE: tuple[Seam, ...] = (
         "prepare_for_draft_extend",
         ("draft_extend_input", "batch", "predict", "num_draft_tokens"),
     ),
+    Seam(_GRAPHS, "EAGLEDraftExtendCudaGraphRunner.execute", ("self", "forward_batch", "select_index")),
+    Seam(_GRAPHS, "EAGLEDraftExtendCudaGraphRunner._make_graph_key", ("self", "bs")),
     Seam(
-        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
-        "EAGLEDraftExtendCudaGraphRunner.execute",
-        ("self", "forward_batch", "select_index"),
+        "sglang.srt.model_executor.runner.base_cuda_graph_runner",
+        "BaseCudaGraphRunner._pad_to_bucket",
+        ("raw_size", "buckets"),
+    ),
+    *(
+        Seam(_GRAPHS, f"EAGLEDraftExtendCudaGraphRunner.{name}")
+        for name in (
+            "backend",
+            "buffers",
+            "capture_bs",
+            "captured_req_width",
+            "device_module",
+            "disable_padding",
+            "max_bs",
+            "require_gathered_buffer",
+            "require_mlp_sync",
+            "require_mlp_tp_gather",
+            "seq_len_fill_value",
+        )
+    ),
+    *(
+        Seam(_GRAPHS, f"EagleDraftExtendInputBuffers.{name}")
+        for name in (
+            "input_ids",
+            "hidden_states",
+            "out_cache_loc",
+            "select_index",
+            "positions",
+            "seq_lens",
+            "extend_seq_lens",
+            "req_pool_indices",
+        )
     ),
     Seam(
-        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
-        "EAGLEDraftExtendCudaGraphRunner.draft_extend_attn_backend",
-    ),
-    Seam(
-        "sglang.srt.layers.attention.base_attn_backend",
-        "AttentionBackend.init_forward_metadata_out_graph",
-        ("self", "forward_batch"),
+        "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend",
+        "FullCudaGraphBackend.replay",
+        ("self", "shape_key", "static_forward_batch"),
     ),
     *(
         Seam("sglang.srt.speculative.eagle_info", f"EagleDraftExtendInput.{name}")
