@@ -27,6 +27,7 @@ _STEPS = 24
 _BEGIN_AFTER_S = 1.5
 _WRITTEN_AFTER_S = 60.0
 _ON_A_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver")
 _STEP_NAMES = ("step[VERIFY", "step[DECODE")
 _GAP_US = 20.0
 _LONGEST = 16
@@ -87,8 +88,9 @@ def _written(folder: Path) -> Path:
 
 
 def told_of(events: Iterable[_Event]) -> dict[str, Any]:
-    """us a step: in all, busy and idle on the device, in gaps; the longest kernels, and the host's phases.
-    Raises RuntimeError for a trace without a step."""
+    """us a step: in all, busy and idle on the device, in gaps; the longest kernels, the host's longest calls
+    of CUDA (launches, and what it waits for), and its phases. Raises RuntimeError for a trace without a
+    step."""
     spans = [event for event in events if event.get("ph") == "X"]
     phases = [event for event in spans if event.get("cat") == "user_annotation"]
     steps = sum(event["name"].startswith(_STEP_NAMES) for event in phases)
@@ -101,10 +103,6 @@ def told_of(events: Iterable[_Event]) -> dict[str, Any]:
     gaps = _gaps_us(work)
     begin = work[0]["ts"]
     span_us = max(event["ts"] + event["dur"] for event in work) - begin
-    by_name: dict[str, list[float]] = defaultdict(list)
-    for event in work:
-        by_name[event["name"][:_NAME_LENGTH]].append(event["dur"])
-    longest = sorted(by_name, key=lambda name: -sum(by_name[name]))[:_LONGEST]
     host: Counter[str] = Counter()
     for event in phases:
         host[event["name"]] += event["dur"]
@@ -114,11 +112,22 @@ def told_of(events: Iterable[_Event]) -> dict[str, Any]:
         "idle us": round(sum(gaps) / steps, 1),
         "of it in gaps over 20 us": round(sum(gap for gap in gaps if gap > _GAP_US) / steps, 1),
         "launches": round(len(work) / steps, 1),
-        "kernels, us a step and times": {
-            name: [round(sum(by_name[name]) / steps, 1), round(len(by_name[name]) / steps, 2)]
-            for name in longest
-        },
+        "kernels, us a step and times": _longest(work, steps),
+        "calls of CUDA, us a step and times": _longest(
+            (event for event in spans if event.get("cat") in _CALLS), steps
+        ),
         "phases of the host, us a step": {name: round(us / steps, 1) for name, us in host.most_common()},
+    }
+
+
+def _longest(events: Iterable[_Event], steps: int) -> dict[str, list[float]]:
+    """By name: us a step, and how many a step."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        by_name[event["name"][:_NAME_LENGTH]].append(event["dur"])
+    names = sorted(by_name, key=lambda name: -sum(by_name[name]))[:_LONGEST]
+    return {
+        name: [round(sum(by_name[name]) / steps, 1), round(len(by_name[name]) / steps, 2)] for name in names
     }
 
 

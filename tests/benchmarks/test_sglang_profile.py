@@ -23,6 +23,9 @@ def test_time_on_the_device_is_told_by_step_with_its_gaps() -> None:
             span("kernel", "other", 20.0, 40.0),  # beside it, on another stream
             span("gpu_memcpy", "copy", 65.0, 5.0),
             span("kernel", "gemm", 130.0, 80.0),
+            span("cuda_runtime", "cudaLaunchKernel", 0.0, 8.0),
+            span("cuda_runtime", "cudaEventSynchronize", 60.0, 40.0),
+            span("cuda_runtime", "cudaLaunchKernel", 120.0, 6.0),
         ]
     )
     assert told["steps"] == 2
@@ -34,6 +37,10 @@ def test_time_on_the_device_is_told_by_step_with_its_gaps() -> None:
         "gemm": [60.0, 1.0],
         "other": [20.0, 0.5],
         "copy": [2.5, 0.5],
+    }
+    assert told["calls of CUDA, us a step and times"] == {
+        "cudaEventSynchronize": [20.0, 0.5],
+        "cudaLaunchKernel": [7.0, 1.0],
     }
     assert told["phases of the host, us a step"] == {"step[VERIFY bs=8]": 50.0}
 
