@@ -7,11 +7,11 @@
 # A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
 # script of the tree. What each figure needs, where two GPUs are lent:
 #
-#   0:sglang:peagle+verify  1:vllm:by_kernel+kernels+greedy+twins  and, as another lease or on two GPUs more,
-#   0:vllm:sampled+never_worse  1:sglang:fa3+main+tree+steps
+#   0:sglang:peagle+verify+sampled  1:vllm:simulation+twins  with ATTENTION=fa3 PREFILL_GRAPHS="64 128 192 256", and
+#   0:vllm:sampled+never_worse+by_kernel+kernels+greedy  1:sglang:fa3+main+tree+steps  as another lease
 #
-# never_worse's two servers fill a GPU, and so do those of peagle. simulation comes alone: stages need cores too, and
-# its check beside tests that compiled measured those.
+# never_worse's two servers fill a GPU, and so do those of peagle. Each GPU has its share of the cores (GPUS=1: all of
+# them for every job): beside tests that compiled on the same cores a load gave half of its tokens/s.
 #
 # A machine that waits is taken back after 30 s, and another one takes its place without a word: send the calls that
 # bring the pieces in groups that follow each other at once, and the next wait with the start.
@@ -30,6 +30,7 @@ TREE=${TREE:-/tmp/tree}
 export MODELS=${MODELS:-/tmp/shared/models} WIDE=${WIDE:-/tmp/wide} RESULTS=${RESULTS:-/tmp/res}
 export TARGET=${TARGET:-$MODELS/reference-target} EAGLE3=${EAGLE3:-$MODELS/reference-eagle3}
 export PEAGLE=${PEAGLE:-$MODELS/reference-peagle}
+GPUS=${GPUS:-$(nvidia-smi -L 2> /dev/null | wc -l)}
 SITE_VLLM=/tmp/site
 SITE_SGL=/tmp/site-sgl
 
@@ -40,11 +41,13 @@ unpacked() {
   fi
 }
 
-# In the background, beyond this command's end.
+# In the background, beyond this command's end, on the cores of its GPU: what compiles beside a load moves it.
 beside() {
-  local name=$1
-  shift
-  setsid nohup env "$@" > "$RESULTS/stage-$name.out" 2>&1 < /dev/null &
+  local gpu=$1 name=$2
+  shift 2
+  local share=$(($(nproc) / GPUS))
+  setsid nohup taskset -c "$((gpu * share))-$(((gpu + 1) * share - 1))" env "$@" \
+    > "$RESULTS/stage-$name.out" 2>&1 < /dev/null &
   echo $! >> "$RESULTS/jobs"
 }
 
@@ -59,18 +62,19 @@ begin() {
   IFS=: read -r gpu engine stages <<< "$1"
   local name=$gpu-${stages//[^a-z0-9_]/-}
   case $engine in
-    vllm) beside "$name" GPU="$gpu" bash benchmarks/gpu/lease_vllm.sh ${stages//+/ } ;;
+    vllm) beside "$gpu" "$name" GPU="$gpu" bash benchmarks/gpu/lease_vllm.sh ${stages//+/ } ;;
     sglang)
       mkdir -p "$RESULTS/$name" "$RESULTS/out-$name"
-      beside "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_SGL RESULTS="$RESULTS/$name" OUT="$RESULTS/out-$name" \
+      beside "$gpu" "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_SGL RESULTS="$RESULTS/$name" OUT="$RESULTS/out-$name" \
         TOTAL_S="${SGLANG_S:-800}" bash benchmarks/gpu/lease_sglang.sh ${stages//+/ }
       ;;
-    run) beside "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_VLLM SITE_SGL=$SITE_SGL bash "$stages" ;;
+    run) beside "$gpu" "$name" CUDA_VISIBLE_DEVICES="$gpu" SITE=$SITE_VLLM SITE_SGL=$SITE_SGL bash "$stages" ;;
     *) echo "$1: expected GPU:vllm, GPU:sglang or GPU:run and what" ;;
   esac
 }
 
 start() {
+  [ "$GPUS" -gt 0 ] || { echo "no GPU"; exit 1; }
   mkdir -p "$RESULTS"
   unpacked "$META" "$PIECES" "$SITE_VLLM" &
   unpacked "$META_SGL" "$PIECES_SGL" "$SITE_SGL" &
