@@ -10,8 +10,8 @@
 #   0:sglang:peagle+verify+sampled  1:vllm:simulation+twins  with ATTENTION=fa3 PREFILL_GRAPHS="64 128 192 256", and
 #   0:vllm:sampled+never_worse+by_kernel+kernels+greedy  1:sglang:fa3+main+tree+steps  as another lease
 #
-# never_worse's two servers fill a GPU, and so do those of peagle. Each GPU has its share of the cores (GPUS=1: all of
-# them for every job): beside tests that compiled on the same cores a load gave half of its tokens/s.
+# never_worse's two servers fill a GPU, and so do those of peagle. Each GPU has its share of the cores: beside
+# tests that compiled on the same cores a load gave half of its tokens/s.
 #
 # A machine that waits is taken back after 30 s, and another one takes its place without a word: send the calls that
 # bring the pieces in groups that follow each other at once, and the next wait with the start.

@@ -100,9 +100,7 @@ for name in "$@"; do
     never_worse)
       own_server
       serve "$GPU" 8112 other
-      healthy 8112 other
-      await_other
-      healthy 8112 other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
+      healthy 8112 other && await_other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
         --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
         --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
       ;;
@@ -110,9 +108,7 @@ for name in "$@"; do
       # never_worse leaves its server, whose daemon's lease ends after 10 s. Nothing else may use the host's cores
       # meanwhile: beside tests that compiled, the same load gave half of the tokens/s.
       sleep 12
-      own_server
-      await_other
-      healthy 8111 own && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
+      own_server && await_other && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
         --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --whole --numbers 0 3 --rates 0 \
         --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
       ;;

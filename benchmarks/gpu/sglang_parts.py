@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.arms import in_turn
-from benchmarks.gpu.sglang_arms import Arm
+from benchmarks.gpu.sglang_arms import GREEDY, Arm
 from benchmarks.gpu.sglang_settings import BARS, OFF_FEW
 from benchmarks.gpu.ties import judged, partings
 from benchmarks.gpu.ties import told as told_of_ties
@@ -145,8 +145,15 @@ def steered(arms: Sequence[Arm]) -> list[str]:
     return [arm.name for arm in arms if arm.setting.rows]
 
 
-def compared(arms: list[Arm], sets: _Sets, tokens: int, off_name: str = "off") -> _Figures:
-    """Every set through every arm: tokens/s, equal outputs, tokens a step and accepted drafts a step."""
+def compared(
+    arms: list[Arm],
+    sets: _Sets,
+    tokens: int,
+    off_name: str = "off",
+    options: Mapping[str, float] = GREEDY,
+) -> _Figures:
+    """Every set through every arm: tokens/s, equal outputs, tokens a step and accepted drafts a step.
+    ``options``: of sampling."""
     alive = list(arms)
     rows: dict[str, dict[str, Any]] = {arm.name: {} for arm in arms}
     left_out: list[str] = []
@@ -159,7 +166,7 @@ def compared(arms: list[Arm], sets: _Sets, tokens: int, off_name: str = "off") -
                 break
             done.append(prompts)
             for arm in in_turn(list(alive), repeat):
-                taken[arm.name].append(arm.run(list(prompts), tokens, batch))
+                taken[arm.name].append(arm.run(list(prompts), tokens, batch, options))
                 if taken[arm.name][-1] is None:
                     alive.remove(arm)
         if len(done) < 2:

@@ -13,15 +13,14 @@ from typing import Any
 
 from scipy.stats import chi2_contingency
 
-from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import Arm
-from benchmarks.gpu.sglang_parts import brief, row_of, sets_of
+from benchmarks.gpu.sglang_parts import compared, sets_of
+from benchmarks.gpu.sglang_settings import BARS
 from benchmarks.provenance import pairwise_ratios, summary
 
 __all__ = ["SAMPLING", "same_law", "sampled"]
 
 SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
-BAR = 1.05
 LEAST_CHANCE = 1e-4
 """Of counts as different as those seen, where the laws are the same."""
 _LAW_PROMPTS, _LAW_ANSWERS, _LAW_TOKENS, _LAW_AT_ONCE = 2, 2_000, 5, 64
@@ -33,26 +32,19 @@ def sampled(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> dict[str, Any]:
     """The first arm is the base of all ratios."""
-    base = arms[0].name
-    rows: dict[str, dict[str, Any]] = {arm.name: {} for arm in arms}
+    base, bar = arms[0].name, BARS["sampled"]
+    sets = sets_of(prompts, batches, repeats + 1, times=2)
+    figures = compared(arms, sets, tokens, off_name="", options=SAMPLING)
+    rows = figures["arms"]
     against: dict[str, dict[str, Any]] = {}
-    for batch, sets in sets_of(prompts, batches, repeats + 1, times=2).items():
-        taken: dict[str, list[Any]] = {arm.name: [] for arm in arms}
-        for repeat, asked in enumerate(sets):
-            for arm in in_turn(list(arms), repeat):
-                taken[arm.name].append(arm.run(list(asked), tokens, batch, SAMPLING))
-        for name, answers in taken.items():
-            if None in answers:
-                raise RuntimeError(f"{name} has died")
-            rows[name][str(batch)] = row_of(answers, None)
-            print(f"{batch} at once, {name}: {brief(rows[name][str(batch)])}", flush=True)
-        for name in (name for name in rows if name != base):
-            speeds = (rows[one][str(batch)]["tokens/s"] for one in (name, base))
-            told = against.setdefault(name, {})[str(batch)] = summary(pairwise_ratios(*speeds))
-            word = "reached" if told["median"] >= BAR else "NOT reached"
-            print(f"{batch} at once: {name} / {base}: {told['median']:.3f}, bar {BAR:g} {word}", flush=True)
+    for name in (name for name in rows if name != base):
+        for batch in (batch for batch in rows[name] if batch in rows[base]):
+            speeds = (rows[one][batch]["tokens/s"] for one in (name, base))
+            told = against.setdefault(name, {})[batch] = summary(pairwise_ratios(*speeds))
+            word = "reached" if told["median"] >= bar else "NOT reached"
+            print(f"{batch} at once: {name} / {base}: {told['median']:.3f}, bar {bar:g} {word}", flush=True)
     law = _laws(arms, prompts, tokens=min(tokens, _LAW_TOKENS))
-    return {"arms": rows, "sampling": dict(SAMPLING), f"tokens/s against {base}": against, "law": law}
+    return figures | {"sampling": dict(SAMPLING), f"tokens/s against {base}": against, "law": law}
 
 
 def _laws(arms: Sequence[Arm], prompts: Sequence[list[int]], *, tokens: int) -> dict[str, Any]:

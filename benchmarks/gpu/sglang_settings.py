@@ -14,7 +14,7 @@ from benchmarks.gpu.sglang_arms import Setting
 
 __all__ = ["BARS", "DEFAULTS", "OFF_FEW", "SETTINGS", "chosen"]
 
-BARS = {"copying": 1.3, "off": 0.98, "peagle": 1.05, "tree": 1.0}
+BARS = {"copying": 1.3, "off": 0.98, "peagle": 1.05, "sampled": 1.05, "tree": 1.0}
 OURS = "specctl_suffix"
 _DRAFTS = 8
 _CANDIDATES = [0, 2, 4, _DRAFTS]

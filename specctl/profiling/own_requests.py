@@ -15,9 +15,9 @@ __all__ = ["OwnRequests"]
 OUTPUT_TOKENS = 64
 # Words of a prompt, at most; a word is a few tokens.
 WORDS_MAX = 200
+TOKENS_A_WORD = 4
 # Of the most words: the least that a long prompt has, and the least and the most that a short one has.
 LONG_SHARE, SHORT_SHARES = 0.7, (0.05, 0.15)
-TOKENS_A_WORD = 4
 _WORDS = ("river", "stone", "apple", "seven", "light", "garden", "paper", "cloud", "window", "music", "north")
 
 

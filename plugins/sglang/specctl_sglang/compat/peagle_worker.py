@@ -104,7 +104,7 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         if any(request.specctl_missed for request in batch.reqs):
             self._catch_up(batch)
         drafts = given.topk_index
-        if is_worth_a_pass(sum(_without_drafts(batch)), len(batch.reqs)):
+        if _needs_a_pass(batch):
             drafts = self._draft_again(batch)
         requests = len(batch.seq_lens)
         ranks = self._topk1_score_indices_prealloc[:requests]
@@ -277,8 +277,9 @@ class _OfAll(NamedTuple):
         )
 
 
-def _without_drafts(batch: Any) -> list[bool]:
-    return [not request.specctl_has_drafts for request in batch.reqs]
+def _needs_a_pass(batch: Any) -> bool:
+    without = sum(not request.specctl_has_drafts for request in batch.reqs)
+    return is_worth_a_pass(without, len(batch.reqs))
 
 
 def _have_drafts(batch: Any) -> None:
@@ -329,10 +330,9 @@ class PEagleWorker(SteeredEagle):
 
     def _numbers_drafted(self, batch: Any, setting: Setting) -> list[int]:
         """0 for requests that verify nobody's drafts: what is accepted says nothing about the head."""
-        without = _without_drafts(batch)
-        if is_worth_a_pass(sum(without), len(without)):
+        if _needs_a_pass(batch):
             return super()._numbers_drafted(batch, setting)
-        return [0 if one else setting[0] for one in without]
+        return [setting[0] if request.specctl_has_drafts else 0 for request in batch.reqs]
 
     def _follow(self, batch: Any, result: Any) -> None:
         with as_drafter(self._draft_worker):
