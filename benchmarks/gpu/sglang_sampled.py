@@ -31,9 +31,9 @@ _RARE = 10
 def sampled(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> dict[str, Any]:
-    """The first arm is the base of all ratios."""
+    """The first arm is the base of all ratios. Prompts may occur again: both corpora have seen the same."""
     base, bar = arms[0].name, BARS["sampled"]
-    sets = sets_of(prompts, batches, repeats + 1, times=2)
+    sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=2)
     figures = compared(arms, sets, tokens, off_name="", options=SAMPLING)
     rows = figures["arms"]
     against: dict[str, dict[str, Any]] = {}
