@@ -52,7 +52,7 @@ serve() {
     --kv-cache-memory-bytes 28000000000 --gpu-memory-utilization 0.35 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
 }
 
-# The server that never_worse and simulation share.
+# The server that never_worse, simulation and profile share.
 own_server() {
   healthy 8111 own 1 > /dev/null 2>&1 ||
     serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
@@ -112,6 +112,10 @@ for name in "$@"; do
         --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --whole --numbers 0 3 --rates 0 \
         --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
       ;;
+    profile)
+      own_server && stage profile 150 "$PYTHON" -m specctl.cli.main profile http://127.0.0.1:8111 --for 75 \
+        --requests 6000 --output "$RESULTS/measured.yaml"
+      ;;
     kernels)
       export CUDA_VISIBLE_DEVICES=$GPU
       stage "kernels-$GPU" "$KERNELS_S" "$PYTHON" -m benchmarks.gpu.verify_sampled --max-s "$((KERNELS_S - 30))" \
@@ -153,6 +157,6 @@ for name in "$@"; do
       grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*.twin | tee "$RESULTS/twins.txt"
       echo "twins: ended after $((SECONDS - began)) s" | tee -a "$RESULTS/twins.txt"
       ;;
-    *) echo "$name: expected widen, phases, never_worse, simulation, kernels, greedy, by_kernel, sampled, tests or twins" ;;
+    *) echo "$name: expected widen, phases, never_worse, simulation, profile, kernels, greedy, by_kernel, sampled, tests or twins" ;;
   esac
 done
