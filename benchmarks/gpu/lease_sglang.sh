@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SGLang's figures on one GPU, within one command of a lent machine.
 #
-#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [sampled] [tree]
+#   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [profile] [sampled] [tree]
 #
 # Without a name: verify and main. From the root of the tree; SITE holds the unpacked engine, TARGET, EAGLE3 and
 # PEAGLE the reference models, PROMPTS and CHAT lists of token ids (benchmarks.gpu.prompts). Wide models are made
@@ -35,6 +35,8 @@ ARMS_FILE=${ARMS_FILE:-}
 REPEATS=${REPEATS:-}
 # Tokens of the graphs that prompts run in, as they do by default in SGLang: a server takes 40 s more to stand.
 PREFILL_GRAPHS=${PREFILL_GRAPHS:-}
+# Requests at the same time, in the order in which they are measured; without it those of each part.
+BATCHES=${BATCHES:-}
 QUICK=${QUICK:-}
 STAGES=${*:-verify main}
 # What stopping the servers and packing may take.
@@ -67,6 +69,7 @@ compare() {
   local seconds=$(($(left) - SPARE_S))
   local more=(--folder "$RESULTS/$name" --attention "$ATTENTION" --seconds "$((seconds - SPARE_S))")
   if [ -n "$PREFILL_GRAPHS" ]; then more+=(--prefill-graphs $PREFILL_GRAPHS); fi
+  if [ -n "$BATCHES" ]; then more+=(--batch $BATCHES); fi
   if [ -n "$REPEATS" ]; then more+=(--repeats "$REPEATS"); fi
   if [ -n "$ARMS_FILE" ]; then more+=(--arms-file "$ARMS_FILE"); fi
   if [ -n "$QUICK" ]; then more+=(--quick); fi
@@ -112,19 +115,23 @@ for name in $STAGES; do
       compare fa3 copying drafts --model "$WIDE/target" --prompts "$PROMPTS" \
         --arms off-fa3 ngram specctl_suffix specctl_suffix-fa3
       ;;
-    peagle)
+    peagle | profile)
       widened "$TARGET" target
       widened "$EAGLE3" eagle3
       widened "$PEAGLE" peagle
-      # Their servers take three minutes to stand: profile comes with it, after it.
-      compare peagle peagle profile --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" --prompts "$CHAT"
+      "$PYTHON" -m benchmarks.gpu.token_map "$WIDE/eagle3" "$RESULTS/token_map.pt"
+      # Their servers take three minutes to stand: profile comes after peagle on the same ones.
+      parts=(peagle)
+      if [ "$name" = profile ]; then parts+=(profile); fi
+      compare "$name" "${parts[@]}" --model "$WIDE/target" --eagle3 "$WIDE/eagle3" --peagle "$WIDE/peagle" \
+        --token-map "$RESULTS/token_map.pt" --prompts "$CHAT"
       ;;
     sampled)
       widened "$TARGET" target
       compare sampled sampled --model "$WIDE/target" --prompts "$PROMPTS"
       ;;
     tree) compare tree tree --model "$TARGET" --eagle3 "$EAGLE3" --prompts "$CHAT" ;;
-    *) echo "$name: expected steps, verify, main, fa3, peagle, sampled or tree" ;;
+    *) echo "$name: expected steps, verify, main, fa3, peagle, profile, sampled or tree" ;;
   esac
 done
 

@@ -91,7 +91,7 @@ def quick_prompts(count: int) -> list[list[int]]:
 
 
 def machine_of(given: argparse.Namespace) -> Machine:
-    heads = {"eagle3": given.eagle3, "peagle": given.peagle}
+    heads = {"eagle3": given.eagle3, "peagle": given.peagle, "token_map": given.token_map}
     common = tuple(given.argument)
     if given.quick:
         dtype = given.dtype or "float32"
@@ -107,6 +107,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--eagle3", default="", help="EAGLE-3 head")
     parser.add_argument("--peagle", default="", help="P-EAGLE head")
+    parser.add_argument("--token-map", default="", help="tokens that the P-EAGLE head is to choose among")
     parser.add_argument("--prompts", type=Path, help="JSON list of lists of token ids")
     parser.add_argument("--folder", type=Path, required=True, help="for results and logs")
     parser.add_argument("--arms", nargs="*", help="by name; without it those of the parts")

@@ -26,7 +26,7 @@ __all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
 _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
 """Of a set in copying, one after another where fewer are asked for at a time: one text alone says little."""
-_TIMES = 4
+_TIMES = 8
 """Of a set of a head's prompts, in numbers of requests at the same time."""
 _TIMES_ONCE_ONLY = 2
 """The same where no prompt may occur twice."""

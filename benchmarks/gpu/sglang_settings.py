@@ -45,11 +45,11 @@ def _eagle3(steps: int, topk: int, width: int, places: int) -> Setting:
     )
 
 
-def _peagle(drafts: int) -> Setting:
+def _peagle(drafts: int, *more: str) -> Setting:
     return Setting(
         (
             *("--speculative-algorithm", "SPECCTL_PEAGLE", "--speculative-draft-model-path", "{peagle}"),
-            *("--speculative-num-draft-tokens", str(drafts + 1)),
+            *("--speculative-num-draft-tokens", str(drafts + 1), *more),
         ),
         places=8,
     )
@@ -69,6 +69,7 @@ SETTINGS: dict[str, Setting] = {
     "eagle3-8": _eagle3(8, 1, 9, 8),
     "specctl_peagle": _peagle(5),
     "specctl_peagle-8": _peagle(8),
+    "specctl_peagle-8-map": _peagle(8, "--speculative-token-map", "{token_map}"),
     # Name, verify width, branches x depth.
     "chain-16": _eagle3(15, 1, 16, 1),
     "tree-16-4x6": _eagle3(6, 4, 16, 1),
@@ -78,7 +79,7 @@ SETTINGS: dict[str, Setting] = {
     "tree-32-2x12": _eagle3(12, 2, 32, 1),
 }
 _SHARED_ARMS = ("off", "ngram", OURS)
-_HEADS = (OFF_FEW, "eagle3", "eagle3-8", "specctl_peagle", "specctl_peagle-8")
+_HEADS = (OFF_FEW, "eagle3", "eagle3-8", "specctl_peagle-8", "specctl_peagle-8-map")
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "copying": _SHARED_ARMS,
     "off": _SHARED_ARMS,

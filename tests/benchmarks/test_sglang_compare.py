@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from benchmarks.gpu import entry_points, graph_captures
 from benchmarks.gpu.sglang_arms import GREEDY, Arm, Deadline, Machine, Setting, standing, table_rows
@@ -16,6 +18,7 @@ from benchmarks.gpu.sglang_sampled import SAMPLING, same_law, sampled
 from benchmarks.gpu.sglang_settings import DEFAULTS, SETTINGS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
 from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
+from benchmarks.gpu.token_map import token_map
 from benchmarks.provenance import summary
 
 
@@ -154,6 +157,18 @@ def test_prompts_run_in_graphs_where_sizes_are_given():
     at = command.index("--cuda-graph-bs-prefill")
     assert command[at : at + 3] == ["--cuda-graph-bs-prefill", "64", "256"]
     assert "--disable-prefill-cuda-graph" not in command
+
+
+def test_a_head_chooses_among_the_tokens_of_another(tmp_path):
+    shifts = torch.tensor([1, 1, 4])
+    save_file({"d2t": shifts, "lm_head.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
+    assert token_map(tmp_path) == [1, 2, 6]
+    heads = {"peagle": "HEAD", "token_map": "MAP"}
+    command = Machine(Path("model"), heads).command(SETTINGS["specctl_peagle-8-map"], 1)
+    assert command[command.index("--speculative-token-map") + 1] == "MAP"
+    save_file({"lm_head.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="expected a tensor d2t, found none"):
+        token_map(tmp_path)
 
 
 def test_no_prompt_occurs_twice_unless_it_may():

@@ -10,8 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from support.peagle_twin import Twin
-from support.random_head import write_speculators_peagle
+from support.random_head import write_speculators_peagle, write_with_vocabulary
 from support.sglang_control import NEEDS_SGLANG
 
 from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
@@ -46,11 +47,12 @@ def prompts(shared_models):
     return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
 
 
-def ran(target, head, out, prompts, scenarios):
+def ran(target, head, out, prompts, scenarios, more=()):
     """What came of the scenarios, by their names, and what the scheduler tells."""
     defaults = {"prompts": prompts, "tokens": TOKENS, "every": 1, "apart": 0, "sampling": {}}
     asked = [{**defaults, **scenario} for scenario in scenarios.values()]
     work = {"target": str(target), "head": str(head), "drafts": FULL, "out": str(out), "scenarios": asked}
+    work["more"] = list(more)
     script = Path(__file__).parents[1] / "support" / "sglang_peagle_run.py"
     done = subprocess.run(
         [str(SGLANG_PYTHON), str(script), json.dumps(work)],
@@ -132,6 +134,19 @@ def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs,
     ]
     assert found["outputs"] == told["scenarios"]["off"]["outputs"]
     assert compared(found, Twin(target, head), prompts, {FULL}) >= 40
+
+
+def test_only_tokens_of_a_map_are_drafted(told, prompts, shared_models, tmp_path):
+    """As by a head whose own vocabulary they are."""
+    target, head = shared_models / "reference-target", shared_models / "reference-peagle"
+    ids = list(range(0, 16_384, 2))
+    torch.save(ids, tmp_path / "map.pt")
+    flags = ["--speculative-token-map", str(tmp_path / "map.pt")]
+    found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}}, flags)
+    full = found["scenarios"]["full"]
+    assert full["outputs"] == told["scenarios"]["off"]["outputs"]
+    with_its_own = write_with_vocabulary(head, tmp_path / "head", ids)
+    assert compared(full, Twin(target, with_its_own), prompts, {FULL}) >= 40
 
 
 def test_as_many_steps_as_the_twin_takes(told, twin, prompts):

@@ -103,6 +103,37 @@ def test_what_sglang_cannot_serve_is_refused(tmp_path, config, message):
         prepared(tmp_path / "head", config, tensors)
 
 
+def test_a_token_map_cuts_the_output_layer(tmp_path):
+    head = write(tmp_path / "head", EAGLE3)
+    made = prepared_head(head, TARGET, 5, [9, 2, 30, 9])
+    config = json.loads((made / "config.json").read_text())
+    assert config["draft_vocab_size"] == 3
+    assert np.load(config["specctl_token_map"]).tolist() == [2, 9, 30]
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "ids", "message"),
+    [
+        pytest.param(EAGLE3, TENSORS, [VOCAB], "expected ids from 0 to 31, found 32 to 32", id="too high"),
+        pytest.param(EAGLE3, TENSORS, [-1, 2], "expected ids from 0 to 31, found -1 to 2", id="negative"),
+        pytest.param(EAGLE3, TENSORS, [], "expected ids from 0 to 31, found none", id="empty"),
+        pytest.param(
+            {**EAGLE3, "draft_vocab_size": 16},
+            {**TENSORS, "lm_head.weight": (16, HIDDEN), "d2t": (16,), "t2d": (VOCAB,)}, [1],
+            "an output layer of its own for all 32 tokens, found one of 16", id="has chosen before",
+        ),
+        pytest.param(
+            EAGLE3, {name: shape for name, shape in TENSORS.items() if name != "lm_head.weight"}, [1],
+            "an output layer of its own for all 32 tokens, found none", id="the target's output layer",
+        ),
+    ],
+)  # fmt: skip
+def test_a_token_map_that_does_not_fit_is_refused(tmp_path, config, tensors, ids, message):
+    head = write(tmp_path / "head", config, tensors)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prepared_head(head, TARGET, 5, ids)
+
+
 def test_an_eagle3_head_is_sent_to_its_own_algorithm(shared_models):
     with pytest.raises(ValueError, match="--speculative-algorithm EAGLE3 is the one to use for it"):
         prepared_head(shared_models / "reference-eagle3", HeadTarget(512, 16384, 8), 5)

@@ -81,3 +81,22 @@ def write_speculators_peagle(source: Path, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, str(folder / "model.safetensors"))
     return folder
+
+
+def write_with_vocabulary(source: Path, folder: Path, ids: list[int]) -> Path:
+    """``folder``, with the P-EAGLE head ``source`` that can draft these tokens of the target alone."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    weights = load_file(str(source / "model.safetensors"))
+    chosen = torch.tensor(ids)
+    is_chosen = torch.zeros(config["vocab_size"], dtype=torch.bool)
+    is_chosen[chosen] = True
+    weights["lm_head.weight"] = weights["lm_head.weight"][chosen].contiguous()
+    weights |= {"d2t": chosen - torch.arange(len(ids)), "t2d": is_chosen}
+    folder.mkdir(parents=True)
+    told = json.dumps(config | {"draft_vocab_size": len(ids)})
+    (folder / "config.json").write_text(told, encoding="utf-8")
+    save_file(weights, str(folder / "model.safetensors"))
+    return folder

@@ -1,7 +1,8 @@
 """SPECCTL_PEAGLE in a scheduler of SGLang's, in this process: no server, no other process. Run by SGLang's
 Python with a JSON object of its work, one scenario after the other; writes what came of each as JSON.
 
-    {"target": FOLDER, "head": FOLDER, "drafts": K, "out": FILE, "scenarios": [{...}, ...]}
+    {"target": FOLDER, "head": FOLDER, "drafts": K, "out": FILE, "scenarios": [{...}, ...],
+     "more": [FLAG, ...]}
 
 A scenario: prompts (token ids), each ``apart`` steps after the one before it, tokens of each answer, table
 values, the next one every ``every`` steps, and sampling parameters. Its result: for each prompt the output
@@ -23,7 +24,7 @@ FLAGS = (
 
 
 class Run:
-    def __init__(self, target, head, drafts):
+    def __init__(self, target, head, drafts, more):
         from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
         from sglang.srt.plugins import load_plugins
         from sglang.srt.plugins.hook_registry import HookRegistry
@@ -37,6 +38,7 @@ class Run:
         HookRegistry.apply_hooks()
         flags = ["--model-path", target, "--speculative-algorithm", "SPECCTL_PEAGLE", *FLAGS.split()]
         flags += ["--speculative-draft-model-path", head, "--speculative-num-draft-tokens", str(drafts + 1)]
+        flags += more
         arguments = prepare_server_args(flags)
         arguments.resolve_once()
         publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
@@ -138,7 +140,7 @@ def main():
     asked = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     with torch.inference_mode():
-        run = Run(asked["target"], asked["head"], asked["drafts"])
+        run = Run(asked["target"], asked["head"], asked["drafts"], asked["more"])
         results = [run.answer(**scenario) for scenario in asked["scenarios"]]
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 

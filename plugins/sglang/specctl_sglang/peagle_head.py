@@ -7,15 +7,29 @@ import atexit
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint, is_peagle_head, tensor_names
 
-__all__ = ["ARCHITECTURE", "EAGLE3_BY_FLAG", "HeadTarget", "prepared_head", "refuse_peagle_head"]
+__all__ = [
+    "ARCHITECTURE",
+    "EAGLE3_BY_FLAG",
+    "TOKEN_MAP_KEY",
+    "HeadTarget",
+    "prepared_head",
+    "refuse_peagle_head",
+]
 
 ARCHITECTURE = "SpecctlPEagle"
 EAGLE3_BY_FLAG = "--speculative-algorithm EAGLE3"
+TOKEN_MAP_KEY = "specctl_token_map"
+"""Of the config: a .npy file of int64[n], the only ids that are drafted."""
+_MAP_FLAG = "--speculative-token-map"
 _AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -39,9 +53,15 @@ def refuse_peagle_head(folder: Path, algorithm: str, by: str) -> None:
         )
 
 
-def prepared_head(head: Path, target: HeadTarget, num_speculative_tokens: int) -> Path:
+def prepared_head(
+    head: Path, target: HeadTarget, num_speculative_tokens: int, token_map: Sequence[int] | None = None
+) -> Path:
     """A folder that is there until this process ends. Raises ValueError that names file, key, what was
-    expected and what was found."""
+    expected and what was found.
+
+    token_map: the target's ids that may be drafted (FR-Spec, arXiv 2502.14856, section 4): the head's output
+    layer has a row for each of them and no others.
+    """
     found = check_peagle_checkpoint(
         head,
         target_hidden_size=target.hidden_size,
@@ -59,7 +79,30 @@ def prepared_head(head: Path, target: HeadTarget, num_speculative_tokens: int) -
     config["draft_vocab_size"] = found.draft_vocab_size if has_output else None
     _put_aux_layers(config, told, file, target.num_hidden_layers)
     _check_embedding(config, names, file)
-    return _linked(head, config)
+    folder = _linked(head)
+    if token_map is not None:
+        ids = _checked_map(token_map, config["draft_vocab_size"], target.vocab_size, file)
+        np.save(folder / "token_map.npy", ids)
+        config |= {"draft_vocab_size": len(ids), TOKEN_MAP_KEY: str(folder / "token_map.npy")}
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    return folder
+
+
+def _checked_map(
+    token_map: Sequence[int], draft_vocab_size: int | None, vocab_size: int, file: Path
+) -> npt.NDArray[np.int64]:
+    """In ascending order, in which equal logits are chosen from as without a map."""
+    if draft_vocab_size != vocab_size:
+        found = "none" if draft_vocab_size is None else f"one of {draft_vocab_size}"
+        raise ValueError(
+            f"{file}: {_MAP_FLAG}: expected a head with an output layer of its own for all {vocab_size} "
+            f"tokens, found {found}"
+        )
+    ids = np.unique(np.asarray(token_map, np.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= vocab_size:
+        found = f"{ids[0]} to {ids[-1]}" if len(ids) else "none"
+        raise ValueError(f"{_MAP_FLAG}: expected ids from 0 to {vocab_size - 1}, found {found}")
+    return ids
 
 
 def _layer_config(told: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -96,11 +139,11 @@ def _check_embedding(config: dict[str, Any], names: frozenset[str] | None, file:
         )
 
 
-def _linked(head: Path, config: dict[str, Any]) -> Path:
+def _linked(head: Path) -> Path:
+    """A new folder with all but the config."""
     folder = Path(tempfile.mkdtemp(prefix="specctl-head-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for file in head.iterdir():
         if file.is_file() and file.name != "config.json":
             (folder / file.name).symlink_to(file.resolve())
-    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     return folder

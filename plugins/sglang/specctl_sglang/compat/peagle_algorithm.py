@@ -104,7 +104,7 @@ def _put_head(server_args: Any, asked: Any) -> None:
         raise ValueError(f"{PEAGLE}: --speculative-draft-model-path: expected a P-EAGLE head, got nothing")
     model = model_config_of(server_args)
     target = HeadTarget(model.hidden_size, model.vocab_size, model.num_hidden_layers)
-    folder = prepared_head(_folder(asked), target, drafts)
+    folder = prepared_head(_folder(asked), target, drafts, _token_map(asked))
     declare_resolution(
         server_args,
         "specctl.peagle",
@@ -112,7 +112,19 @@ def _put_head(server_args: Any, asked: Any) -> None:
         speculative_num_steps=drafts,
         speculative_num_draft_tokens=width_of(drafts),
         speculative_eagle_topk=1,
+        # SGLang would say that a head of the EAGLE-3 kind has no use for one.
+        speculative_token_map=None,
     )
+
+
+def _token_map(asked: Any) -> list[int] | None:
+    """A file as SGLang's EAGLE takes it: a list of ids, by torch.save."""
+    from sglang.srt.speculative.spec_utils import load_token_map
+
+    if asked.speculative_token_map is None:
+        return None
+    ids: list[int] = load_token_map(asked.speculative_token_map).tolist()
+    return ids
 
 
 def _drafts(asked: Any) -> int:
@@ -138,7 +150,6 @@ def _refuse_modes(asked: Any) -> None:
         "--pp-size over 1": asked.pp_size > 1,
         "--disaggregation-mode": asked.disaggregation_mode not in (None, "null"),
         "--enable-multi-layer-eagle": asked.enable_multi_layer_eagle,
-        "--speculative-token-map": asked.speculative_token_map,
         "--speculative-use-rejection-sampling": asked.speculative_use_rejection_sampling,
     }
     refused = [flag for flag, is_set in modes.items() if is_set]

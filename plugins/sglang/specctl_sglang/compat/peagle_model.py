@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from sglang.srt.layers.linear import QKVParallelLinear
 from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessorOutput
 from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
 from sglang.srt.runtime_context import get_spec
+
+from specctl_sglang.peagle_head import TOKEN_MAP_KEY
 
 __all__ = ["SpecctlPEagle"]
 
@@ -62,7 +65,14 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
         self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Behind the first layer SGLang's hidden_norm has the place of the checkpoint's input_layernorm."""
+        chosen = getattr(self.config, TOKEN_MAP_KEY, None)
+        ids = None if chosen is None else torch.from_numpy(np.load(chosen))
+        if ids is not None:
+            # As in a head of a vocabulary of its own.
+            yield "d2t", ids - torch.arange(len(ids))
         for name, weight in weights:
+            if ids is not None and name.endswith("lm_head.weight"):
+                weight = weight[ids]
             if "mask_hidden" in name:
                 self.mask_hidden.copy_(weight.flatten())
                 continue

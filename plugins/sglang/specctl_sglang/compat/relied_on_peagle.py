@@ -18,6 +18,7 @@ PEAGLE: tuple[Seam, ...] = (
     Seam(_SPEC_ARGUMENTS, "handle_speculative_decoding", ("server_args",)),
     Seam(_SPEC_ARGUMENTS, "_handle_eagle_family", ("server_args",)),
     Seam("sglang.srt.arg_groups.overrides", "model_config_of"),
+    Seam("sglang.srt.speculative.spec_utils", "load_token_map", ("token_map_path",)),
     Seam(_REGISTRY, "CustomSpecAlgo.is_eagle", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.is_eagle3", ("self",)),
     Seam(_REGISTRY, "CustomSpecAlgo.supports_grammar_overlap", ("self",)),
