@@ -34,6 +34,8 @@ SCENARIOS = {
     "every step another": {"values": [5, 0, 3, 1, 0, 4, 0, 2]},
     "every third step another": {"values": [5, 0, 2, 0], "every": 3},
     "one after the other": {"values": [FULL], "apart": 3},
+    "without room": {"values": [FULL], "apart": 3, "has_room": False},
+    "off, without room": {"values": [0, FULL], "every": 6, "has_room": False},
     "sampled": {"values": [FULL], "sampling": {"temperature": 0.8, "top_k": 20}},
 }
 LONG = {"tokens": 600, "values": [FULL, 0, FULL, FULL, FULL], "every": 50}
@@ -49,7 +51,14 @@ def prompts(shared_models):
 
 def ran(target, head, out, prompts, scenarios, more=()):
     """What came of the scenarios, by their names, and what the scheduler tells."""
-    defaults = {"prompts": prompts, "tokens": TOKENS, "every": 1, "apart": 0, "sampling": {}}
+    defaults = {
+        "prompts": prompts,
+        "tokens": TOKENS,
+        "every": 1,
+        "apart": 0,
+        "sampling": {},
+        "has_room": True,
+    }
     asked = [{**defaults, **scenario} for scenario in scenarios.values()]
     work = {"target": str(target), "head": str(head), "drafts": FULL, "out": str(out), "scenarios": asked}
     work["more"] = list(more)
@@ -116,9 +125,18 @@ def compared(found, twin, prompts, numbers):
     return total
 
 
-def test_few_new_requests_get_their_first_drafts_from_the_step_that_they_join(told):
+def test_a_request_has_drafts_from_its_prompt(told):
+    for steps in told["scenarios"]["one after the other"]["steps"]:
+        assert [told_drafts for _, _, told_drafts in steps] == [FULL] * len(steps)
+
+
+def test_no_place_of_the_cache_is_lost(told):
+    assert told["lost_places"] == 0
+
+
+def test_without_room_a_few_get_their_first_drafts_from_the_step_that_they_join(told):
     """The first one is alone, the second half of its batch; the third and the fourth are a third and less."""
-    steps = told["scenarios"]["one after the other"]["steps"]
+    steps = told["scenarios"]["without room"]["steps"]
     numbers = [[told_drafts for _, _, told_drafts in one] for one in steps]
     assert [one[0] for one in numbers] == [FULL, FULL, 0, 0]
     assert all(number == FULL for one in numbers for number in one[1:])
@@ -137,16 +155,17 @@ def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs,
 
 
 def test_only_tokens_of_a_map_are_drafted(told, prompts, shared_models, tmp_path):
-    """As by a head whose own vocabulary they are."""
+    """As by a head whose own vocabulary they are; here with prompts that come in chunks."""
     target, head = shared_models / "reference-target", shared_models / "reference-peagle"
     ids = list(range(0, 16_384, 2))
     torch.save(ids, tmp_path / "map.pt")
-    flags = ["--speculative-token-map", str(tmp_path / "map.pt")]
+    flags = ["--speculative-token-map", str(tmp_path / "map.pt"), "--chunked-prefill-size", "8"]
     found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}}, flags)
     full = found["scenarios"]["full"]
     assert full["outputs"] == told["scenarios"]["off"]["outputs"]
     with_its_own = write_with_vocabulary(head, tmp_path / "head", ids)
     assert compared(full, Twin(target, with_its_own), prompts, {FULL}) >= 40
+    assert found["lost_places"] == 0
 
 
 def test_as_many_steps_as_the_twin_takes(told, twin, prompts):

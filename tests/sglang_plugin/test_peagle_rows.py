@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from specctl_sglang.proposers.peagle_prompts import prompt_rows
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 
@@ -29,6 +30,15 @@ def test_that_share_is_where_a_pass_gains_what_it_costs(tau):
 @pytest.mark.parametrize("drafts", range(1, 9))
 def test_a_pass_holds_all_that_can_be_accepted_and_a_row_for_each_further_draft(drafts):
     assert rows_of_pass(drafts) == (drafts + 1) + (drafts - 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "masks", "known", "ends"),
+    [([3], 2, [0, 1, 2], [2]), ([1, 3, 2], 2, [0, 3, 4, 5, 8, 9], [0, 3, 5]), ([2, 1], 0, [0, 1, 2], [1, 2])],
+)
+def test_mask_rows_stand_behind_each_prompt(lengths, masks, known, ends):
+    found = prompt_rows(torch.tensor(lengths), sum(lengths), masks)
+    assert (found.known.tolist(), found.ends.tolist()) == (known, ends)
 
 
 def test_kept_rows_come_back_by_their_positions():

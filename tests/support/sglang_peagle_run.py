@@ -5,9 +5,9 @@ Python with a JSON object of its work, one scenario after the other; writes what
      "more": [FLAG, ...]}
 
 A scenario: prompts (token ids), each ``apart`` steps after the one before it, tokens of each answer, table
-values, the next one every ``every`` steps, and sampling parameters. Its result: for each prompt the output
-ids and its steps, each with the drafts that were verified, how many of them were accepted, and how many are
-told as drafted.
+values, the next one every ``every`` steps, sampling parameters, and whether drafts find room behind prompts.
+Its result: for each prompt the output ids and its steps, each with the drafts that were verified, how many of
+them were accepted, and how many are told as drafted.
 """
 
 import json
@@ -85,7 +85,11 @@ class Run:
         answer = json.loads(steering.handle("put_table", json.dumps(change)))
         assert answer["status"] == 200, answer
 
-    def answer(self, prompts, tokens, values, every, apart, sampling):
+    def answer(self, prompts, tokens, values, every, apart, sampling, has_room):
+        worker = self.scheduler.draft_worker
+        vars(worker).pop("before_launch", None)
+        if not has_room:
+            worker.draft_worker.has_room, worker.before_launch = False, lambda batch: None
         from sglang.srt.sampling.sampling_params import SamplingParams
 
         self.steps, requests, at = {}, [], 0
@@ -102,6 +106,12 @@ class Run:
         self._step()
         outputs = [list(request.output_ids[:tokens]) for request in requests]
         return {"outputs": outputs, "steps": [self.steps[request.rid] for request in requests]}
+
+    def lost_places(self):
+        """Of the KV cache, which nobody has and nobody can have."""
+        scheduler = self.scheduler
+        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
+        return scheduler.max_total_num_tokens - free
 
     def _arrive(self, rid, prompt, sampling_params):
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
@@ -148,6 +158,7 @@ def main():
     told = {
         "reserved_places": get_alloc_reserve_per_decode(),
         "capabilities": json.loads(steering.capabilities.model_dump_json()),
+        "lost_places": run.lost_places(),
         "guarded_steps": steering.telemetry().guarded_steps,
         "scenarios": results,
     }

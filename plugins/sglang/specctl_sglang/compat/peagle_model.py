@@ -1,7 +1,7 @@
 """A P-EAGLE head (arXiv 2602.01469) as a model of SGLang: its EAGLE-3 head, with the mask state and layers as
 vLLM reads the same checkpoints.
 
-A draft-extend pass gives drafts, not logits: the token that each of the last K rows of a request finds most
+A pass that drafts gives drafts, not logits: the token that each of the last K rows of a request finds most
 probable. So a captured pass holds the choice too, and SGLang's own graph runner can be used as it is.
 """
 
@@ -98,12 +98,12 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
         input_embeds: torch.Tensor | None = None,
         **more: Any,
     ) -> LogitsProcessorOutput:
-        """A draft-extend pass: ``next_token_logits`` int64[requests, K] are drafts, ids of the target,
-        from row spec_info.select_index of each request and the K - 1 behind it. Any other: SGLang's."""
-        if not forward_batch.forward_mode.is_draft_extend_v2():
+        """``next_token_logits`` int64[requests, K] are drafts, ids of the target, from row
+        spec_info.select_index of each request and the K - 1 behind it. Without such rows: SGLang's."""
+        first = getattr(forward_batch.spec_info, "select_index", None)
+        if first is None:
             return super().forward(input_ids, positions, forward_batch, input_embeds, **more)
         hidden, _ = self.model(input_ids, positions, forward_batch, input_embeds)
-        first = forward_batch.spec_info.select_index
         rows = (first[:, None] + torch.arange(self._drafts, device=first.device)).flatten()
         # SGLang captures, and pads batches, with the last row of a request as its first.
         rows = rows.clamp(max=hidden.shape[0] - 1)

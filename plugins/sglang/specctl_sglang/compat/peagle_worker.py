@@ -25,6 +25,7 @@ from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
 from specctl_sglang.compat.peagle_graph import PassGraphs, captured_pass
+from specctl_sglang.compat.peagle_prompts import drafted_behind_prompts, make_room
 from specctl_sglang.compat.runtime_states import as_if_configured
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
@@ -41,6 +42,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     target's hidden state of its last row. ``speculative_num_steps`` is K in every state."""
 
     _recent: RecentRows | None = None
+    has_room = False
+    """Behind the prompts of the batch that is being launched."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._by_requests: dict[int, _OfAll] = {}
@@ -86,7 +89,14 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         next_token_ids: torch.Tensor,
         mm_input_embeds: torch.Tensor | None = None,
     ) -> Any:
-        """The prompt's keys and values. Places for mask rows come with the request's first decode step."""
+        """The prompt's keys and values, and the first drafts where there are places for mask rows behind it.
+        Else these come with the request's first decode step."""
+        if self.has_room and mm_input_embeds is None:
+            made, drafts, hidden = drafted_behind_prompts(self, batch, target_hidden_states, next_token_ids)
+            for request in batch.reqs:
+                request.specctl_has_drafts, request.specctl_missed = True, 0
+            self._carry(made, drafts, hidden)
+            return made
         lengths = torch.tensor(batch.extend_lens)
         ends = (torch.cumsum(lengths, 0) - 1).to(target_hidden_states.device, non_blocking=True)
         hidden = target_hidden_states[ends]
@@ -98,8 +108,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
 
     def draft(self, batch: Any, *, with_topology: bool = False) -> Any:
         """The verify input of drafts that the step before has made. Where a good part of the batch is
-        without, after prompts or a rest, they are made here. A few would verify token 0 instead, which is
-        rejected, and get their first drafts from this step's pass: what came before is in their KV cache."""
+        without, after a rest or some prompts, they are made here. A few would verify token 0 instead, which
+        is rejected, and get their first drafts from this step's pass: what came before is in their cache."""
         given = batch.spec_info
         if any(request.specctl_missed for request in batch.reqs):
             self._catch_up(batch)
@@ -324,6 +334,10 @@ class PEagleWorker(SteeredEagle):
     def reads_hidden_states(self) -> bool:
         """Kept at 0 drafts too, for when drafting resumes."""
         return True
+
+    def before_launch(self, batch: Any) -> None:
+        drafter = self._draft_worker
+        drafter.has_room = make_room(batch, drafter.speculative_num_steps - 1)
 
     def _made_at_start(self) -> PEagleStates:
         return PEagleStates(self, self.at_start)

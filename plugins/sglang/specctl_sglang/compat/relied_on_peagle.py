@@ -114,6 +114,30 @@ PEAGLE: tuple[Seam, ...] = (
         )
     ),
     Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.hidden_states"),
+    # Drafts behind a prompt: places for their rows, and SGLang's pass over a prompt with more rows than that.
+    Seam("sglang.srt.mem_cache.allocation", "alloc_for_spec_decode", ("tree_cache", "req_to_token_pool")),
+    Seam("sglang.srt.mem_cache.allocation_sizing", "page_aligned_decode_alloc_lens", ("reqs",)),
+    Seam(
+        "sglang.srt.mem_cache.allocator.base", "BaseTokenToKVPoolAllocator.check_decode_capacity", ("self",)
+    ),
+    Seam(
+        "sglang.srt.model_executor.forward_batch_info",
+        "ForwardBatch.init_new",
+        ("cls", "batch", "model_runner"),
+    ),
+    *(
+        Seam("sglang.srt.managers.schedule_batch", f"ScheduleBatch.{name}")
+        for name in (
+            "chunked_req",
+            "extend_lens",
+            "extend_num_tokens",
+            "is_prefill_only",
+            "seq_lens_cpu",
+            "seq_lens_sum",
+        )
+    ),
+    Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.EXTEND"),
+    Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.LAST"),
     Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.DECODE"),
     Seam(_RUNNER, "ModelRunner.shared_read_done_event"),
     Seam("sglang.srt.model_executor.cuda_graph_config", "check_cuda_graph_backend", ("phase",)),

@@ -74,9 +74,12 @@ def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: 
     if steering is None:
         return original(scheduler, batch, *args, **kwargs)
     steering.before_run(batch)
+    worker = scheduler.draft_worker if _is_steered(scheduler.draft_worker) else None
+    if worker is not None:
+        worker.before_launch(batch)
     result = original(scheduler, batch, *args, **kwargs)
-    if _is_steered(scheduler.draft_worker):
-        scheduler.draft_worker.launched(batch, result)
+    if worker is not None:
+        worker.launched(batch, result)
     steering.after_run(result)
     return result
 

@@ -27,6 +27,9 @@ class Steered:
         """Numbers of drafts that a table may name."""
         raise NotImplementedError
 
+    def before_launch(self, batch: Any) -> None:
+        """A batch is about to be launched, and the scheduler's stream is the current one."""
+
     def launched(self, batch: Any, result: Any) -> None:
         """A batch was launched, and the copies of its result to the host with it."""
 
