@@ -1,9 +1,12 @@
-"""The tokens that an EAGLE-3 head can draft, as a file for SGLang's ``--speculative-token-map``.
+"""A file for SGLang's ``--speculative-token-map``: a list of ids, by torch.save.
 
-    python -m benchmarks.gpu.token_map HEAD OUTPUT.pt
+    python -m benchmarks.gpu.token_map OUTPUT.pt --head HEAD
+    python -m benchmarks.gpu.token_map OUTPUT.pt --first 32000
 
 With it a P-EAGLE head, whose output layer has all tokens of the target, chooses among as many as the EAGLE-3
-head that it is compared with. OUTPUT.pt: a list of ids, by torch.save.
+head that it is compared with: HEAD's own tokens, or the first of the vocabulary. Tokenizers number tokens by
+their merges, which come about as often as they are early; of a widened model (benchmarks.gpu.widen) only the
+first 16,384 ever occur.
 """
 
 from __future__ import annotations
@@ -30,10 +33,13 @@ def token_map(head: Path) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("head", type=Path)
     parser.add_argument("output", type=Path)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--head", type=Path, help="EAGLE-3")
+    chosen.add_argument("--first", type=int, help="tokens")
     given = parser.parse_args()
-    torch.save(token_map(given.head), given.output)
+    ids = token_map(given.head) if given.head else list(range(given.first))
+    torch.save(ids, given.output)
 
 
 if __name__ == "__main__":
