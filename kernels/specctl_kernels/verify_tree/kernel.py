@@ -15,6 +15,13 @@ from specctl_kernels.verify_tree.walk_up import walk_up
 
 __all__ = ["greedy_tree_kernel", "tree_kernel"]
 
+OF_ENGINE = (
+    "drafts_ptr", "first_child_ptr", "next_sibling_ptr", "starts_ptr", "temperature_ptr", "top_k_ptr",
+    "top_p_ptr", "min_p_ptr", "seeds_ptr", "positions_ptr",
+)  # fmt: skip
+"""What an engine may hand over as parts of larger memory: an address that is no multiple of 16 bytes would be
+a kernel of its own, compiled for seconds in the middle of the day."""
+
 
 @triton.jit
 def _walk_greedy(
@@ -32,7 +39,7 @@ def _walk_greedy(
     return stop, choice
 
 
-@triton.jit(do_not_specialize=["width", "depth"])
+@triton.jit(do_not_specialize=["width", "depth"], do_not_specialize_on_alignment=OF_ENGINE)
 def greedy_tree_kernel(
     best_ptr,  # float32[N, pieces]
     at_ptr,  # int32[N, pieces]
@@ -69,7 +76,7 @@ def greedy_tree_kernel(
         )
 
 
-@triton.jit(do_not_specialize=["width", "depth"])
+@triton.jit(do_not_specialize=["width", "depth"], do_not_specialize_on_alignment=OF_ENGINE)
 def tree_kernel(
     logits_ptr,  # [N, columns]
     logits_stride, columns,
