@@ -7,7 +7,7 @@
 # A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
 # script of the tree. What each figure needs, where two GPUs are lent:
 #
-#   0:sglang:peagle+verify  1:sglang:sampled  with ATTENTION=fa3 PREFILL_GRAPHS="64 128 192 256" REPEATS=3 BATCHES="8 1"
+#   0:sglang:peagle+verify  1:sglang:sampled  with ATTENTION=fa3 PREFILL_GRAPHS="64 128 192 256"
 #   0:sglang:fa3+main+tree+steps  1:vllm:simulation+profile+twins, and
 #   0:vllm:sampled+never_worse+by_kernel+kernels+greedy  as other leases
 #

@@ -17,14 +17,21 @@ from specctl_sglang.proposers.peagle_prompts import prompt_rows
 
 __all__ = ["drafted_behind_prompts", "make_room"]
 
+_MOST_ROWS = 4_096
+"""Of all prompts: the target's states are copied, 24 KiB a row for a hidden size of 4,096 in bf16."""
+
 
 def make_room(batch: Any, places: int) -> bool:
     """Before a batch is launched: so many places of the KV cache behind each prompt, as SGLang reserves them
-    for a decode step. False, and nothing reserved, where a prompt is not at its end or memory is short."""
+    for a decode step. False, and nothing reserved, where a prompt is not at its end, is given by more than
+    tokens, where there are many rows, and where memory is short."""
     is_whole = batch.forward_mode == ForwardMode.EXTEND and all(
         request is not batch.chunked_req for request in batch.reqs
     )
-    if not is_whole or batch.is_prefill_only or not batch.reqs:
+    if batch.extend_num_tokens > _MOST_ROWS:
+        return False
+    has_embeddings = batch.input_embeds is not None or batch.replace_embeds is not None
+    if not is_whole or has_embeddings or batch.is_prefill_only or not batch.reqs:
         return False
     cache = batch.tree_cache
     allocator = cache.token_to_kv_pool_allocator
@@ -58,34 +65,8 @@ def drafted_behind_prompts(
 
     hidden [rows of all prompts, H]: the target's. ``make_room`` has been there.
     """
-    runner, head, masks = drafter.draft_runner, drafter.draft_runner.model, drafter.speculative_num_steps - 1
-    of_all, total = sum(batch.extend_lens), sum(batch.extend_lens) + masks * len(batch.reqs)
-    lengths = torch.tensor(batch.extend_lens).to(hidden.device, non_blocking=True)
-    known, ends = prompt_rows(lengths, of_all, masks)
-    behind = torch.arange(masks, device=hidden.device)
-    first = known[ends]
-    ids = batch.input_ids.roll(-1)
-    ids[ends] = next_token_ids.to(ids.dtype)
-    table, places = drafter.req_to_token_pool.req_to_token, batch.seq_lens[:, None] + behind
-    slots = batch.out_cache_loc.new_empty(total)
-    slots[known] = batch.out_cache_loc
-    slots[first[:, None] + 1 + behind] = table[batch.req_pool_indices[:, None].long(), places].to(slots.dtype)
-    spec_info = EagleDraftExtendInput(
-        hidden_states=_among(head.mask_hidden.to(hidden.dtype).expand(total, -1), known, hidden),
-        num_tokens_per_req=1,
-        num_tokens_for_logprob_per_req=1,
-        select_index=first,
-    )
-    changes = {
-        "input_ids": _among(ids.new_full((total,), head.mask_token_id), known, ids),
-        "out_cache_loc": slots,
-        "extend_lens": [length + masks for length in batch.extend_lens],
-        "extend_num_tokens": total,
-        "seq_lens": batch.seq_lens + masks,
-        "seq_lens_cpu": batch.seq_lens_cpu + masks,
-        "seq_lens_sum": None,
-        "spec_info": spec_info,
-    }
+    runner = drafter.draft_runner
+    changes, ends = _with_mask_rows(drafter, batch, hidden, next_token_ids)
     with _changed(batch, changes):
         forward_batch = ForwardBatch.init_new(
             batch, runner, capture_hidden_mode=CaptureHiddenMode.LAST, return_hidden_states_before_norm=False
@@ -98,10 +79,44 @@ def drafted_behind_prompts(
     return made, drafts, hidden[ends]
 
 
-def _among(filling: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    filled = filling.clone()
-    filled[places] = values
-    return filled
+def _with_mask_rows(
+    drafter: Any, batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """The batch's fields of a pass with K - 1 mask rows behind each prompt; int64[n], which rows of ``hidden``
+    are the last of a prompt."""
+    head, masks = drafter.draft_runner.model, drafter.speculative_num_steps - 1
+    of_all, total = sum(batch.extend_lens), sum(batch.extend_lens) + masks * len(batch.reqs)
+    lengths = torch.tensor(batch.extend_lens).to(hidden.device, non_blocking=True)
+    known, ends = prompt_rows(lengths, of_all, masks)
+    first, behind = known[ends], torch.arange(masks, device=hidden.device)
+    # As in SGLang's own pass: each row has the token behind its state's.
+    ids = batch.input_ids.roll(-1)
+    ids[ends] = next_token_ids.to(ids.dtype)
+    table, places = drafter.req_to_token_pool.req_to_token, batch.seq_lens[:, None] + behind
+    slots = _among(batch.out_cache_loc.new_empty(total), known, batch.out_cache_loc)
+    slots[first[:, None] + 1 + behind] = table[batch.req_pool_indices[:, None].long(), places].to(slots.dtype)
+    states = _among(head.mask_hidden.to(hidden.dtype).expand(total, -1).clone(), known, hidden)
+    changes = {
+        "input_ids": _among(ids.new_full((total,), head.mask_token_id), known, ids),
+        "out_cache_loc": slots,
+        "extend_lens": [length + masks for length in batch.extend_lens],
+        "extend_num_tokens": total,
+        "seq_lens": batch.seq_lens + masks,
+        "seq_lens_cpu": batch.seq_lens_cpu + masks,
+        "seq_lens_sum": None,
+        "spec_info": EagleDraftExtendInput(
+            hidden_states=states,
+            num_tokens_per_req=1,
+            num_tokens_for_logprob_per_req=1,
+            select_index=first,
+        ),
+    }
+    return changes, ends
+
+
+def _among(memory: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    memory[places] = values
+    return memory
 
 
 @contextmanager

@@ -131,7 +131,9 @@ PEAGLE: tuple[Seam, ...] = (
             "chunked_req",
             "extend_lens",
             "extend_num_tokens",
+            "input_embeds",
             "is_prefill_only",
+            "replace_embeds",
             "seq_lens_cpu",
             "seq_lens_sum",
         )
