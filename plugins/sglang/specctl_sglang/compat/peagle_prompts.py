@@ -28,10 +28,10 @@ def make_room(batch: Any, places: int) -> bool:
     is_whole = batch.forward_mode == ForwardMode.EXTEND and all(
         request is not batch.chunked_req for request in batch.reqs
     )
-    if batch.extend_num_tokens > _MOST_ROWS:
-        return False
     has_embeddings = batch.input_embeds is not None or batch.replace_embeds is not None
     if not is_whole or has_embeddings or batch.is_prefill_only or not batch.reqs:
+        return False
+    if sum(batch.extend_lens) > _MOST_ROWS:
         return False
     cache = batch.tree_cache
     allocator = cache.token_to_kv_pool_allocator
@@ -82,8 +82,8 @@ def drafted_behind_prompts(
 def _with_mask_rows(
     drafter: Any, batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor
 ) -> tuple[dict[str, Any], torch.Tensor]:
-    """The batch's fields of a pass with K - 1 mask rows behind each prompt; int64[n], which rows of ``hidden``
-    are the last of a prompt."""
+    """The batch's fields of a pass with K - 1 mask rows behind each prompt; int64[n], which rows of
+    ``hidden`` are the last of a prompt."""
     head, masks = drafter.draft_runner.model, drafter.speculative_num_steps - 1
     of_all, total = sum(batch.extend_lens), sum(batch.extend_lens) + masks * len(batch.reqs)
     lengths = torch.tensor(batch.extend_lens).to(hidden.device, non_blocking=True)
