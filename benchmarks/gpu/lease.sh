@@ -3,6 +3,7 @@
 #
 #   bash benchmarks/gpu/lease.sh start JOB...      unpacks, widens the models, starts the jobs, returns
 #   OUT=FOLDER bash benchmarks/gpu/lease.sh wait SECONDS     prints how far they are, packs what there is
+#   bash benchmarks/gpu/lease.sh stop              ends jobs and servers, so that other jobs can be started
 #
 # A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
 # script of the tree. What each figure needs, where two GPUs are lent:
@@ -15,7 +16,8 @@
 # tests that compiled on the same cores a load gave half of its tokens/s.
 #
 # A machine that waits is taken back after 30 s, and another one takes its place without a word: send the calls that
-# bring the pieces in groups that follow each other at once, and the next wait with the start.
+# bring the pieces in groups that follow each other at once, and the next wait with the start. To think, put a wait
+# into the same group. What a call brings must stay under 64 MiB, the tree included: a refused one loses the rest.
 #
 # From the root of the tree. PIECES and PIECES_SGL hold both engines' bundles, META and META_SGL what unpacks them (an
 # engine that is not there is left out); .gpu/run holds what lease_vllm.sh and lease_sglang.sh read: copying2048.json,
@@ -86,10 +88,20 @@ start() {
     exit 1
   fi
   # The next command brings the tree anew.
+  rm -rf "$TREE"
   cp -r . "$TREE"
   cd "$TREE" || exit 1
   if [ -d "$SITE_VLLM" ]; then bash benchmarks/gpu/lease_vllm.sh widen; fi
   for job in "$@"; do begin "$job"; done
+}
+
+# By their sessions: a pattern would find this very command too.
+stop() {
+  local leader
+  cat "$RESULTS"/jobs "$RESULTS"/servers 2> /dev/null | while read -r leader; do kill -- "-$leader" 2> /dev/null; done
+  sleep 3
+  cat "$RESULTS"/jobs "$RESULTS"/servers 2> /dev/null | while read -r leader; do kill -9 -- "-$leader" 2> /dev/null; done
+  rm -f "$RESULTS"/jobs "$RESULTS"/servers
 }
 
 wait_for() {
@@ -111,5 +123,6 @@ wait_for() {
 case ${1:-} in
   start) shift; start "$@" ;;
   wait) wait_for "${2:?seconds}" ;;
-  *) echo "expected start JOB... or wait SECONDS"; exit 2 ;;
+  stop) stop ;;
+  *) echo "expected start JOB..., wait SECONDS or stop"; exit 2 ;;
 esac

@@ -50,6 +50,7 @@ serve() {
     --host 127.0.0.1 --port "$port" --served-model-name model --dtype bfloat16 --max-num-seqs 256 \
     --max-num-batched-tokens 8192 --max-model-len 2048 --no-enable-prefix-caching \
     --kv-cache-memory-bytes 28000000000 --gpu-memory-utilization 0.35 "$@" > "$RESULTS/$name.log" 2>&1 < /dev/null &
+  echo $! >> "$RESULTS/servers"
 }
 
 # The server that never_worse, simulation and profile share.
