@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Seam", "missing_seams"]
+__all__ = ["Seam", "members", "missing_seams"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Seam:
 
     def __str__(self) -> str:
         return f"{self.module}.{self.qualname}({', '.join(self.parameters)})"
+
+
+def members(module: str, owner: str, *names: str) -> tuple[Seam, ...]:
+    """Of one class, whatever they are."""
+    return tuple(Seam(module, f"{owner}.{name}") for name in names)
 
 
 Parse = Callable[[Path], ast.Module]

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 
-from specctl_sglang.compat.runtime_states import RuntimeStates, as_if_configured, capture_target
+from specctl_sglang.compat.runtime_states import RuntimeStates, as_if, as_if_configured, capture_target
 from specctl_sglang.terms import steps_of, width_of
 
 __all__ = ["OFF", "EagleStates", "Setting", "as_drafter", "narrow_drafts", "setting_of", "whole"]
@@ -72,7 +72,7 @@ class EagleStates(RuntimeStates[Setting]):
         worker, drafter = self._worker, self._drafter
         steps, width = steps_of(tokens, topk, self._steps_at_start), width_of(tokens)
         configured = {"speculative_num_steps": steps, "speculative_num_draft_tokens": width}
-        with as_if_configured(speculative_eagle_topk=topk, **configured), _topk(drafter, topk):
+        with as_if_configured(speculative_eagle_topk=topk, **configured), as_if(drafter, topk=topk):
             self._check_places(get_alloc_len_per_decode())
             worker.topk = topk
             for thing in (worker, drafter):
@@ -108,15 +108,6 @@ def as_drafter(drafter: Any) -> Iterator[None]:
         stack.enter_context(speculative_moe_backend_context())
         stack.enter_context(speculative_moe_a2a_backend_context())
         yield
-
-
-@contextmanager
-def _topk(drafter: Any, topk: int) -> Iterator[None]:
-    kept, drafter.topk = drafter.topk, topk
-    try:
-        yield
-    finally:
-        drafter.topk = kept
 
 
 def whole(keys: Iterable[Setting], topks: Iterable[int]) -> set[Setting]:

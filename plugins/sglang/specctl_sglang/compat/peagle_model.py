@@ -64,11 +64,11 @@ class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
     def _as_named_here(
         self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Behind the first layer SGLang's hidden_norm has the place of the checkpoint's input_layernorm."""
+        """Behind the first layer SGLang's hidden_norm has the place of the checkpoint's input_layernorm. With
+        a token map they are those of a head with such a vocabulary of its own."""
         chosen = getattr(self.config, TOKEN_MAP_KEY, None)
         ids = None if chosen is None else torch.from_numpy(np.load(chosen))
         if ids is not None:
-            # As in a head of a vocabulary of its own.
             yield "d2t", ids - torch.arange(len(ids))
         for name, weight in weights:
             if ids is not None and name.endswith("lm_head.weight"):

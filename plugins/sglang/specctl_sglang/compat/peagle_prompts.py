@@ -3,8 +3,6 @@ would give the request before its next step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from sglang.srt.mem_cache.allocation_sizing import page_aligned_decode_alloc_len
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput, EagleDraftInput
 
+from specctl_sglang.compat.runtime_states import as_if
 from specctl_sglang.proposers.peagle_prompts import prompt_rows
 
 __all__ = ["drafted_behind_prompts", "make_room"]
@@ -31,7 +30,7 @@ def make_room(batch: Any, places: int) -> bool:
     has_embeddings = batch.input_embeds is not None or batch.replace_embeds is not None
     if not is_whole or has_embeddings or batch.is_prefill_only or not batch.reqs:
         return False
-    if sum(batch.extend_lens) > _MOST_ROWS:
+    if batch.extend_num_tokens > _MOST_ROWS:
         return False
     cache = batch.tree_cache
     allocator = cache.token_to_kv_pool_allocator
@@ -67,7 +66,7 @@ def drafted_behind_prompts(
     """
     runner = drafter.draft_runner
     changes, ends = _with_mask_rows(drafter, batch, hidden, next_token_ids)
-    with _changed(batch, changes):
+    with as_if(batch, **changes):
         forward_batch = ForwardBatch.init_new(
             batch, runner, capture_hidden_mode=CaptureHiddenMode.LAST, return_hidden_states_before_norm=False
         )
@@ -85,7 +84,7 @@ def _with_mask_rows(
     """The batch's fields of a pass with K - 1 mask rows behind each prompt; int64[n], which rows of
     ``hidden`` are the last of a prompt."""
     head, masks = drafter.draft_runner.model, drafter.speculative_num_steps - 1
-    of_all, total = sum(batch.extend_lens), sum(batch.extend_lens) + masks * len(batch.reqs)
+    of_all, total = batch.extend_num_tokens, batch.extend_num_tokens + masks * len(batch.reqs)
     lengths = torch.tensor(batch.extend_lens).to(hidden.device, non_blocking=True)
     known, ends = prompt_rows(lengths, of_all, masks)
     first, behind = known[ends], torch.arange(masks, device=hidden.device)
@@ -117,15 +116,3 @@ def _with_mask_rows(
 def _among(memory: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     memory[places] = values
     return memory
-
-
-@contextmanager
-def _changed(batch: Any, changes: Mapping[str, Any]) -> Iterator[None]:
-    kept = {name: getattr(batch, name) for name in changes}
-    for name, value in changes.items():
-        setattr(batch, name, value)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(batch, name, value)

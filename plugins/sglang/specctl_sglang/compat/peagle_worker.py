@@ -9,12 +9,11 @@ next pass writes over the others before anything reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import eagle_worker_v2
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
@@ -26,7 +25,7 @@ from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
 from specctl_sglang.compat.peagle_graph import PassGraphs, captured_pass
 from specctl_sglang.compat.peagle_prompts import drafted_behind_prompts, make_room
-from specctl_sglang.compat.runtime_states import as_if_configured
+from specctl_sglang.compat.runtime_states import as_if, as_if_configured
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 from specctl_sglang.terms import width_of
@@ -91,19 +90,17 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
     ) -> Any:
         """The prompt's keys and values, and the first drafts where there are places for mask rows behind it.
         Else these come with the request's first decode step."""
+        given, drafts = (batch, target_hidden_states, next_token_ids), None
         if self.has_room and mm_input_embeds is None:
-            made, drafts, hidden = drafted_behind_prompts(self, batch, target_hidden_states, next_token_ids)
-            for request in batch.reqs:
-                request.specctl_has_drafts, request.specctl_missed = True, 0
-            self._carry(made, drafts, hidden)
-            return made
-        lengths = torch.tensor(batch.extend_lens)
-        ends = (torch.cumsum(lengths, 0) - 1).to(target_hidden_states.device, non_blocking=True)
-        hidden = target_hidden_states[ends]
-        made = super()._draft_extend_for_prefill(batch, target_hidden_states, next_token_ids, mm_input_embeds)
+            made, drafts, hidden = drafted_behind_prompts(self, *given)
+        else:
+            lengths = torch.tensor(batch.extend_lens)
+            ends = (torch.cumsum(lengths, 0) - 1).to(target_hidden_states.device, non_blocking=True)
+            hidden = target_hidden_states[ends]
+            made = super()._draft_extend_for_prefill(*given, mm_input_embeds)
         for request in batch.reqs:
-            request.specctl_has_drafts, request.specctl_missed = False, 0
-        self._carry(made, None, hidden)
+            request.specctl_has_drafts, request.specctl_missed = drafts is not None, 0
+        self._carry(made, drafts, hidden)
         return made
 
     def draft(self, batch: Any, *, with_topology: bool = False) -> Any:
@@ -301,16 +298,12 @@ def _less(lengths: torch.Tensor | None, number: int) -> torch.Tensor | None:
     return None if lengths is None else lengths - number
 
 
-@contextmanager
-def _before_step(batch: Any, starts: torch.Tensor, starts_cpu: torch.Tensor | None) -> Iterator[None]:
+def _before_step(
+    batch: Any, starts: torch.Tensor, starts_cpu: torch.Tensor | None
+) -> AbstractContextManager[None]:
     """A pass before the step's own, from other places; what it writes to the batch is taken back."""
-    kept = batch.seq_lens, batch.seq_lens_cpu, batch.spec_info
-    batch.seq_lens, batch.seq_lens_cpu = starts, starts_cpu
-    try:
-        yield
-    finally:
-        batch.seq_lens, batch.seq_lens_cpu, batch.spec_info = kept
-        batch.forward_mode, batch.input_ids = ForwardMode.DECODE, None
+    written = {name: getattr(batch, name) for name in ("spec_info", "forward_mode", "input_ids")}
+    return as_if(batch, seq_lens=starts, seq_lens_cpu=starts_cpu, **written)
 
 
 class PEagleStates(EagleStates):
@@ -327,7 +320,8 @@ class PEagleStates(EagleStates):
 
 class PEagleWorker(SteeredEagle):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        with _own_drafter():
+        # Reason: the worker's constructor makes its draft worker itself, by its module's name for it.
+        with as_if(eagle_worker_v2, EagleDraftWorker=PEagleDrafter):
             super().__init__(*args, **kwargs)
 
     @property
@@ -351,14 +345,3 @@ class PEagleWorker(SteeredEagle):
     def _follow(self, batch: Any, result: Any) -> None:
         with as_drafter(self._draft_worker):
             self._draft_worker.rest(batch, result)
-
-
-@contextmanager
-def _own_drafter() -> Iterator[None]:
-    """Reason: the worker's constructor makes its draft worker itself, by its module's name for it."""
-    original = eagle_worker_v2.EagleDraftWorker
-    eagle_worker_v2.EagleDraftWorker = PEagleDrafter
-    try:
-        yield
-    finally:
-        eagle_worker_v2.EagleDraftWorker = original

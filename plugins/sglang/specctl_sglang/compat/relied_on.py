@@ -5,7 +5,7 @@ A test compares it with the plugin's own sources, so that an import or a patch w
 
 from __future__ import annotations
 
-from specctl.engine.seams import Seam
+from specctl.engine.seams import Seam, members
 from specctl_sglang.compat.relied_on_peagle import PEAGLE
 
 __all__ = ["RELIED_ON"]
@@ -71,17 +71,16 @@ _ROUTES: tuple[Seam, ...] = (
     Seam(_IO, "GetInternalStateReqOutput.internal_state"),
 )
 
-_REQUEST: tuple[Seam, ...] = tuple(
-    Seam("sglang.srt.managers.schedule_batch", f"Req.{name}")
-    for name in (
-        "rid",
-        "origin_input_ids",
-        "output_ids",
-        "finished_len",
-        "lora_id",
-        "extra_key",
-        "sampling_params",
-    )
+_REQUEST: tuple[Seam, ...] = members(
+    "sglang.srt.managers.schedule_batch",
+    "Req",
+    "rid",
+    "origin_input_ids",
+    "output_ids",
+    "finished_len",
+    "lora_id",
+    "extra_key",
+    "sampling_params",
 )
 
 _IN_SCHEDULER: tuple[Seam, ...] = (
@@ -159,36 +158,34 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
     Seam(_EAGLE, "EAGLEWorkerV2.init_cuda_graphs", ("self",)),
     Seam(_BASE, "BaseSpecWorker"),
     Seam(_EAGLE, "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
-    *(
-        Seam(_EAGLE, f"EAGLEWorkerV2.{name}")
-        for name in (
-            "adaptive_controller",
-            "device",
-            "speculative_algorithm",
-            "speculative_num_draft_tokens",
-            "speculative_num_steps",
-            "topk",
-        )
+    *members(
+        _EAGLE,
+        "EAGLEWorkerV2",
+        "adaptive_controller",
+        "device",
+        "speculative_algorithm",
+        "speculative_num_draft_tokens",
+        "speculative_num_steps",
+        "topk",
     ),
     Seam(_EAGLE, "EagleDraftWorker.draft", ("self", "batch")),
     Seam(_EAGLE, "EagleDraftWorker.init_attention_backend", ("self",)),
     Seam(_EAGLE, "EagleDraftWorker._capture_cuda_graphs", ("self",)),
     Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result")),
-    *(
-        Seam(_EAGLE, f"EagleDraftWorker.{name}")
-        for name in (
-            "cuda_graph_runner",
-            "cuda_graph_runner_for_draft_extend",
-            "draft_attn_backend",
-            "draft_extend_attn_backend",
-            "draft_owns_attention",
-            "draft_runner",
-            "draft_tp_context",
-            "plan_stream",
-            "speculative_num_draft_tokens",
-            "speculative_num_steps",
-            "topk",
-        )
+    *members(
+        _EAGLE,
+        "EagleDraftWorker",
+        "cuda_graph_runner",
+        "cuda_graph_runner_for_draft_extend",
+        "draft_attn_backend",
+        "draft_extend_attn_backend",
+        "draft_owns_attention",
+        "draft_runner",
+        "draft_tp_context",
+        "plan_stream",
+        "speculative_num_draft_tokens",
+        "speculative_num_steps",
+        "topk",
     ),
     Seam("sglang.srt.mem_cache.allocation_sizing", "get_alloc_len_per_decode", ()),
     Seam(_BASE, "EagleDraftWorkerBase._rebuild_topk1_chain_buffers", ("self",)),
@@ -218,31 +215,30 @@ _DFLASH_WORKER: tuple[Seam, ...] = (
     Seam(_DFLASH, "DFlashWorkerV2._maybe_build_draft_sampler", ("self",)),
     Seam(_DFLASH, "DFlashWorkerV2._make_next_draft_input_decode", ("self",)),
     Seam(_DFLASH, "DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc", ("self",)),
-    *(
-        Seam(_DFLASH, f"DFlashWorkerV2.{name}")
-        for name in (
-            "_accept_bonus_buffer_cap",
-            "_accept_bonus_buffer_slot",
-            "_accept_len_buf",
-            "_block_pos_offsets",
-            "_bonus_id_bufs",
-            "_commit_lens_bufs",
-            "_draft_block_end_buf",
-            "_draft_block_ids_buf",
-            "_draft_block_positions_buf",
-            "_draft_block_spec_info",
-            "_draft_block_tokens_buf",
-            "_draft_sampler",
-            "_draft_seq_lens_cpu_buf",
-            "_draft_verify_out_cache_loc_buf",
-            "_new_seq_lens_bufs",
-            "_out_tokens_bufs",
-            "block_size",
-            "device",
-            "draft_model",
-            "draft_model_runner",
-            "speculative_num_draft_tokens",
-        )
+    *members(
+        _DFLASH,
+        "DFlashWorkerV2",
+        "_accept_bonus_buffer_cap",
+        "_accept_bonus_buffer_slot",
+        "_accept_len_buf",
+        "_block_pos_offsets",
+        "_bonus_id_bufs",
+        "_commit_lens_bufs",
+        "_draft_block_end_buf",
+        "_draft_block_ids_buf",
+        "_draft_block_positions_buf",
+        "_draft_block_spec_info",
+        "_draft_block_tokens_buf",
+        "_draft_sampler",
+        "_draft_seq_lens_cpu_buf",
+        "_draft_verify_out_cache_loc_buf",
+        "_new_seq_lens_bufs",
+        "_out_tokens_bufs",
+        "block_size",
+        "device",
+        "draft_model",
+        "draft_model_runner",
+        "speculative_num_draft_tokens",
     ),
     Seam("sglang.srt.models.dflash", "DFlashDraftModel.set_block_size", ("self", "block_size")),
     Seam(_RUNNER, "ModelRunner.capture_tail_hooks"),
@@ -263,50 +259,47 @@ _VERIFICATION: tuple[Seam, ...] = (
     Seam(_PARALLEL, "GroupCoordinator.broadcast", ("self", "input_", "src")),
     Seam("sglang.srt.managers.schedule_batch", "ScheduleBatch.return_logprob"),
     Seam("sglang.srt.managers.schedule_batch", "ScheduleBatch.sampling_info"),
-    *(
-        Seam(_INFO, f"NgramVerifyInput.{name}")
-        for name in (
-            "draft_token",
-            "draft_token_num",
-            "positions",
-            "retrieve_next_token",
-            "retrieve_next_sibling",
-            "max_tree_depth",
-        )
+    *members(
+        _INFO,
+        "NgramVerifyInput",
+        "draft_token",
+        "draft_token_num",
+        "positions",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+        "max_tree_depth",
     ),
-    *(
-        Seam("sglang.srt.speculative.eagle_info", f"EagleVerifyInput.{name}")
-        for name in (
-            "draft_token",
-            "draft_token_num",
-            "positions",
-            "retrieve_next_token",
-            "retrieve_next_sibling",
-            "max_tree_depth",
-            "draft_probs",
-        )
+    *members(
+        "sglang.srt.speculative.eagle_info",
+        "EagleVerifyInput",
+        "draft_token",
+        "draft_token_num",
+        "positions",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+        "max_tree_depth",
+        "draft_probs",
     ),
-    *(
-        Seam("sglang.srt.sampling.sampling_batch_info", f"SamplingBatchInfo.{name}")
-        for name in (
-            "temperatures",
-            "top_ks",
-            "top_ps",
-            "min_ps",
-            "is_all_greedy",
-            "is_any_greedy",
-            "need_top_k_sampling",
-            "need_top_p_sampling",
-            "need_min_p_sampling",
-            "sampling_seed",
-            "grammar_mask",
-            "penalizer_orchestrator",
-            "acc_additive_penalties",
-            "acc_scaling_penalties",
-            "logit_bias",
-            "has_custom_logit_processor",
-            "return_sampling_masks",
-        )
+    *members(
+        "sglang.srt.sampling.sampling_batch_info",
+        "SamplingBatchInfo",
+        "temperatures",
+        "top_ks",
+        "top_ps",
+        "min_ps",
+        "is_all_greedy",
+        "is_any_greedy",
+        "need_top_k_sampling",
+        "need_top_p_sampling",
+        "need_min_p_sampling",
+        "sampling_seed",
+        "grammar_mask",
+        "penalizer_orchestrator",
+        "acc_additive_penalties",
+        "acc_scaling_penalties",
+        "logit_bias",
+        "has_custom_logit_processor",
+        "return_sampling_masks",
     ),
 )
 
@@ -316,9 +309,14 @@ _CPU: tuple[Seam, ...] = (
     Seam("sglang.srt.mem_cache.memory_pool", "KVWriteLoc"),
     Seam(_CONTEXT, "attention_backends", ()),
     Seam(_OVERLAP, "FutureMap._resolve_spec_extras", ("self", "batch")),
-    *(
-        Seam(_OVERLAP, f"FutureMap.{name}")
-        for name in ("need_topk", "topk_p_buf", "topk_index_buf", "hidden_states_buf", "output_tokens_buf")
+    *members(
+        _OVERLAP,
+        "FutureMap",
+        "need_topk",
+        "topk_p_buf",
+        "topk_index_buf",
+        "hidden_states_buf",
+        "output_tokens_buf",
     ),
     Seam(
         "sglang.srt.speculative.draft_utils",

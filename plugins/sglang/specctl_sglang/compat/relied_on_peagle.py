@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specctl.engine.seams import Seam
+from specctl.engine.seams import Seam, members
 
 __all__ = ["PEAGLE"]
 
@@ -68,50 +68,47 @@ PEAGLE: tuple[Seam, ...] = (
         "BaseCudaGraphRunner._pad_to_bucket",
         ("raw_size", "buckets"),
     ),
-    *(
-        Seam(_GRAPHS, f"EAGLEDraftExtendCudaGraphRunner.{name}")
-        for name in (
-            "backend",
-            "buffers",
-            "capture_bs",
-            "captured_req_width",
-            "device_module",
-            "disable_padding",
-            "max_bs",
-            "require_gathered_buffer",
-            "require_mlp_sync",
-            "require_mlp_tp_gather",
-            "seq_len_fill_value",
-        )
+    *members(
+        _GRAPHS,
+        "EAGLEDraftExtendCudaGraphRunner",
+        "backend",
+        "buffers",
+        "capture_bs",
+        "captured_req_width",
+        "device_module",
+        "disable_padding",
+        "max_bs",
+        "require_gathered_buffer",
+        "require_mlp_sync",
+        "require_mlp_tp_gather",
+        "seq_len_fill_value",
     ),
-    *(
-        Seam(_GRAPHS, f"EagleDraftExtendInputBuffers.{name}")
-        for name in (
-            "input_ids",
-            "hidden_states",
-            "out_cache_loc",
-            "select_index",
-            "positions",
-            "seq_lens",
-            "extend_seq_lens",
-            "req_pool_indices",
-        )
+    *members(
+        _GRAPHS,
+        "EagleDraftExtendInputBuffers",
+        "input_ids",
+        "hidden_states",
+        "out_cache_loc",
+        "select_index",
+        "positions",
+        "seq_lens",
+        "extend_seq_lens",
+        "req_pool_indices",
     ),
     Seam(
         "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend",
         "FullCudaGraphBackend.replay",
         ("self", "shape_key", "static_forward_batch"),
     ),
-    *(
-        Seam("sglang.srt.speculative.eagle_info", f"EagleDraftExtendInput.{name}")
-        for name in (
-            "hidden_states",
-            "num_correct_drafts",
-            "num_accept_tokens",
-            "num_tokens_per_req",
-            "num_tokens_for_logprob_per_req",
-            "select_index",
-        )
+    *members(
+        "sglang.srt.speculative.eagle_info",
+        "EagleDraftExtendInput",
+        "hidden_states",
+        "num_correct_drafts",
+        "num_accept_tokens",
+        "num_tokens_per_req",
+        "num_tokens_for_logprob_per_req",
+        "select_index",
     ),
     Seam("sglang.srt.speculative.eagle_info", "EagleDraftInput.hidden_states"),
     # Drafts behind a prompt: places for their rows, and SGLang's pass over a prompt with more rows than that.
@@ -125,22 +122,20 @@ PEAGLE: tuple[Seam, ...] = (
         "ForwardBatch.init_new",
         ("cls", "batch", "model_runner"),
     ),
-    *(
-        Seam("sglang.srt.managers.schedule_batch", f"ScheduleBatch.{name}")
-        for name in (
-            "chunked_req",
-            "extend_lens",
-            "extend_num_tokens",
-            "input_embeds",
-            "is_prefill_only",
-            "replace_embeds",
-            "seq_lens_cpu",
-            "seq_lens_sum",
-        )
+    *members(
+        "sglang.srt.managers.schedule_batch",
+        "ScheduleBatch",
+        "chunked_req",
+        "extend_lens",
+        "extend_num_tokens",
+        "input_embeds",
+        "is_prefill_only",
+        "replace_embeds",
+        "seq_lens_cpu",
+        "seq_lens_sum",
     ),
     Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.EXTEND"),
     Seam("sglang.srt.model_executor.forward_batch_info", "CaptureHiddenMode.LAST"),
-    Seam("sglang.srt.model_executor.forward_batch_info", "ForwardMode.DECODE"),
     Seam(_RUNNER, "ModelRunner.shared_read_done_event"),
     Seam("sglang.srt.model_executor.cuda_graph_config", "check_cuda_graph_backend", ("phase",)),
     Seam("sglang.srt.model_executor.cuda_graph_config", "Backend.DISABLED"),

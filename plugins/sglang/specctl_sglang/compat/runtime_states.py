@@ -17,7 +17,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specctl_sglang.terms import width_of
 
-__all__ = ["RuntimeStates", "TargetStates", "as_if_configured", "capture_target"]
+__all__ = ["RuntimeStates", "TargetStates", "as_if", "as_if_configured", "capture_target"]
 
 logger = logging.getLogger("sglang.specctl")
 
@@ -124,6 +124,19 @@ def capture_target(runner: Any, is_plain: bool) -> None:
         runner.decode_cuda_graph_runner = capture_decode_graph(model_runner=runner).runner
     finally:
         runner.spec_algorithm, runner.init_new_workspace = kept
+
+
+@contextmanager
+def as_if(thing: Any, **values: Any) -> Iterator[None]:
+    """Attributes of an object or of a module have other values; what was there before is put back."""
+    kept = {name: getattr(thing, name) for name in values}
+    for name, value in values.items():
+        setattr(thing, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(thing, name, value)
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from sglang.srt.speculative import ngram_worker
 
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl_sglang.compat.runtime_states import as_if
 from specctl_sglang.compat.steered_worker import SteeredWorker
 from specctl_sglang.compat.tokenizer import corpus_fingerprint
 from specctl_sglang.control.steering import OpenStep
@@ -23,7 +22,8 @@ class SuffixWorker(SteeredWorker):
     tree_topks = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        with _no_corpus():
+        # Reason: the worker's constructor makes the corpus itself, by its module's name for it.
+        with as_if(ngram_worker, NgramCorpus=_NoCorpus):
             super().__init__(*args, **kwargs)
 
     def alloc_memory_pool(self, **kwargs: Any) -> None:
@@ -78,14 +78,3 @@ class _NoCorpus:
 
     def load_external_corpus_named(self, corpus_id: str, _chunks: Any) -> int:
         raise ValueError(f"SPECCTL_SUFFIX takes no external corpus ({corpus_id}); it has corpus_file")
-
-
-@contextmanager
-def _no_corpus() -> Iterator[None]:
-    """Reason: the worker's constructor makes the corpus itself, by its module's name for it."""
-    original = ngram_worker.NgramCorpus
-    ngram_worker.NgramCorpus = _NoCorpus
-    try:
-        yield
-    finally:
-        ngram_worker.NgramCorpus = original
