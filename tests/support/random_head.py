@@ -3,6 +3,7 @@ tested; and a P-EAGLE head with all that its formats allow and the reference hea
 
 import json
 from pathlib import Path
+from typing import Any
 
 LAYERS_READ = (1, 4, 6)
 """Of the target, whose hidden states the head reads."""
@@ -11,7 +12,6 @@ LAYERS_READ = (1, 4, 6)
 def write_random_dflash(target: Path, folder: Path) -> Path:
     """``folder``, with the config and the weights of a head of one layer in the target's shape."""
     import torch
-    from safetensors.torch import save_file
 
     shape = json.loads((target / "config.json").read_text(encoding="utf-8"))
     hidden, inner = shape["hidden_size"], shape["intermediate_size"]
@@ -44,24 +44,20 @@ def write_random_dflash(target: Path, folder: Path) -> Path:
     torch.manual_seed(0)
     weights = {f"{name}.weight": torch.randn(shape) * 0.02 for name, shape in matrices.items()}
     weights |= {f"{name}.weight": torch.ones(size) for name, size in norms.items()}
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(weights, str(folder / "model.safetensors"))
-    return folder
+    return _written(folder, config, weights)
 
 
 def write_speculators_peagle(source: Path, folder: Path) -> Path:
     """``folder``, with the head ``source`` in the format of speculators: every other token of its vocabulary,
     biases, other layers read, the first residual after its norm. What it drafts is worth less."""
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     shape = json.loads((source / "config.json").read_text(encoding="utf-8"))
     weights = load_file(str(source / "model.safetensors"))
     own = ("architectures", "draft_vocab_size", "ptd_token_id")
-    tokens = shape["vocab_size"] // 2
-    weights["lm_head.weight"] = weights["lm_head.weight"][::2].contiguous()
-    weights |= {"d2t": torch.arange(tokens), "t2d": torch.arange(2 * tokens) % 2 == 0}
+    ids = list(range(0, shape["vocab_size"], 2))
+    weights |= _with_vocabulary(weights, ids, shape["vocab_size"])
     torch.manual_seed(0)
     for name in [name for name in weights if name.endswith("_proj.weight") and "self_attn" in name]:
         bias = torch.randn(weights[name].shape[0]) * 0.02
@@ -69,7 +65,7 @@ def write_speculators_peagle(source: Path, folder: Path) -> Path:
     config = {
         "speculators_model_type": "peagle",
         "mask_token_id": shape["ptd_token_id"],
-        "draft_vocab_size": tokens,
+        "draft_vocab_size": len(ids),
         "norm_before_residual": True,
         "eagle_aux_hidden_state_layer_ids": [1, 4, 6],
         "transformer_layer_config": {
@@ -77,26 +73,37 @@ def write_speculators_peagle(source: Path, folder: Path) -> Path:
             "attention_bias": True,
         },
     }
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(weights, str(folder / "model.safetensors"))
-    return folder
+    return _written(folder, config, weights)
 
 
 def write_with_vocabulary(source: Path, folder: Path, ids: list[int]) -> Path:
     """``folder``, with the P-EAGLE head ``source`` that can draft these tokens of the target alone."""
-    import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     weights = load_file(str(source / "model.safetensors"))
+    weights |= _with_vocabulary(weights, ids, config["vocab_size"])
+    return _written(folder, config | {"draft_vocab_size": len(ids)}, weights)
+
+
+def _with_vocabulary(weights: dict[str, Any], ids: list[int], vocab_size: int) -> dict[str, Any]:
+    """The tensors by which a head can draft these ids of the target alone."""
+    import torch
+
     chosen = torch.tensor(ids)
-    is_chosen = torch.zeros(config["vocab_size"], dtype=torch.bool)
+    is_chosen = torch.zeros(vocab_size, dtype=torch.bool)
     is_chosen[chosen] = True
-    weights["lm_head.weight"] = weights["lm_head.weight"][chosen].contiguous()
-    weights |= {"d2t": chosen - torch.arange(len(ids)), "t2d": is_chosen}
+    return {
+        "lm_head.weight": weights["lm_head.weight"][chosen].contiguous(),
+        "d2t": chosen - torch.arange(len(ids)),
+        "t2d": is_chosen,
+    }
+
+
+def _written(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True)
-    told = json.dumps(config | {"draft_vocab_size": len(ids)})
-    (folder / "config.json").write_text(told, encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, str(folder / "model.safetensors"))
     return folder
