@@ -97,10 +97,12 @@ start() {
 
 # By their sessions: a pattern would find this very command too.
 stop() {
-  local leader
-  cat "$RESULTS"/jobs "$RESULTS"/servers 2> /dev/null | while read -r leader; do kill -- "-$leader" 2> /dev/null; done
-  sleep 3
-  cat "$RESULTS"/jobs "$RESULTS"/servers 2> /dev/null | while read -r leader; do kill -9 -- "-$leader" 2> /dev/null; done
+  local leaders signal leader
+  leaders=$(cat "$RESULTS"/jobs "$RESULTS"/servers 2> /dev/null)
+  for signal in TERM KILL; do
+    for leader in $leaders; do kill -s $signal -- "-$leader" 2> /dev/null; done
+    sleep 3
+  done
   rm -f "$RESULTS"/jobs "$RESULTS"/servers
 }
 

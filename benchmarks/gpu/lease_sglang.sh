@@ -35,7 +35,8 @@ ARMS_FILE=${ARMS_FILE:-}
 REPEATS=${REPEATS:-}
 # Tokens of the graphs that prompts run in, as they do by default in SGLang: a server takes 40 s more to stand.
 PREFILL_GRAPHS=${PREFILL_GRAPHS:-}
-# TOKEN_MAP: what specctl_peagle-8-map may draft, as benchmarks.gpu.token_map takes it.
+# What specctl_peagle-8-map may draft, as benchmarks.gpu.token_map takes it.
+TOKEN_MAP=${TOKEN_MAP:---first 32000}
 # Requests at the same time, in the order in which they are measured; without it those of each part.
 BATCHES=${BATCHES:-}
 QUICK=${QUICK:-}
@@ -120,7 +121,7 @@ for name in $STAGES; do
       widened "$TARGET" target
       widened "$EAGLE3" eagle3
       widened "$PEAGLE" peagle
-      "$PYTHON" -m benchmarks.gpu.token_map "$RESULTS/token_map.pt" ${TOKEN_MAP:---first 32000}
+      "$PYTHON" -m benchmarks.gpu.token_map "$RESULTS/token_map.pt" $TOKEN_MAP
       # Their servers take three minutes to stand: profile comes after peagle on the same ones.
       parts=(peagle)
       if [ "$name" = profile ]; then parts+=(profile); fi
