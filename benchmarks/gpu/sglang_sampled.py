@@ -25,6 +25,8 @@ SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 LEAST_CHANCE = 1e-4
 """Of counts as different as those seen, where the laws are the same."""
 _LAW_PROMPTS, _LAW_ANSWERS, _LAW_TOKENS, _LAW_AT_ONCE = 2, 2_000, 5, 64
+_LAW_PROMPT_TOKENS = 128
+"""Of each prompt's end: most of the time goes into prompts, and the law asks for none that is long."""
 _RARE = 10
 """A token that occurred fewer times in both together counts with the others that did."""
 
@@ -35,6 +37,7 @@ def sampled(
     """The first arm is the base of all ratios. Prompts may occur again: both corpora have seen the same."""
     base, bar = arms[0].name, BARS["sampled"]
     _warm(arms, prompts)
+    law = _laws(arms, prompts, tokens=min(tokens, _LAW_TOKENS))
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=2)
     figures = compared(arms, sets, tokens, off_name="", options=SAMPLING)
     rows = figures["arms"]
@@ -45,28 +48,29 @@ def sampled(
             told = against.setdefault(name, {})[batch] = summary(pairwise_ratios(*speeds))
             word = "reached" if told["median"] >= bar else "NOT reached"
             print(f"{batch} at once: {name} / {base}: {told['median']:.3f}, bar {bar:g} {word}", flush=True)
-    law = _laws(arms, prompts, tokens=min(tokens, _LAW_TOKENS))
     return figures | {"sampling": dict(SAMPLING), f"tokens/s against {base}": against, "law": law}
 
 
 def _warm(arms: Sequence[Arm], prompts: Sequence[list[int]]) -> None:
-    """Side by side: the first sampled batch compiles, 80 s of SGLang's own kernels on an H200."""
+    """The first sampled batch compiles, 80 s of SGLang's own kernels on an H200."""
+    _side_by_side(arms, prompts[:2], _LAW_TOKENS)
 
-    def begin(arm: Arm) -> None:
-        arm.run(prompts[:2], _LAW_TOKENS, options=SAMPLING)
 
+def _side_by_side(
+    arms: Sequence[Arm], prompts: Sequence[list[int]], tokens: int, at_once: int = 0
+) -> list[dict[str, Any] | None]:
+    """For what is not timed."""
     with ThreadPoolExecutor(len(arms)) as pool:
-        list(pool.map(begin, arms))
+        return list(pool.map(lambda arm: arm.run(prompts, tokens, at_once, SAMPLING), arms))
 
 
 def _laws(arms: Sequence[Arm], prompts: Sequence[list[int]], *, tokens: int) -> dict[str, Any]:
     """By arm: the chances of the counts at each position of each prompt, beside the first arm's."""
     at_once = min(_LAW_AT_ONCE, *(arm.setting.places for arm in arms))
     found: dict[str, list[list[float]]] = {arm.name: [] for arm in arms[1:]}
-    # Most of the time goes into prompts.
-    for prompt in sorted(prompts, key=len)[:_LAW_PROMPTS]:
-        asked = [prompt] * _LAW_ANSWERS
-        answers = [arm.run(asked, tokens, at_once, SAMPLING) for arm in arms]
+    for prompt in prompts[:_LAW_PROMPTS]:
+        asked = [prompt[-_LAW_PROMPT_TOKENS:]] * _LAW_ANSWERS
+        answers = _side_by_side(arms, asked, tokens, at_once)
         if None in answers:
             raise RuntimeError("a server has died")
         base, *others = [one["outputs"] for one in answers if one is not None]
