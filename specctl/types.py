@@ -283,7 +283,10 @@ class BucketForecast(NamedTuple):
 
 
 class BucketChoice(NamedTuple):
-    """The decision for one bucket; rates are tokens per second of step time, None where unknown."""
+    """The decision for one bucket; rates are tokens per second of step time, None where unknown.
+
+    ``min_token_prob``: from which chance on a drafted token is verified; None: as the engine is configured.
+    """
 
     decode_batch_from: int
     decode_batch_to: int
@@ -296,6 +299,7 @@ class BucketChoice(NamedTuple):
     is_active: bool = False
     is_extrapolated: bool = False
     detail: str = ""
+    min_token_prob: float | None = None
 
     @property
     def is_change(self) -> bool:

@@ -154,7 +154,9 @@ def _row(row: dict[str, Any]) -> str:
     low, high = row["decode_batch_from"], row["decode_batch_to"]
     batch = f"{low} and more" if high is None else f"{low}" if low == high else f"{low}-{high}"
     tokens = row["num_speculative_tokens"]
-    return f"{batch} decoding: {f'{tokens} tokens' if tokens else 'off'}"
+    least = row.get("min_token_prob")
+    chosen = "" if least is None else f", a chance of {least:g} at least"
+    return f"{batch} decoding: {f'{tokens} tokens' if tokens else 'off'}{chosen}"
 
 
 def _limit(limit: dict[str, Any]) -> str:

@@ -46,6 +46,10 @@ class Capabilities(BaseModel):
     has_shadow_acceptance: bool = Field(
         description="the telemetry's shadow counters tell the acceptance of drafts that were not verified"
     )
+    min_token_prob: float | None = Field(
+        default=None,
+        description="as configured, where drafts' chances are known and rows may name others; None: not",
+    )
     class_limits_max: int = Field(
         default=0, description="rules for traffic classes that a table may hold; 0: none are understood"
     )

@@ -42,6 +42,13 @@ class TableRow(BaseModel):
     verify_width_tokens: int | None = Field(
         default=None, ge=1, le=1024, description="positions the target scores; None: drafts + 1"
     )
+    min_token_prob: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="drafted tokens less likely to be accepted are not verified; None: as configured",
+    )
 
 
 class Refusal(BaseModel):
@@ -156,7 +163,7 @@ class SpeculationTable:
         return self.lookup_row(decode_batch, mean_context_tokens).num_speculative_tokens
 
     def lookup_row(self, decode_batch: int, mean_context_tokens: float = 0.0) -> TableRow:
-        """The row, for engines that draft trees."""
+        """The row, with what else a step goes by."""
         by_context = self._cells[bisect_right(self._batch_starts, max(decode_batch, 1)) - 1]
         if self.is_context_free:
             return by_context[0]
@@ -170,6 +177,12 @@ def _topk_refusal(topk: int, capabilities: Capabilities) -> str | None:
     if legal and topk not in legal:
         return f"{topk} is not one of {', '.join(map(str, legal))} ({method})"
     return None
+
+
+def _prob_refusal(prob: float | None, capabilities: Capabilities) -> str | None:
+    if prob is None or capabilities.min_token_prob is not None:
+        return None
+    return f"the drafts of {capabilities.method} cannot be chosen by their chances on this engine"
 
 
 def _value_refusals(rows: Sequence[TableRow], capabilities: Capabilities) -> list[Refusal]:
@@ -191,6 +204,8 @@ def _value_refusals(rows: Sequence[TableRow], capabilities: Capabilities) -> lis
             )
         if (reason := _topk_refusal(row.tree_topk, capabilities)) is not None:
             refusals.append(Refusal(row=i, field="tree_topk", reason=reason))
+        if (reason := _prob_refusal(row.min_token_prob, capabilities)) is not None:
+            refusals.append(Refusal(row=i, field="min_token_prob", reason=reason))
         if row.tree_topk == 1 and row.verify_width_tokens not in (None, row.num_speculative_tokens + 1):
             refusals.append(
                 Refusal(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -10,7 +9,8 @@ from functools import lru_cache
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
-from specctl.controller.forecast import Bounds, active_batches, batch_sums, bucket_bounds, forecast_buckets
+from specctl.controller.forecast import active_batches, batch_sums, bucket_bounds, forecast_buckets
+from specctl.controller.least_chances import row_settings, with_least_chances
 from specctl.controller.probe import end_probe, followed, hastened, is_near, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.rest import NO_REST
@@ -18,7 +18,7 @@ from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
 from specctl.types import BucketChoice, BucketForecast, Decision, Observation, Reason, SurvivalEstimate
 
-__all__ = ["merged_rows", "present_values", "step"]
+__all__ = ["merged_rows", "step"]
 
 MINUTE_S = 60.0
 
@@ -53,7 +53,8 @@ def _decide(
 ) -> tuple[Decision, ControllerState]:
     time_s = observation.time_s
     bounds = bucket_bounds(capabilities)
-    present = present_values(applied, bounds)
+    settings = row_settings(applied.rows, bounds)
+    present = {upper: value for upper, (value, _) in settings.items()}
     candidates = policy.candidates(capabilities.num_speculative_tokens_legal)
     survival = _survival(state, candidates, present)
     if survival.drifted:
@@ -82,6 +83,7 @@ def _decide(
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)
+    told = with_least_chances(told, forecasts, settings, capabilities.min_token_prob, policy)
     active = tuple(forecast for forecast in forecasts if forecast.is_active)
     return _decision(observation, told, survival, batches, active), state
 
@@ -259,35 +261,26 @@ def _nothing(observation: Observation, reason: Reason, explanation: str) -> Deci
     return Decision(observation.target, observation.time_s, None, reason, explanation)
 
 
-def present_values(applied: AppliedTable, bounds: list[Bounds]) -> dict[int, int]:
-    """num_speculative_tokens in force by bucket's upper end, at the bucket's first batch and no context."""
-    values = {}
-    rows = [
-        (row.decode_batch_from, row.decode_batch_to or math.inf, row.num_speculative_tokens)
-        for row in applied.rows
-        if row.context_from_tokens == 0
-    ]
-    for low, high in bounds:
-        values[high] = next((value for first, last, value in rows if first <= low <= last), 0)
-    return values
-
-
 def merged_rows(choices: tuple[BucketChoice, ...]) -> tuple[TableRow, ...]:
-    """Neighbouring buckets with one value become one row; the last row has no upper end."""
-    return _rows(tuple([(choice.decode_batch_from, choice.num_speculative_tokens) for choice in choices]))
+    """Neighbouring buckets with one setting become one row; the last row has no upper end."""
+    return _rows(
+        tuple([(one.decode_batch_from, one.num_speculative_tokens, one.min_token_prob) for one in choices])
+    )
 
 
 # A table mostly stays as it is, and many servers have the same one.
 @lru_cache(maxsize=1024)
-def _rows(values: tuple[tuple[int, int], ...]) -> tuple[TableRow, ...]:
-    """From (first batch, num_speculative_tokens) of every bucket."""
+def _rows(settings: tuple[tuple[int, int, float | None], ...]) -> tuple[TableRow, ...]:
+    """From (first batch, num_speculative_tokens, min_token_prob) of every bucket."""
     starts = [
-        (first, value)
-        for before, (first, value) in zip((None, *values), values, strict=False)
-        if before is None or before[1] != value
+        one
+        for before, one in zip((None, *settings), settings, strict=False)
+        if before is None or before[1:] != one[1:]
     ]
-    ends = [*(first - 1 for first, _ in starts[1:]), None]
+    ends = [*(first - 1 for first, *_ in starts[1:]), None]
     return tuple(
-        TableRow(decode_batch_from=first, decode_batch_to=end, num_speculative_tokens=value)
-        for (first, value), end in zip(starts, ends, strict=False)
+        TableRow(
+            decode_batch_from=first, decode_batch_to=end, num_speculative_tokens=value, min_token_prob=prob
+        )
+        for (first, value, prob), end in zip(starts, ends, strict=False)
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from specctl.contract.table import AppliedTable
 from specctl.controller.core import merged_rows
+from specctl.controller.least_chances import row_settings
 from specctl.controller.state import Probe
 from specctl.types import BucketChoice, Decision, Reason
 
@@ -22,7 +23,12 @@ def frozen(decision: Decision, applied: AppliedTable, probe: Probe | None) -> tu
 
     Returns the probe again as long as its value is in force.
     """
-    choices = tuple(_kept(choice, probe) for choice in decision.choices)
+    bounds = [(choice.decode_batch_from, choice.decode_batch_to) for choice in decision.choices]
+    settings = row_settings(applied.rows, bounds)
+    choices = tuple(
+        _kept(choice, probe)._replace(min_token_prob=settings[choice.decode_batch_to][1])
+        for choice in decision.choices
+    )
     is_probing = any(choice.is_change for choice in choices)
     held = replace(
         decision,

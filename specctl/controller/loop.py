@@ -20,9 +20,9 @@ from specctl.contract.table import AppliedTable, TableState
 from specctl.controller.accounts import Accounts
 from specctl.controller.audit import AuditLog, change_record
 from specctl.controller.class_rules import ClassRules
-from specctl.controller.core import present_values, step
-from specctl.controller.forecast import bucket_bounds
+from specctl.controller.core import step
 from specctl.controller.freeze import frozen
+from specctl.controller.least_chances import InForce, changed_chances, in_force
 from specctl.controller.outcome import Outcomes
 from specctl.controller.rollout import RolloutGroup, unremembered
 from specctl.controller.state import ControllerState, Probe
@@ -44,10 +44,6 @@ BACKOFF_MAX_S = 15.0
 REFUSED_RETRY_S = 10.0
 LEASE_RETRY_MAX_S = 30.0
 ADVICE_INTERVAL_S = 60.0
-
-
-# By bucket's upper end; and the rules for classes.
-_Wanted = tuple[dict[int, int], tuple[ClassLimit, ...]]
 
 
 class PolicySource(Protocol):
@@ -104,7 +100,7 @@ class TargetLoop:
         self._renew_s = float("-inf")
         self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
-        self._expected: tuple[int, _Wanted] | None = None
+        self._expected: tuple[int, InForce] | None = None
         self._read_back: AppliedTable | None = None
         self._outcomes = Outcomes(self.target, self._audit)
         self._probe: Probe | None = None
@@ -247,7 +243,7 @@ class TargetLoop:
             # The very reading that was compared before.
             return
         self._read_back = applied
-        if (present_values(applied, bucket_bounds(capabilities)), applied.class_limits) != wanted:
+        if in_force(applied, capabilities) != wanted:
             self._expected = None
             self._refused("read_back", f"table {version} was accepted, but another one is in force")
             self._blocked_until_s = observation.time_s + REFUSED_RETRY_S
@@ -268,6 +264,8 @@ class TargetLoop:
             return
         limits = self._class_limits(observation.capabilities, observation.applied)
         is_kept = not decision.is_change and limits == observation.applied.class_limits
+        if is_kept and observation.capabilities.min_token_prob is not None:
+            is_kept = not changed_chances(observation.applied.rows, decision.rows, observation.capabilities)
         if is_renewal_due or not is_kept:
             await self._apply(self._desired(observation, decision, limits), observation, decision)
 
@@ -317,20 +315,24 @@ class TargetLoop:
         self, answer: AppliedTable, desired: DesiredTable, observation: Observation, decision: Decision
     ) -> None:
         assert observation.capabilities is not None
-        bounds = bucket_bounds(observation.capabilities)
-        values = {choice.decode_batch_to: choice.num_speculative_tokens for choice in decision.choices}
-        wanted = values, desired.class_limits
+        known = observation.capabilities
+        wanted = in_force(desired, known)
         self._answer = answer
         self._renew_s = observation.time_s + desired.lease_s / 3
         self._blocked_why = None
         self._exporter.lease(self.target, is_held=True)
-        if (present_values(answer, bounds), answer.class_limits) != wanted:
+        if in_force(answer, known) != wanted:
             words = "the engine applied another table than asked"
             self._block(observation.time_s + REFUSED_RETRY_S, "read_back", words)
             return
         self._expected, self._read_back = (answer.version, wanted), None
         if observation.applied is not None:
             self._class_rules.applied(observation.applied, answer)
+            words = changed_chances(observation.applied.rows, answer.rows, known)
+            if words:
+                logger.info("%s: %s", self.target, words)
+                record = {"owner": self._owner, "explanation": words, "version": answer.version}
+                self._audit.write("min_token_prob", self.target, record)
         if decision.is_change:
             self._exporter.changed(self.target)
             is_felt = any(choice.is_active for choice in decision.changed)

@@ -29,6 +29,7 @@ class Exporter:
         self._up = self._gauge(names.TARGET_UP)
         self._lease = self._gauge(names.LEASE_HELD)
         self._setting = self._gauge(names.NUM_SPECULATIVE_TOKENS)
+        self._least_chance = self._gauge(names.MIN_TOKEN_PROB)
         self._predicted = self._gauge(names.PREDICTED_TOKENS)
         self._survival = self._gauge(names.ACCEPTANCE_SURVIVAL)
         self._policy = self._gauge(names.POLICY_VALID)
@@ -55,7 +56,7 @@ class Exporter:
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
         self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
         self._by_position: dict[str, list[Gauge]] = {}
-        self._shown_tables: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._shown_tables: dict[str, tuple[tuple[int, int, float | None], ...]] = {}
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
@@ -84,11 +85,18 @@ class Exporter:
             ("off", decision.off_tokens_per_s),
         ):
             self._show(self._predicted, target, _known(rate), setting)
-        table = tuple([(one.decode_batch_to, one.from_num_speculative_tokens) for one in decision.choices])
+        table = tuple(
+            [
+                (one.decode_batch_to, one.from_num_speculative_tokens, one.min_token_prob)
+                for one in decision.choices
+            ]
+        )
         if self._shown_tables.get(target) != table:
             self._shown_tables[target] = table
-            for bucket, value in table:
+            for bucket, value, least in table:
                 self._at(self._setting, target, str(bucket)).set(value)
+                if least is not None:
+                    self._at(self._least_chance, target, str(bucket)).set(least)
         if decision.survival is not None:
             shares = decision.survival.survival_at
             for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):

@@ -16,6 +16,7 @@ __all__ = [
     "EXPLORATION_TIME",
     "FROZEN",
     "LEASE_HELD",
+    "MIN_TOKEN_PROB",
     "NUM_SPECULATIVE_TOKENS",
     "POLICY_VALID",
     "PREDICTED_TOKENS",
@@ -45,6 +46,11 @@ LEASE_HELD = Metric("specctl_lease_held_ratio", "1 while this daemon holds the t
 NUM_SPECULATIVE_TOKENS = Metric(
     "specctl_num_speculative_tokens",
     "The table in force, by decode-batch bucket.",
+    ("target", "decode_batch_to"),
+)
+MIN_TOKEN_PROB = Metric(
+    "specctl_min_token_prob_ratio",
+    "Least chance of a drafted token to be verified, by decode-batch bucket; as configured where missing.",
     ("target", "decode_batch_to"),
 )
 PREDICTED_TOKENS = Metric(

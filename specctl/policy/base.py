@@ -63,6 +63,13 @@ class Policy(Protocol):
     def is_learned(self) -> bool:
         """Whether the policy's proposals rest on estimates, so that exploring helps it."""
 
+    @property
+    def weighs_tokens(self) -> bool:
+        """Whether the policy says from which chance on a drafted token is verified."""
+
+    def min_token_prob(self, forecast: BucketForecast, num_speculative_tokens: int) -> float | None:
+        """That chance under this setting, from 0 to 1; None: not known."""
+
     def candidates(self, legal: tuple[int, ...]) -> tuple[int, ...]:
         """The legal values that this policy may choose from: sorted, with 0 first, at least one."""
 

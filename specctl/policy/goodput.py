@@ -8,6 +8,7 @@ from pydantic import Field
 
 from specctl.policy.base import Proposal
 from specctl.policy.learned import LearnedPolicy, best_of
+from specctl.policy.marginal_gain import worth_verifying
 from specctl.types import BucketForecast, CandidateForecast, Reason
 
 __all__ = ["GoodputPolicy"]
@@ -23,6 +24,18 @@ class GoodputPolicy(LearnedPolicy):
         le=1e6,
         description="Predicted milliseconds between two outputs (a step); null: none.",
     )
+    marginal_gain: bool = Field(
+        default=False,
+        description="true: verify only drafted tokens that are likely enough to pay at the load, where the "
+        "server knows their chances.",
+    )
+
+    @property
+    def weighs_tokens(self) -> bool:
+        return self.marginal_gain
+
+    def min_token_prob(self, forecast: BucketForecast, num_speculative_tokens: int) -> float | None:
+        return worth_verifying(forecast, num_speculative_tokens)
 
     def _among(self, known: list[CandidateForecast], forecast: BucketForecast) -> Proposal:
         is_bound = self.max_itl_ms is not None or self.max_tpot_ms is not None

@@ -190,6 +190,13 @@ class PolicySettings(BaseModel):
         """The wanted value for one bucket, before the guard rails."""
         raise NotImplementedError
 
+    @property
+    def weighs_tokens(self) -> bool:
+        return False
+
+    def min_token_prob(self, forecast: BucketForecast, num_speculative_tokens: int) -> float | None:
+        return None
+
     def cost_per_token(self, forecast: BucketForecast, candidate: CandidateForecast) -> float | None:
         """Predicted money per output token; None: not known, or the policy knows no prices."""
         return None

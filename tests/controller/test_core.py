@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from specctl.contract.table import SpeculationTable, TableRow, TableState, uniform_rows
 from specctl.contract.telemetry import Telemetry
-from specctl.controller.core import merged_rows, present_values, step
+from specctl.controller.core import merged_rows, step
 from specctl.controller.forecast import bucket_bounds
+from specctl.controller.least_chances import row_settings
 from specctl.controller.state import ControllerState
 from specctl.estimate.step_cost import DiscountedStepCost
 from specctl.estimate.survival import DiscountedSurvival
@@ -234,18 +235,18 @@ def test_merged_rows_tile_and_keep_every_value(values: list[int]) -> None:
     rows = merged_rows(choices)
     SpeculationTable(rows, engine.capabilities())
     applied = engine.applied().model_copy(update={"rows": rows})
-    assert list(present_values(applied, bounds).values()) == values[: len(bounds)]
+    assert [value for value, _ in row_settings(applied.rows, bounds).values()] == values[: len(bounds)]
     assert all(a.num_speculative_tokens != b.num_speculative_tokens for a, b in pairwise(rows))
 
 
-def test_present_values_of_a_table_by_context() -> None:
+def test_settings_of_a_table_by_context() -> None:
     rows = (
         TableRow(decode_batch_from=1, context_to_tokens=99, num_speculative_tokens=3),
         TableRow(decode_batch_from=1, context_from_tokens=100, num_speculative_tokens=1),
     )
     applied = FakeEngine().applied().model_copy(update={"rows": rows})
-    assert present_values(applied, [(1, 1), (2, 8)]) == {1: 3, 8: 3}
-    assert present_values(applied.model_copy(update={"rows": uniform_rows(2)}), [(1, 1)]) == {1: 2}
+    assert row_settings(applied.rows, [(1, 1), (2, 8)]) == {1: (3, None), 8: (3, None)}
+    assert row_settings(uniform_rows(2), [(1, 1)]) == {1: (2, None)}
 
 
 @settings(max_examples=15, deadline=None)

@@ -286,7 +286,7 @@ print("drafts", found.tokens.tolist(), found.parents.tolist(), found.drafted.tol
 worker.draft_token_num = 3
 worker._update_ngram_corpus(batch)
 print("learns by rows of", seen, worker.draft_token_num)
-worker._rest(batch); worker._rest(batch)
+worker._rest(batch, OpenStep(0, 1, 0.0)); worker._rest(batch, OpenStep(0, 1, 0.0))
 print("rests", seen, worker.prev_accept_lens)
 """
 

@@ -46,12 +46,13 @@ class FakeEngine(Decoding, FakeServer):
         legal: tuple[int, ...] = tuple(range(MAX_TOKENS + 1)),
         decode_batch_max: int = 8,
         class_limits_max: int = 0,
+        min_token_prob: float | None = None,
         seed: int = 1,
     ) -> None:
         super().__init__(traffic, cost or Cost(), decode_batch_max, seed)
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
         self.legal, self.decode_batch_max = legal, decode_batch_max
-        self.class_limits_max = class_limits_max
+        self.class_limits_max, self.min_token_prob = class_limits_max, min_token_prob
         self.start_tokens = start_tokens
         self.requests: list[tuple[str, str]] = []
         self.puts: list[TablePut] = []
@@ -104,6 +105,7 @@ class FakeEngine(Decoding, FakeServer):
             rows_max=64,
             lease_max_s=3600.0,
             has_shadow_acceptance=self.has_shadow,
+            min_token_prob=self.min_token_prob,
             class_limits_max=self.class_limits_max,
         )
 

@@ -8,10 +8,12 @@ import pytest
 from specctl_sglang.proposers import suffix
 from specctl_sglang.proposers.layout import Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
+from specctl_sglang.proposers.weighing import Weighing
 
 from specctl.engine.options import SuffixOptions
 
 REPEATED = [5, 6, 7, 8, 9] * 6
+EVERY = (0, 1, 2, 3, 4)
 
 
 def request(rid, prompt, output=(), salt=None):
@@ -138,3 +140,18 @@ def test_the_shadow_follows_while_nothing_is_drafted(drafts):
     counts = drafts.shadow_counts()
     assert counts.drafts >= 2
     assert counts.accepted_at == counts.drafted_at
+
+
+def test_a_step_drafts_what_pays_for_all_of_it(drafts):
+    """One request repeats itself, the other three have nothing: their places are verified too."""
+    batch = [request("a", REPEATED), *(request(f"b{n}", [90 + n, 80 + n, 70 + n]) for n in range(3))]
+    drafts.prepare(batch)
+    sizes = [
+        drafts.draft(batch, None, 4, 1, weighing)[2].tolist()
+        for weighing in (None, Weighing(0.05, EVERY), Weighing(0.5, EVERY))
+    ]
+    assert sizes == [[4, 0, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]]
+    alone = [request("c", REPEATED)]
+    drafts.prepare(alone)
+    assert drafts.draft(alone, None, 2, 1, Weighing(0.1, EVERY))[2].tolist() == [2]
+    assert drafts.draft(alone, None, 4, 2, Weighing(1.0, EVERY))[2].tolist() != [0], "trees are not weighed"

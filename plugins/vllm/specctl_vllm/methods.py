@@ -18,6 +18,8 @@ class MethodSupport:
     """Values of num_speculative_tokens, sorted; 0 is off."""
     why_not_controllable: str | None = None
     has_shadow_acceptance: bool = False
+    can_weigh_tokens: bool = False
+    """Drafts have calibrated chances, and each request verifies as many as it has."""
 
 
 def method_support(
@@ -41,8 +43,9 @@ def method_support(
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):
-        # On the device drafts are not read back, so that nothing follows them.
-        return MethodSupport(every, has_shadow_acceptance=engine_method == "custom_class")
+        # On the device drafts are not read back, so that nothing follows them; all requests verify as many.
+        is_on_host = engine_method == "custom_class"
+        return MethodSupport(every, has_shadow_acceptance=is_on_host, can_weigh_tokens=is_on_host)
     steered = _ANY_LENGTH | _CUT_ON_THE_DEVICE if is_on_device else _ANY_LENGTH
     if engine_method in steered or engine_method.endswith("_mtp"):
         return MethodSupport(every)

@@ -46,7 +46,7 @@ class SteeredNgramWorker(SteeredWorker):
         NGRAMWorker._update_ngram_corpus(self, batch)
         self.draft_token_num = width
 
-    def _rest(self, batch: Any) -> None:
+    def _rest(self, batch: Any, step: OpenStep) -> None:
         now_s = time.monotonic()
         if now_s - self._learnt_s >= _RESTING_S:
             self._learnt_s = now_s

@@ -183,6 +183,8 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         rows_max=_ROWS_MAX,
         lease_max_s=options.lease_max_s,
         has_shadow_acceptance=scheduler.spec_algorithm.name == SUFFIX,
+        # Without a row's word the longest draft of a batch decides how many are verified.
+        min_token_prob=0.0 if scheduler.spec_algorithm.name == SUFFIX else None,
         algorithms=(SUFFIX, PEAGLE),
         warnings=support.warnings(scheduler.device),
         **machine_of(scheduler),

@@ -63,7 +63,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         """The drafts of a decode batch, at most step.num_speculative_tokens for each request, as wide as the
         smallest prepared number that holds them; None: there is nothing to verify."""
 
-    def _rest(self, batch: Any) -> None:
+    def _rest(self, batch: Any, step: OpenStep) -> None:
         """A decode batch for which nothing may be drafted; what a proposer learns from it."""
 
     def stats(self) -> dict[str, float]:
@@ -151,7 +151,7 @@ class SteeredWorker(Steered, NGRAMWorker):
                     drafts = self._find(batch, step, emitted)
                     step.draft_s = time.perf_counter() - started_s
                 else:
-                    self._rest(batch)
+                    self._rest(batch, step)
             except Exception:
                 logger.exception("specctl: drafting failed; from now on nothing is drafted")
                 self._has_failed = True

@@ -13,6 +13,7 @@ from specctl_sglang.compat.tokenizer import corpus_fingerprint
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.proposers.layout import Drafts, Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
+from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import drafts_of, width_of
 
 __all__ = ["SuffixWorker"]
@@ -41,14 +42,18 @@ class SuffixWorker(SteeredWorker):
 
     def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
         wanted, branches = step.num_speculative_tokens, step.branches
-        tokens, parents, sizes = self._proposer.draft(batch.reqs, emitted, wanted, branches)
+        weighing = self._weighing(step)
+        tokens, parents, sizes = self._proposer.draft(batch.reqs, emitted, wanted, branches, weighing)
         longest = int(sizes.max(initial=0))
         if longest == 0:
             return None
         return Drafts(tokens, parents, sizes, width_of(self.smallest_prepared(longest)))
 
-    def _rest(self, batch: Any) -> None:
-        self._proposer.rest(batch.reqs)
+    def _rest(self, batch: Any, step: OpenStep) -> None:
+        self._proposer.rest(batch.reqs, self._weighing(step))
+
+    def _weighing(self, step: OpenStep) -> Weighing | None:
+        return None if step.min_token_prob is None else Weighing(step.min_token_prob, self.prepared)
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
         if self.tp_rank == 0:

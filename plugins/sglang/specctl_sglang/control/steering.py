@@ -61,6 +61,8 @@ class OpenStep:
     requests: list[Any] = field(default_factory=list)
     """The decoding ones; empty: a step of prompts."""
     drafted: list[int] = field(default_factory=list)
+    min_token_prob: float | None = None
+    """A place for one more draft of every request must bring as much of a token each; None: no matter."""
     context_tokens: int = 0
     prefill_tokens: int = 0
     draft_s: float = 0.0
@@ -126,7 +128,7 @@ class Steering:
             context = sum(map(_context_tokens, requests))
             row = self.table.lookup_row(len(requests), context / max(len(requests), 1))
             step = OpenStep(row.num_speculative_tokens, row.tree_topk, now_s, requests)
-            step.context_tokens = context
+            step.min_token_prob, step.context_tokens = row.min_token_prob, context
             step.drafted = [row.num_speculative_tokens] * len(requests)
         else:
             step = OpenStep(0, 1, now_s, prefill_tokens=batch.extend_num_tokens or 0)

@@ -19,10 +19,12 @@ from numba import njit
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.draft.keeper import CorpusKeeper
+from specctl.draft.options import DraftBatch
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.engine.options import SuffixOptions
 from specctl_sglang.proposers.layout import Emitted, limit_branches
+from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import namespace_of
 
 __all__ = ["SuffixDrafts"]
@@ -76,12 +78,18 @@ class SuffixDrafts:
         self._prepared = self._slots_of(requests)
 
     def draft(
-        self, requests: Sequence[Any], emitted: Emitted | None, wanted: int, branches: int
+        self,
+        requests: Sequence[Any],
+        emitted: Emitted | None,
+        wanted: int,
+        branches: int,
+        weighing: Weighing | None = None,
     ) -> tuple[Ints, Ints | None, Ints]:
         """(tokens int32[n, k], parents int32[n, k] or None for chains, sizes int32[n]), at most ``wanted``.
 
         After ``prepare`` for the same requests. emitted: by the last step, which output_ids may not hold yet.
-        The arrays are overwritten by the next call.
+        weighing: of chains; None: drafts are as long as they are found. The arrays are overwritten by the
+        next call.
         """
         slots = self._prepared
         budgets = None if emitted is None else self._follow_on(slots, emitted)
@@ -91,10 +99,9 @@ class SuffixDrafts:
             has = slots >= 0
             known = slots if has.all() else slots[has]
             budgets = self._budgets(known)
-        chains = self._index.propose_batch(known, budgets)
-        self._shadow.follow(known, chains.tokens, chains.lengths)
+        chains, lengths = self._proposed(known, budgets, slots.size, weighing if branches == 1 else None)
         parents = None
-        tokens, sizes = chains.tokens, np.minimum(chains.lengths, np.int32(wanted))
+        tokens, sizes = chains.tokens, np.minimum(lengths, np.int32(wanted))
         if branches > 1:
             tree = self._index.propose_trees(known, np.minimum(budgets, np.int32(wanted)))
             tokens, parents, sizes = limit_branches(tree.tokens, tree.parents, tree.sizes, branches)
@@ -107,7 +114,18 @@ class SuffixDrafts:
         spread[1][has] = parents
         return spread[0], spread[1], spread[2]
 
-    def rest(self, requests: Sequence[Any]) -> None:
+    def _proposed(
+        self, slots: Ints, budgets: Ints, requests: int, weighing: Weighing | None
+    ) -> tuple[DraftBatch, Ints]:
+        """Chains, and int32[n], how much of each pays, which is what acceptance is told of."""
+        chains = self._index.propose_batch(slots, budgets)
+        lengths = chains.lengths
+        if weighing is not None:
+            lengths = np.minimum(lengths, np.int32(weighing.most(lengths, chains.probs, requests)))
+        self._shadow.follow(slots, chains.tokens, lengths)
+        return chains, lengths
+
+    def rest(self, requests: Sequence[Any], weighing: Weighing | None = None) -> None:
         """A step without drafts: follow what the target emits, at a pace that costs it nothing."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _RESTING_S:
@@ -118,8 +136,7 @@ class SuffixDrafts:
         self._update(slots, requests, None)
         slots = slots[slots >= 0]
         if slots.size:
-            chains = self._index.propose_batch(slots, self._budgets(slots))
-            self._shadow.follow(slots, chains.tokens, chains.lengths)
+            self._proposed(slots, self._budgets(slots), len(requests), weighing)
 
     def finish(self, request_id: str) -> None:
         """The request ended: its output joins the global index."""

@@ -74,7 +74,8 @@ def _steered_propose(original: Any) -> Any:
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
         if proposer is not None:
-            drafts = proposer.propose_step(self.input_batch, sampled_token_ids, wanted)
+            least = getattr(scheduler_output, "specctl_min_token_prob", None)
+            drafts = proposer.propose_step(self.input_batch, sampled_token_ids, wanted, least)
         else:
             drafts = _propose_stock(original, self, scheduler_output, sampled_token_ids, wanted, *args)
         _, verify_s = self.specctl_times

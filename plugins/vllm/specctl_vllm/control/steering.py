@@ -34,7 +34,7 @@ from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
-from specctl_vllm.options import StartTable, options_from_env
+from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
 from specctl_vllm.report import WorkerReport
 
 __all__ = ["Steering", "start_rows"]
@@ -109,6 +109,8 @@ class Steering:
         self._limits = RequestLimits()
         self._proposed = config.num_speculative_tokens
         """num_speculative_tokens that the drafts now waiting were made with."""
+        self._min_token_prob: float | None = None
+        """Of the row that the next drafts are made by."""
         self._verified = config.num_speculative_tokens
         self._decoding = 0
         self._open: dict[int, _OpenStep] = {}
@@ -167,10 +169,11 @@ class Steering:
         else:
             next_decoding, next_context_tokens = self._tell_apart(step, scheduled, drafts)
         self._decoding = len(step.requests)
-        self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens)
+        self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens, is_next=True)
         if self.table.class_limits and self._proposed:
             self._proposed = self._wanted(map(self._requests.__getitem__, scheduled))
         scheduler_output.num_spec_tokens_to_schedule = self._proposed
+        scheduler_output.specctl_min_token_prob = self._min_token_prob
         self._open[id(scheduler_output)] = step
 
     def _all_decode(self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]) -> bool:
@@ -298,10 +301,14 @@ class Steering:
                 step.num_speculative_tokens, step.requests, step.drafted, step.accepted, step.ended_s
             )
 
-    def _allowed(self, decoding: int, context_tokens: int) -> int:
+    def _allowed(self, decoding: int, context_tokens: int, *, is_next: bool = False) -> int:
+        """is_next: for drafts that are still to be made, by the row's least chance."""
         if self._is_guarded():
             return 0
-        return self.table.lookup(decoding, context_tokens / max(decoding, 1))
+        row = self.table.lookup_row(decoding, context_tokens / max(decoding, 1))
+        if is_next:
+            self._min_token_prob = row.min_token_prob
+        return row.num_speculative_tokens
 
     def _wanted(self, requests: Iterable[Any]) -> int:
         """Drafts that somebody can use: the legal number next to the largest limit, where all have one."""
@@ -353,6 +360,7 @@ class Steering:
             rows_max=_ROWS_MAX,
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
+            min_token_prob=suffix_options_from_env().min_token_prob if support.can_weigh_tokens else None,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
             warnings=tuple(warnings),
             **machine_of(self._scheduler),

@@ -57,11 +57,16 @@ class SuffixProposer:
         raise RuntimeError("specctl_suffix needs its runner patch; was the plugin kept out of this process?")
 
     def propose_step(
-        self, input_batch: Any, sampled_token_ids: Sequence[Sequence[int]], num_speculative_tokens: int
+        self,
+        input_batch: Any,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_speculative_tokens: int,
+        min_token_prob: float | None = None,
     ) -> list[list[int]]:
         """Drafts for every request of the step, [] where there is none.
 
-        The index is fed and followed in the shadow also while num_speculative_tokens is 0.
+        The index is fed and followed in the shadow also while num_speculative_tokens is 0. min_token_prob: a
+        draft ends where the probability that all of it is accepted falls below; None: as configured.
         """
         if self._keeper is not None:
             self._keeper.poll()
@@ -76,7 +81,8 @@ class SuffixProposer:
         if rows.size == 0:
             return drafts
         slots = row_slots[rows]
-        batch = self._index.propose_batch(slots, np.minimum(room[rows], self._full).astype(np.int32))
+        least = None if min_token_prob is None else np.full(slots.size, min_token_prob)
+        batch = self._index.propose_batch(slots, np.minimum(room[rows], self._full).astype(np.int32), least)
         self._shadow.follow(slots, batch.tokens, batch.lengths)
         lengths = np.minimum(batch.lengths, num_speculative_tokens)
         for row, length, tokens in zip(rows.tolist(), lengths.tolist(), batch.tokens.tolist(), strict=True):
