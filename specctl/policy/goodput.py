@@ -25,7 +25,7 @@ class GoodputPolicy(LearnedPolicy):
         description="Predicted milliseconds between two outputs (a step); null: none.",
     )
     marginal_gain: bool = Field(
-        default=False,
+        default=True,
         description="true: verify only drafted tokens that are likely enough to pay at the load, where the "
         "server knows their chances.",
     )

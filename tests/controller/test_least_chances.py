@@ -21,7 +21,7 @@ from specctl.policy.base import Policy
 from specctl.policy.loader import parse_policy
 from specctl.types import BucketChoice, BucketForecast, CandidateForecast, Reason
 
-WEIGHING = "kind: goodput\nmarginal_gain: true"
+WEIGHING = "kind: goodput"
 WEIGHS = parse_policy(WEIGHING, "p")
 
 
@@ -81,7 +81,7 @@ def test_a_server_without_one_configured_verifies_everything_until_told() -> Non
 def test_who_keeps_what_is_there() -> None:
     assert chosen(0.4, 0.05, is_active=False) == 0.05
     assert chosen(0.4, None, configured=None) is None
-    assert chosen(0.4, 0.2, policy=parse_policy("kind: goodput", "p")) is None
+    assert chosen(0.4, 0.2, policy=parse_policy("kind: goodput\nmarginal_gain: false", "p")) is None
 
 
 def test_neighbours_with_another_chance_are_rows_of_their_own() -> None:

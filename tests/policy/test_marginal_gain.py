@@ -55,10 +55,10 @@ def test_what_is_not_known_is_not_guessed() -> None:
     assert worth_verifying(free, 2) == 0.0
 
 
-def test_only_goodput_weighs_tokens_and_only_when_asked() -> None:
-    assert not parse_policy("kind: goodput", "p").weighs_tokens
-    asked = parse_policy("kind: goodput\nmarginal_gain: true", "p")
-    assert asked.weighs_tokens
-    assert asked.min_token_prob(forecast(8.0, (1.0, 1.8)), 1) is not None
+def test_goodput_weighs_tokens_unless_told_otherwise() -> None:
+    usual = parse_policy("kind: goodput", "p")
+    assert usual.weighs_tokens
+    assert usual.min_token_prob(forecast(8.0, (1.0, 1.8)), 1) is not None
+    assert not parse_policy("kind: goodput\nmarginal_gain: false", "p").weighs_tokens
     plain = parse_policy("kind: fixed\nnum_speculative_tokens: 3", "p")
     assert (plain.weighs_tokens, plain.min_token_prob(forecast(8.0, (1.0, 1.8)), 1)) == (False, None)

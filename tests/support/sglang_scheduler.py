@@ -1,0 +1,94 @@
+"""A scheduler of SGLang's on the CPU with one of our algorithms, in this process: no server, no other process.
+
+For scripts that tests run by SGLang's Python.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import specctl_sglang.cpu_serve  # noqa: F401  (the stand-ins have to be there before SGLang)
+
+__all__ = ["InProcess"]
+
+_FLAGS = (
+    "--device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
+    "--disable-cuda-graph --skip-server-warmup --disable-overlap-schedule --dtype float32 --log-level error "
+    "--context-length 1024 --max-total-tokens 8192 --mem-fraction-static 0.5"
+)
+
+
+class InProcess:
+    def __init__(self, target: str, algorithm: str, drafts: int, more: Sequence[str] = ()) -> None:
+        from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
+        from sglang.srt.plugins import load_plugins
+        from sglang.srt.plugins.hook_registry import HookRegistry
+        from sglang.srt.runtime_context import SpawnRanks, publish
+        from sglang.srt.server_args import PortArgs, prepare_server_args
+        from specctl_sglang import register
+
+        load_plugins()
+        # In a server that is done in the scheduler's process, which this one stands for.
+        register._register_in_engine(None)
+        HookRegistry.apply_hooks()
+        flags = ["--model-path", target, "--speculative-algorithm", algorithm, *_FLAGS.split()]
+        flags += ["--speculative-num-draft-tokens", str(drafts + 1), *more]
+        arguments = prepare_server_args(flags)
+        arguments.resolve_once()
+        publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+        configure_scheduler_process(arguments, 0)
+        self.scheduler = Scheduler(arguments, PortArgs.init_new(arguments))
+
+    def put(self, number: int, topk: int = 1) -> None:
+        steering = self.scheduler.specctl
+        change = {
+            "base_version": steering.table.version,
+            "rows": [{"decode_batch_from": 1, "num_speculative_tokens": number, "tree_topk": topk}],
+            "fallback_num_speculative_tokens": 0,
+            "owner": "test",
+        }
+        answer = json.loads(steering.handle("put_table", json.dumps(change)))
+        assert answer["status"] == 200, answer
+
+    def lost_places(self) -> int:
+        """Of the KV cache, which nobody has and nobody can have."""
+        scheduler = self.scheduler
+        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
+        lost: int = scheduler.max_total_num_tokens - free
+        return lost
+
+    def arrive(self, rid: str, prompt: Sequence[int], tokens: int, sampling: dict[str, Any]) -> Any:
+        """The request in the scheduler's queue; sampling: beside the tokens of its answer."""
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        told = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **sampling)
+        told.normalize(None)
+        absent = ("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob")
+        request = TokenizedGenerateReqInput(
+            rid=rid,
+            input_ids=array("q", prompt),
+            sampling_params=told,
+            return_logprob=False,
+            logprob_start_len=-1,
+            top_logprobs_num=0,
+            stream=False,
+            **dict.fromkeys(absent),
+        )
+        self.scheduler.process_input_requests([request])
+        return self.scheduler.waiting_queue[-1]
+
+    def step(self) -> None:
+        """As SGLang's event loop without overlap."""
+        scheduler = self.scheduler
+        plan = scheduler.get_next_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+        )
+        scheduler.running_batch = plan.running_batch
+        batch = plan.batch_to_run
+        if batch:
+            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+        scheduler.last_batch = batch
