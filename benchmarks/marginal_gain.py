@@ -2,10 +2,10 @@
 
     python -m benchmarks.marginal_gain vllm|sglang --copying FILE --talk FILE [--rounds N] [--output FILE]
 
-The reference target (SPECCTL_SHARED) with specctl_suffix on a CPU, from a request's own text alone, so that all
-arms can have the same prompts: tables in turn, so many drafts, and 8 with a least chance. Then ``specctl
-autotune`` with a goodput policy that chooses by chances and with one that does not, in turn, each a fresh
-daemon. Greedy; the first round warms up and is not told. Files as benchmarks.gpu.prompts writes them.
+The reference target (SPECCTL_SHARED) with specctl_suffix on a CPU, each request from its own text alone, so
+that all arms can have the same prompts: tables in turn, so many drafts, and 8 with a least chance. Then
+``specctl autotune`` with a goodput policy that chooses by chances and with one that does not, in turn, each a
+fresh daemon. Greedy; the first round warms up and is not told. Files as benchmarks.gpu.prompts writes them.
 """
 
 from __future__ import annotations

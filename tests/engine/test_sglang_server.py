@@ -84,6 +84,24 @@ def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, co
     assert greedy_while_changing(suffix, concurrency, settings, rounds=6) == reference * 6
 
 
+def test_tokens_are_verified_by_their_chances(suffix, reference):
+    """Eight at once, of which most have nothing to copy: the others' long drafts are not worth all places."""
+
+    def verified(least):
+        asked = [{**rows(8)[0], "min_token_prob": least}]
+        assert suffix.put(suffix.change(8, rows=asked)).status_code == 200
+        assert suffix.get("table")["rows"][0]["min_token_prob"] == least
+        before = sum(cell["verified_tokens"] for cell in suffix.get("telemetry")["cells"])
+        with ThreadPoolExecutor(8) as pool:
+            told = list(pool.map(suffix.generate, PROMPTS * 4))
+        assert [one["output_ids"] for one in told] == reference * 4
+        return sum(cell["verified_tokens"] for cell in suffix.get("telemetry")["cells"]) - before
+
+    assert suffix.get("capabilities")["min_token_prob"] == 0.0
+    everything, some, nothing = (verified(least) for least in (None, 0.3, 1.0))
+    assert everything > some > nothing
+
+
 def test_steps_are_counted_by_what_came_of_them(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
     before = suffix.get("telemetry")["cells"]

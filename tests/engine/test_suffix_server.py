@@ -61,6 +61,20 @@ def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, co
     assert result.tables >= 9
 
 
+def test_tokens_are_verified_by_their_chances(suffix, reference):
+    def drafted(least):
+        row = {"decode_batch_from": 1, "num_speculative_tokens": 8, "min_token_prob": least}
+        assert suffix.put(suffix.change(8, rows=[row])).status_code == 200
+        assert suffix.get("table")["rows"][0]["min_token_prob"] == least
+        before = sum(sum(cell["drafted_at"]) for cell in suffix.get("telemetry")["cells"])
+        assert [suffix.complete(prompt) for prompt in PROMPTS] == reference
+        return sum(sum(cell["drafted_at"]) for cell in suffix.get("telemetry")["cells"]) - before
+
+    assert suffix.get("capabilities")["min_token_prob"] == 0.1
+    usual, few = drafted(None), drafted(0.9)
+    assert usual > few > 0
+
+
 def test_a_put_takes_effect_within_one_step(suffix):
     assert suffix.put(suffix.change(0)).status_code == 200
     with ThreadPoolExecutor(1) as pool:
