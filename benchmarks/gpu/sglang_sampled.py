@@ -1,7 +1,7 @@
 """Sampled requests on SGLang, verified by our kernels against SGLang's own: tokens/s, and the answers' law.
 
 A part of benchmarks.gpu.sglang_compare. Two servers with the same proposer, of which only one has
-``verify: specctl``. The law: one prompt many times, its answers' tokens at each position counted, and a
+``verify: engine``. The law: one prompt many times, its answers' tokens at each position counted, and a
 chi-square test of both servers' counts; what a draft makes likelier or rarer shows there.
 """
 

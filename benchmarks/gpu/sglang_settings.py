@@ -62,7 +62,7 @@ SETTINGS: dict[str, Setting] = {
     "ngram": _ngram("--speculative-num-draft-tokens", str(_DRAFTS + 1)),
     "ngram-12": _ngram(),
     OURS: _suffix(),
-    "specctl_suffix-own-kernels": _suffix(verify="specctl"),
+    "specctl_suffix-engine-kernels": _suffix(verify="engine"),
     "specctl_suffix-fa3": _suffix("--attention-backend", "fa3"),
     OFF_FEW: Setting(places=8),
     "eagle3": _eagle3(5, 1, 6, 8),
@@ -88,7 +88,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
     "peagle": _HEADS,
     "profile": _HEADS,
-    "sampled": (OURS, "specctl_suffix-own-kernels"),
+    "sampled": ("specctl_suffix-engine-kernels", OURS),
 }
 
 

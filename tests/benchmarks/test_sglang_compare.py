@@ -216,16 +216,16 @@ def test_outputs_that_part_by_ties_alone_get_a_ratio(margin, has_ratio, capsys):
 
 
 def test_sampled_requests_are_compared_by_speed_and_by_law(capsys):
-    arms = [FakeArm("specctl_suffix", 0.6, 2), FakeArm("specctl_suffix-own-kernels", 0.5, 2)]
+    arms = [FakeArm("specctl_suffix-engine-kernels", 0.6, 2), FakeArm("specctl_suffix", 0.5, 2)]
     figures = sampled(arms, [[i] * (i + 3) for i in range(100)], [4], 2, 5)
-    assert figures["tokens/s against specctl_suffix"]["specctl_suffix-own-kernels"]["4"]["median"] == 1.2
-    assert figures["law"]["passes"] == {"specctl_suffix-own-kernels": True}
+    assert figures["tokens/s against specctl_suffix-engine-kernels"]["specctl_suffix"]["4"]["median"] == 1.2
+    assert figures["law"]["passes"] == {"specctl_suffix": True}
     assert arms[0].options == arms[1].options == {tuple(SAMPLING.items())}
-    assert [len(asked[0]) for asked, _ in arms[0].asked[-2:]] == [3, 4], "the shortest prompts"
+    many = [asked for asked, _ in arms[0].asked if len(asked) > 100]
+    assert [len(asked[0]) for asked in many] == [3, 4], "the first prompts, before the speeds"
+    assert len(arms[0].asked[-1][0]) < 100
     arms[1].ends_with = 3
-    assert not sampled(arms, [[i] for i in range(100)], [4], 2, 5)["law"]["passes"][
-        "specctl_suffix-own-kernels"
-    ]
+    assert not sampled(arms, [[i] for i in range(100)], [4], 2, 5)["law"]["passes"]["specctl_suffix"]
     assert "1.200, bar 1.05 reached" in capsys.readouterr().out
 
 

@@ -4,16 +4,14 @@ server would be the third that these tests start, and has nothing of its own for
 Every draft that it verifies is compared with target and head in plain torch (``support.peagle_twin``).
 """
 
-import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 from support.peagle_twin import Twin
 from support.random_head import write_speculators_peagle, write_with_vocabulary
-from support.sglang_control import NEEDS_SGLANG
+from support.sglang_control import NEEDS_SGLANG, ran_by_sglang
 
 from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
 
@@ -60,15 +58,8 @@ def ran(target, head, out, prompts, scenarios, more=()):
         "has_room": True,
     }
     asked = [{**defaults, **scenario} for scenario in scenarios.values()]
-    work = {"target": str(target), "head": str(head), "drafts": FULL, "out": str(out), "scenarios": asked}
-    work["more"] = list(more)
-    script = Path(__file__).parents[1] / "support" / "sglang_peagle_run.py"
-    done = subprocess.run(
-        [str(SGLANG_PYTHON), str(script), json.dumps(work)],
-        capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(out.read_text())
+    work = {"target": str(target), "head": str(head), "drafts": FULL, "scenarios": asked, "more": list(more)}
+    answer = ran_by_sglang("sglang_peagle_run.py", work, out)
     return answer | {"scenarios": dict(zip(scenarios, answer["scenarios"], strict=True))}
 
 

@@ -11,7 +11,7 @@ from specctl_sglang import register
 from specctl_sglang.compat import machine, verification
 from specctl_sglang.compat.verification import EngineSettings, why_engine
 from specctl_sglang.compat.verified_batches import batches
-from specctl_sglang.options import OPTIONS_ENV, VERIFY_BY_DEFAULT, Options
+from specctl_sglang.options import OPTIONS_ENV, Options
 from support.sglang_batches import NgramVerifyInput, batch_of, sampling_of
 
 SETTINGS = EngineSettings(
@@ -39,6 +39,9 @@ def settings(**changed):
     return EngineSettings(**{name: getattr(SETTINGS, name) for name in SETTINGS.__slots__} | changed)
 
 
+IS_ASKED_FOR = verification._is_asked_for.__wrapped__
+
+
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     batches.counts.clear()
@@ -46,6 +49,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(verification, "_is_compiled", False)
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
     monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
+    monkeypatch.setattr(verification, "_is_asked_for", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +208,29 @@ def test_one_kernel_for_a_few_numbers_of_rows():
     assert [compiled_rows(rows) for rows in (1, 2, 3, 9, 16, 17)] == [16, 16, 16, 16, 16, 32]
 
 
-def test_the_option():
-    assert VERIFY_BY_DEFAULT == "engine"
-    assert not Options().verifies_itself()
-    assert Options(verify="specctl").verifies_itself()
-    assert not Options(verify="engine").verifies_itself()
+def test_our_algorithms_are_verified_by_us_unless_told_otherwise():
+    told = {name: Options(verify=name) for name in (None, "specctl", "engine")}
+    asked = {
+        name: [one for one in ("SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", "") if options.verifies(one)]
+        for name, options in told.items()
+    }
+    assert asked == {
+        None: ["SPECCTL_SUFFIX", "specctl_peagle"],
+        "specctl": ["SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", ""],
+        "engine": [],
+    }
+
+
+@pytest.mark.parametrize(("algorithm", "verifier"), [("SPECCTL_SUFFIX", "ours"), ("EAGLE3", "engine")])
+def test_stock_algorithms_are_sglangs_where_nothing_is_asked(monkeypatch, algorithm, verifier):
+    spec = SimpleNamespace(speculative_algorithm=algorithm)
+    context = SimpleNamespace(get_spec=lambda: spec)
+    monkeypatch.setattr(verification, "_is_asked_for", IS_ASKED_FOR)
+    monkeypatch.setattr(verification, "_engine", lambda: SimpleNamespace(context=context))
+    ranks(monkeypatch, 1)
+    answer, called = call(monkeypatch, SAMPLED, found=FOUND)
+    assert (answer == "engine", len(called)) == ((True, 1) if verifier == "engine" else (False, 0))
+    assert bool(batches.snapshot()) == (verifier == "ours")
 
 
 def test_without_a_gpu_it_is_refused_with_the_reason(monkeypatch):
@@ -222,4 +244,4 @@ def test_what_is_not_asked_for_is_not_refused(monkeypatch):
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
     for options in (None, Options(), Options(verify="engine")):
         register._refuse_verify_without_gpu(options)
-    register._install_verification()
+        register._install_verification(options or Options())

@@ -1,5 +1,8 @@
 """The control routes and the completions of one real SGLang server, for tests."""
 
+import json
+import os
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +14,7 @@ import httpx
 import pytest
 from support.engine_control import LISTING, PROMPTS, Control
 
-from benchmarks.server import SGLANG_PYTHON, sglang_server
+from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON, sglang_server
 
 __all__ = [
     "LISTING",
@@ -22,6 +25,7 @@ __all__ = [
     "cells_by_number",
     "controlled_sglang_server",
     "greedy_while_changing",
+    "ran_by_sglang",
     "rows",
 ]
 
@@ -36,6 +40,18 @@ NEEDS_SGLANG = [
 
 def rows(tokens: int, topk: int = 1) -> list[dict[str, Any]]:
     return [{"decode_batch_from": 1, "num_speculative_tokens": tokens, "tree_topk": topk}]
+
+
+def ran_by_sglang(script: str, work: Mapping[str, Any], out: Path, **environment: str) -> Any:
+    """What a script of this folder writes to ``out`` of its work, run by SGLang's Python."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [str(SGLANG_PYTHON), str(here / script), json.dumps({**work, "out": str(out)})],
+        capture_output=True, text=True, timeout=600,
+        env={**os.environ, **KEEP_BYTECODE, "PYTHONPATH": str(here.parent), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text())
 
 
 def cells_by_number(control: Control) -> dict[int, list[dict[str, Any]]]:

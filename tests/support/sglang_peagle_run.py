@@ -12,38 +12,14 @@ them were accepted, and how many are told as drafted.
 
 import json
 import sys
-from array import array
 
-import specctl_sglang.cpu_serve  # noqa: F401  (the stand-ins have to be there before SGLang)
-
-FLAGS = (
-    "--device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
-    "--disable-cuda-graph --skip-server-warmup --disable-overlap-schedule --dtype float32 --log-level error "
-    "--max-running-requests 8 --context-length 1024 --max-total-tokens 8192 --mem-fraction-static 0.5"
-)
+from support.sglang_scheduler import InProcess
 
 
-class Run:
+class Run(InProcess):
     def __init__(self, target, head, drafts, more):
-        from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
-        from sglang.srt.plugins import load_plugins
-        from sglang.srt.plugins.hook_registry import HookRegistry
-        from sglang.srt.runtime_context import SpawnRanks, publish
-        from sglang.srt.server_args import PortArgs, prepare_server_args
-        from specctl_sglang import register
-
-        load_plugins()
-        # In a server that is done in the scheduler's process, which this one stands for.
-        register._register_in_engine(None)
-        HookRegistry.apply_hooks()
-        flags = ["--model-path", target, "--speculative-algorithm", "SPECCTL_PEAGLE", *FLAGS.split()]
-        flags += ["--speculative-draft-model-path", head, "--speculative-num-draft-tokens", str(drafts + 1)]
-        flags += more
-        arguments = prepare_server_args(flags)
-        arguments.resolve_once()
-        publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
-        configure_scheduler_process(arguments, 0)
-        self.scheduler = Scheduler(arguments, PortArgs.init_new(arguments))
+        flags = ["--speculative-draft-model-path", head, "--max-running-requests", "8", *more]
+        super().__init__(target, "SPECCTL_PEAGLE", drafts, flags)
         self.steps = {}
         self._watch(self.scheduler.draft_worker)
 
@@ -74,74 +50,25 @@ class Run:
 
         drafter.draft, worker.forward_batch_generation = watched_draft, watched_forward
 
-    def put(self, number):
-        steering = self.scheduler.specctl
-        change = {
-            "base_version": steering.table.version,
-            "rows": [{"decode_batch_from": 1, "num_speculative_tokens": number}],
-            "fallback_num_speculative_tokens": 0,
-            "owner": "test",
-        }
-        answer = json.loads(steering.handle("put_table", json.dumps(change)))
-        assert answer["status"] == 200, answer
-
     def answer(self, prompts, tokens, values, every, apart, sampling, has_room):
         worker = self.scheduler.draft_worker
         vars(worker).pop("before_launch", None)
         if not has_room:
             worker.draft_worker.has_room, worker.before_launch = False, lambda batch: None
-        from sglang.srt.sampling.sampling_params import SamplingParams
-
         self.steps, requests, at = {}, [], 0
         while len(requests) < len(prompts) or not all(request.finished() for request in requests):
             while len(requests) < len(prompts) and at >= apart * len(requests):
+                rid = str(len(requests))
+                self.steps[rid] = []
                 options = {"temperature": 0} | sampling
-                told = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **options)
-                told.normalize(None)
-                requests.append(self._arrive(str(len(requests)), prompts[len(requests)], told))
+                requests.append(self.arrive(rid, prompts[len(requests)], tokens, options))
             if at % every == 0:
                 self.put(values[at // every % len(values)])
             at += 1
-            self._step()
-        self._step()
+            self.step()
+        self.step()
         outputs = [list(request.output_ids[:tokens]) for request in requests]
         return {"outputs": outputs, "steps": [self.steps[request.rid] for request in requests]}
-
-    def lost_places(self):
-        """Of the KV cache, which nobody has and nobody can have."""
-        scheduler = self.scheduler
-        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
-        return scheduler.max_total_num_tokens - free
-
-    def _arrive(self, rid, prompt, sampling_params):
-        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
-
-        absent = ("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob")
-        request = TokenizedGenerateReqInput(
-            rid=rid,
-            input_ids=array("q", prompt),
-            sampling_params=sampling_params,
-            return_logprob=False,
-            logprob_start_len=-1,
-            top_logprobs_num=0,
-            stream=False,
-            **dict.fromkeys(absent),
-        )
-        self.steps[rid] = []
-        self.scheduler.process_input_requests([request])
-        return self.scheduler.waiting_queue[-1]
-
-    def _step(self):
-        """As SGLang's event loop without overlap."""
-        scheduler = self.scheduler
-        plan = scheduler.get_next_batch_to_run(
-            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-        )
-        scheduler.running_batch = plan.running_batch
-        batch = plan.batch_to_run
-        if batch:
-            scheduler.process_batch_result(batch, scheduler.run_batch(batch))
-        scheduler.last_batch = batch
 
 
 def main():

@@ -1,4 +1,4 @@
-"""A scheduler of SGLang's on the CPU with one of our algorithms, in this process: no server, no other process.
+"""A scheduler of SGLang's on the CPU with one of our algorithms, in this process: no server, nothing spawned.
 
 For scripts that tests run by SGLang's Python.
 """
@@ -22,7 +22,10 @@ _FLAGS = (
 
 
 class InProcess:
-    def __init__(self, target: str, algorithm: str, drafts: int, more: Sequence[str] = ()) -> None:
+    def __init__(
+        self, target: str, algorithm: str, drafts: int, more: Sequence[str], options: Any = None
+    ) -> None:
+        """more: flags; options: the plugin's."""
         from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
         from sglang.srt.plugins import load_plugins
         from sglang.srt.plugins.hook_registry import HookRegistry
@@ -32,7 +35,7 @@ class InProcess:
 
         load_plugins()
         # In a server that is done in the scheduler's process, which this one stands for.
-        register._register_in_engine(None)
+        register._register_in_engine(options)
         HookRegistry.apply_hooks()
         flags = ["--model-path", target, "--speculative-algorithm", algorithm, *_FLAGS.split()]
         flags += ["--speculative-num-draft-tokens", str(drafts + 1), *more]

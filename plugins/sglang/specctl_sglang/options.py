@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from specctl.engine.options import ControlOptions, SuffixOptions
+from specctl_sglang.terms import PEAGLE, SUFFIX
 
-__all__ = ["OPTIONS_ENV", "VERIFY_BY_DEFAULT", "Options", "options_from_env"]
+__all__ = ["OPTIONS_ENV", "VERIFIED_BY_DEFAULT", "Options", "options_from_env"]
 
 OPTIONS_ENV = "SPECCTL_SGLANG_OPTIONS"
 """A JSON object. Set, it also asks for the routes and the table of stock algorithms."""
-VERIFY_BY_DEFAULT: Literal["engine", "specctl"] = "engine"
-"""Whose kernels verify where ``verify`` is not given. Ours have not been measured inside SGLang."""
+VERIFIED_BY_DEFAULT = (SUFFIX, PEAGLE)
+"""Algorithms whose drafts our kernels verify where ``verify`` is not given."""
 
 
 class Options(ControlOptions):
@@ -33,12 +34,13 @@ class Options(ControlOptions):
     )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,
-        description="on an NVIDIA GPU: whose kernels verify drafts; without it SGLang's own",
+        description="on an NVIDIA GPU: whose kernels verify drafts; without it ours those of our algorithms",
     )
     suffix: SuffixOptions = SuffixOptions()
 
-    def verifies_itself(self) -> bool:
-        return (self.verify or VERIFY_BY_DEFAULT) == "specctl"
+    def verifies(self, algorithm: str) -> bool:
+        """Whether our kernels do, on an NVIDIA GPU. algorithm: as SGLang is told."""
+        return self.verify == "specctl" or (self.verify is None and algorithm.upper() in VERIFIED_BY_DEFAULT)
 
 
 def options_from_env() -> Options | None:

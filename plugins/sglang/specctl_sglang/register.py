@@ -80,18 +80,17 @@ def _register_in_engine(options: Options | None) -> None:
     if options is not None:
         algorithms.steer_stock()
     cpu_stand_ins.attend_to_trees()
-    if options is not None and options.verifies_itself():
-        _install_verification()
+    _install_verification(options or Options())
 
 
-def _install_verification() -> None:
+def _install_verification(options: Options) -> None:
     from specctl_sglang.compat.machine import has_nvidia_gpu
 
-    if not has_nvidia_gpu():
+    if options.verify == "engine" or not has_nvidia_gpu():
         return
     try:
         from specctl_sglang.compat import verification
 
-        verification.install()
+        verification.install(options)
     except Exception:
         logger.exception("specctl: SGLang verifies, our kernels cannot be loaded")

@@ -20,6 +20,7 @@ import torch
 from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
 from specctl_sglang.compat.verified_batches import batches
+from specctl_sglang.options import Options
 
 __all__ = ["EngineSettings", "install", "verified", "why_engine"]
 
@@ -27,6 +28,7 @@ logger = logging.getLogger("sglang.specctl")
 _KNOWN_DRAFTS = ("NgramVerifyInput", "EagleVerifyInput")
 _FAILED = "failed"
 _SEEDS_AT_ONCE = 1 << 14
+_options = Options()
 _has_failed = False
 _is_compiled = False
 
@@ -45,10 +47,12 @@ class EngineSettings:
     full_rows: int
 
 
-def install() -> None:
+def install(options: Options) -> None:
     """In each process that may build a scheduler, before it does; needs CUDA."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    global _options
+    _options = options
     HookRegistry.register(
         "sglang.srt.speculative.eagle_utils.eagle_sample", _sampled_by_ours, HookType.AROUND
     )
@@ -183,13 +187,19 @@ def _sampled_by_ours(
     uno_target_max_top_k: int | None = None,
 ) -> Any:
     given = (verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k)
-    if batch.forward_mode.is_idle():
+    if batch.forward_mode.is_idle() or not _is_asked_for():
         return original(*given)
     found, reason = _tried(*given)
     batches.count(reason)
     if found is None:
         return original(*given)
     return found if batch.sampling_info.is_all_greedy else _of_first_rank(*found)
+
+
+@cache
+def _is_asked_for() -> bool:
+    """Known once the server's algorithm is."""
+    return _options.verifies(_engine().context.get_spec().speculative_algorithm or "")
 
 
 def _tried(
