@@ -39,9 +39,6 @@ def settings(**changed):
     return EngineSettings(**{name: getattr(SETTINGS, name) for name in SETTINGS.__slots__} | changed)
 
 
-IS_ASKED_FOR = verification._is_asked_for.__wrapped__
-
-
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     batches.counts.clear()
@@ -49,7 +46,6 @@ def fresh(monkeypatch):
     monkeypatch.setattr(verification, "_is_compiled", False)
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
     monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
-    monkeypatch.setattr(verification, "_is_asked_for", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +107,7 @@ def test_an_order_of_cuts_that_is_not_ours():
     assert why({"min_p": [0.1, 0.0], "top_p": [0.9, 1.0]}) == "min_p_with_top_p"
 
 
-def call(monkeypatch, options, *, found=None, **changed):
+def call(monkeypatch, options, *, found=None, sample=verification._sampled_by_ours, **changed):
     """(answer, what SGLang's function was called with)."""
     called = []
 
@@ -129,7 +125,7 @@ def call(monkeypatch, options, *, found=None, **changed):
     for name, value in changed.items():
         setattr(batch, name, value)
     output = SimpleNamespace(next_token_logits=torch.zeros(8, 3))
-    return verification._sampled_by_ours(original, DRAFTS, batch, output), called
+    return sample(original, DRAFTS, batch, output), called
 
 
 FOUND = (torch.arange(8), torch.tensor([3, 1]), torch.zeros(2, 4))
@@ -225,10 +221,12 @@ def test_our_algorithms_are_verified_by_us_unless_told_otherwise():
 def test_stock_algorithms_are_sglangs_where_nothing_is_asked(monkeypatch, algorithm, verifier):
     spec = SimpleNamespace(speculative_algorithm=algorithm)
     context = SimpleNamespace(get_spec=lambda: spec)
-    monkeypatch.setattr(verification, "_is_asked_for", IS_ASKED_FOR)
+    verification._is_asked_for.cache_clear()
     monkeypatch.setattr(verification, "_engine", lambda: SimpleNamespace(context=context))
     ranks(monkeypatch, 1)
-    answer, called = call(monkeypatch, SAMPLED, found=FOUND)
+    sample = verification._sampled_where_asked_for
+    answer, called = call(monkeypatch, SAMPLED, found=FOUND, sample=sample)
+    verification._is_asked_for.cache_clear()
     assert (answer == "engine", len(called)) == ((True, 1) if verifier == "engine" else (False, 0))
     assert bool(batches.snapshot()) == (verifier == "ours")
 

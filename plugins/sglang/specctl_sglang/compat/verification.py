@@ -54,7 +54,7 @@ def install(options: Options) -> None:
     global _options
     _options = options
     HookRegistry.register(
-        "sglang.srt.speculative.eagle_utils.eagle_sample", _sampled_by_ours, HookType.AROUND
+        "sglang.srt.speculative.eagle_utils.eagle_sample", _sampled_where_asked_for, HookType.AROUND
     )
 
 
@@ -178,6 +178,12 @@ class _Drawn:
 _drawn = _Drawn()
 
 
+def _sampled_where_asked_for(original: Any, *given: Any, **named: Any) -> Any:
+    if not _is_asked_for():
+        return original(*given, **named)
+    return _sampled_by_ours(original, *given, **named)
+
+
 def _sampled_by_ours(
     original: Any,
     verify_input: Any,
@@ -187,7 +193,7 @@ def _sampled_by_ours(
     uno_target_max_top_k: int | None = None,
 ) -> Any:
     given = (verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k)
-    if batch.forward_mode.is_idle() or not _is_asked_for():
+    if batch.forward_mode.is_idle():
         return original(*given)
     found, reason = _tried(*given)
     batches.count(reason)
