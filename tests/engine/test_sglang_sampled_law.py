@@ -1,4 +1,5 @@
-"""Sampled answers of a real SGLang keep to the target's law where our kernels verify SPECCTL_SUFFIX's drafts.
+"""Answers of a real SGLang where our kernels verify the drafts of our algorithms: sampled ones keep to the
+target's law, greedy ones are the target's.
 
 In a scheduler on the CPU (``support.sglang_law_run``), with our kernels under Triton's interpreter: one
 prompt many times, its answers compared with those of the same engine's plain decode by the chi-square test of
@@ -14,21 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sglang_control import NEEDS_SGLANG, ran_by_sglang
+from support.sglang_control import NEEDS_SGLANG, PROMPTS, ran_by_sglang
 
 from benchmarks.gpu.sglang_sampled import LEAST_CHANCE, SAMPLING, same_law
 from specctl.engine.verified_batches import ENGINES, OURS
 
 pytestmark = NEEDS_SGLANG
+SUFFIX, PEAGLE = "SPECCTL_SUFFIX", "SPECCTL_PEAGLE"
 FULL = 4
 PLAIN_ANSWERS, WRONG_ANSWERS = 600, 150
 MOST_PROBABLE, HOTTER = "the most probable token", "a higher temperature"
+GREEDY_TOKENS = 24
 
 
 @dataclass(frozen=True)
 class Drafted:
     """Answers to a prompt whose text goes on in one of the ways that it has gone before."""
 
+    algorithm: str
     prompt: str
     branches: int
     answers: int
@@ -36,37 +40,67 @@ class Drafted:
 
 
 CASES = {
-    "tree": Drafted("red, blue, red, green, red, blue, red, green, red,", 3, 400, 5),
+    "tree": Drafted(SUFFIX, "red, blue, red, green, red, blue, red, green, red,", 3, 400, 5),
     # Of its continuations, unlike those above, the nucleus holds some dozens.
-    "chain": Drafted("He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
+    "chain": Drafted(SUFFIX, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
+    "head": Drafted(PEAGLE, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
 }
 cases = pytest.mark.parametrize("name", CASES)
+algorithms = pytest.mark.parametrize("algorithm", [SUFFIX, PEAGLE])
 
 
 @pytest.fixture(scope="module")
 def told(shared_models: Path, logs: Path) -> Any:
-    """By arm the answers, and what was counted meanwhile."""
+    """By algorithm and arm the answers, and what was counted meanwhile."""
     tokenizers = pytest.importorskip("tokenizers")
     target = shared_models / "reference-target"
     tokenizer = tokenizers.Tokenizer.from_file(str(target / "tokenizer.json"))
+    flags = {
+        SUFFIX: ["--speculative-eagle-topk", "4"],
+        PEAGLE: ["--speculative-draft-model-path", str(shared_models / "reference-peagle")],
+    }
 
-    def arm(case: Drafted, drafts: int, answers: int, *, by_engine: bool = False, **changed: float) -> Any:
-        return {
-            "prompt": tokenizer.encode(case.prompt).ids,
-            "answers": answers,
-            "tokens": case.tokens,
-            "sampling": {**SAMPLING, **changed},
-            "table": [drafts, case.branches],
-            "by_engine": by_engine,
+    def arm(prompts: Sequence[str], drafts: int, **more: Any) -> Any:
+        defaults = {"answers": 1, "sampling": dict(SAMPLING), "by_engine": False}
+        branches = more.pop("branches", 1)
+        ids = [tokenizer.encode(prompt).ids for prompt in prompts]
+        return {**defaults, "prompts": ids, "table": [drafts, branches], **more}
+
+    def arms(algorithm: str) -> dict[str, Any]:
+        found = {}
+        of_algorithm = {name: case for name, case in CASES.items() if case.algorithm == algorithm}
+        told_alike = {
+            name: {"branches": case.branches, "tokens": case.tokens} for name, case in of_algorithm.items()
         }
+        for name, case in of_algorithm.items():
+            found[name] = arm([case.prompt], FULL, answers=case.answers, **told_alike[name])
+        for drafts in (FULL, 2, 0):
+            found[f"greedy, {drafts}"] = arm(
+                PROMPTS, drafts, tokens=GREEDY_TOKENS, sampling={"temperature": 0.0}
+            )
+        for name, case in of_algorithm.items():
+            wrong = {"answers": WRONG_ANSWERS, **told_alike[name]}
+            hotter = {**SAMPLING, "temperature": 1.2}
+            found[f"{name}, plain"] = arm([case.prompt], 0, answers=PLAIN_ANSWERS, **told_alike[name])
+            found[f"{name}, {HOTTER}"] = arm([case.prompt], 0, sampling=hotter, **wrong)
+            found[f"{name}, {MOST_PROBABLE}"] = arm([case.prompt], FULL, by_engine=True, **wrong)
+        return found
 
-    arms = {name: arm(case, FULL, case.answers) for name, case in CASES.items()}
-    for name, case in CASES.items():
-        arms[f"{name}, plain"] = arm(case, 0, PLAIN_ANSWERS)
-        arms[f"{name}, {HOTTER}"] = arm(case, 0, WRONG_ANSWERS, temperature=1.2)
-        arms[f"{name}, {MOST_PROBABLE}"] = arm(case, FULL, WRONG_ANSWERS, by_engine=True)
-    work = {"target": str(target), "drafts": FULL, "arms": arms}
-    return ran_by_sglang("sglang_law_run.py", work, logs / "sampled-law.json", TRITON_INTERPRET="1")
+    return {
+        algorithm: ran_by_sglang(
+            "sglang_law_run.py",
+            {"target": str(target), "algorithm": algorithm, "drafts": FULL, "flags": flags[algorithm],
+             "arms": arms(algorithm)},
+            logs / f"sampled-law-{algorithm}.json",
+            TRITON_INTERPRET="1",
+        )
+        for algorithm in (SUFFIX, PEAGLE)
+    }  # fmt: skip
+
+
+def arm_of(told: Any, name: str, of_case: str = "") -> Any:
+    arms = told[CASES[name].algorithm]["arms"]
+    return arms[f"{name}, {of_case}" if of_case else name]
 
 
 def chances(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> list[float]:
@@ -79,10 +113,14 @@ def _beginnings(answers: Sequence[Sequence[int]]) -> Any:
     return [[tuple(answer[: end + 1]) for end in range(len(answer))] for answer in answers]
 
 
+def by_engine(counted: dict[str, float]) -> list[str]:
+    return [key for key, number in counted.items() if number and key.startswith(ENGINES)]
+
+
 @cases
 def test_our_kernels_verified_every_draft(told: Any, name: str) -> None:
-    counted = told["arms"][name]["counted"]
-    assert [key for key, number in counted.items() if number and key.startswith(ENGINES)] == []
+    counted = arm_of(told, name)["counted"]
+    assert by_engine(counted) == []
     assert counted[OURS] >= 20
     assert counted["guarded_steps"] == 0
     assert counted["accepted"] > CASES[name].answers
@@ -94,13 +132,13 @@ def test_our_kernels_verified_every_draft(told: Any, name: str) -> None:
 
 @cases
 def test_the_plain_decode_drafts_nothing(told: Any, name: str) -> None:
-    counted = told["arms"][f"{name}, plain"]["counted"]
+    counted = arm_of(told, name, "plain")["counted"]
     assert not any(counted.values())
 
 
 @cases
 def test_drafted_answers_follow_the_law_of_plain_ones(told: Any, name: str) -> None:
-    drafted, plain = (told["arms"][arm]["answers"] for arm in (name, f"{name}, plain"))
+    drafted, plain = (arm_of(told, name, arm)["answers"] for arm in ("", "plain"))
     assert (len(drafted), len(plain)) == (CASES[name].answers, PLAIN_ANSWERS)
     found = chances(plain, drafted)
     assert min(found) >= LEAST_CHANCE, found
@@ -110,9 +148,21 @@ def test_drafted_answers_follow_the_law_of_plain_ones(told: Any, name: str) -> N
 @pytest.mark.parametrize("law", [HOTTER, MOST_PROBABLE])
 def test_another_law_is_noticed(told: Any, name: str, law: str) -> None:
     """The second is what SGLang's own verification does on a CPU."""
-    wrong, plain = (told["arms"][f"{name}, {arm}"]["answers"] for arm in (law, "plain"))
+    wrong, plain = (arm_of(told, name, arm)["answers"] for arm in (law, "plain"))
     assert min(same_law(plain, wrong)) < LEAST_CHANCE
 
 
-def test_no_place_of_the_cache_is_lost(told: Any) -> None:
-    assert told["lost_places"] == 0
+@algorithms
+def test_greedy_answers_are_the_same_for_every_number_of_drafts(told: Any, algorithm: str) -> None:
+    found = {drafts: told[algorithm]["arms"][f"greedy, {drafts}"] for drafts in (FULL, 2, 0)}
+    for drafts in (FULL, 2):
+        assert found[drafts]["answers"] == found[0]["answers"]
+        assert by_engine(found[drafts]["counted"]) == []
+        assert found[drafts]["counted"][OURS] >= 3
+        assert found[drafts]["counted"]["accepted"] >= 5
+    assert not any(found[0]["counted"].values())
+
+
+@algorithms
+def test_no_place_of_the_cache_is_lost(told: Any, algorithm: str) -> None:
+    assert told[algorithm]["lost_places"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -13,9 +14,12 @@ __all__ = ["quick_interpreter"]
 
 
 @contextmanager
-def quick_interpreter() -> Iterator[None]:
+def quick_interpreter(*, checks_overflow: bool = True) -> Iterator[None]:
     """The interpreter patches the language anew for each call of a helper, which takes most of its time; once
-    for each launch and each of the language's modules is enough. Does nothing without TRITON_INTERPRET."""
+    for each launch and each of the language's modules is enough. Does nothing without TRITON_INTERPRET.
+
+    checks_overflow: of int32 sums, which takes most of the rest.
+    """
     if not triton.knobs.runtime.interpret:
         yield
         return
@@ -35,8 +39,12 @@ def quick_interpreter() -> Iterator[None]:
         patched.add(modules)
         return call(function, *given, **options)
 
+    builder = interpreter.interpreter_builder
+    options = builder.options
+    builder.options = replace(options, sanitize_overflow=checks_overflow)
     interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.__call__ = launched, called
     try:
         yield
     finally:
         interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.__call__ = launch, call
+        builder.options = options

@@ -23,19 +23,27 @@ _FLAGS = (
 
 class InProcess:
     def __init__(
-        self, target: str, algorithm: str, drafts: int, more: Sequence[str], options: Any = None
+        self, target: str, algorithm: str, drafts: int, more: Sequence[str], *, is_as_on_gpu: bool = False
     ) -> None:
-        """more: flags; options: the plugin's."""
+        """more: flags.
+
+        is_as_on_gpu: our kernels verify, under Triton's interpreter, and sampled requests have drafts too,
+        which they do not on a CPU, where SGLang verifies by the target's most probable token.
+        """
         from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
         from sglang.srt.plugins import load_plugins
         from sglang.srt.plugins.hook_registry import HookRegistry
         from sglang.srt.runtime_context import SpawnRanks, publish
         from sglang.srt.server_args import PortArgs, prepare_server_args
         from specctl_sglang import register
+        from specctl_sglang.compat import machine
 
+        if is_as_on_gpu:
+            # Asked by the plugin's registration alone, which so installs our kernels.
+            machine.has_nvidia_gpu = lambda: True
         load_plugins()
         # In a server that is done in the scheduler's process, which this one stands for.
-        register._register_in_engine(options)
+        register._register_in_engine(None)
         HookRegistry.apply_hooks()
         flags = ["--model-path", target, "--speculative-algorithm", algorithm, *_FLAGS.split()]
         flags += ["--speculative-num-draft-tokens", str(drafts + 1), *more]
@@ -44,6 +52,8 @@ class InProcess:
         publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
         configure_scheduler_process(arguments, 0)
         self.scheduler = Scheduler(arguments, PortArgs.init_new(arguments))
+        if is_as_on_gpu:
+            _guard_nothing()
 
     def put(self, number: int, topk: int = 1) -> None:
         steering = self.scheduler.specctl
@@ -95,3 +105,10 @@ class InProcess:
         if batch:
             scheduler.process_batch_result(batch, scheduler.run_batch(batch))
         scheduler.last_batch = batch
+
+
+def _guard_nothing() -> None:
+    from specctl_sglang.compat import steered_states, steered_worker
+
+    for module in (steered_states, steered_worker):
+        module.start_guarded = lambda step, batch, device: None
