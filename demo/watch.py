@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import httpx
 
-from specctl.contract.table import AppliedTable
+from specctl.contract.table import AppliedTable, TableRow
 from specctl.contract.telemetry import Telemetry
 
-__all__ = ["Totals", "Watch", "read_totals"]
+__all__ = ["Totals", "Watch", "describe", "read_totals"]
 
 POLL_S = 0.5
 
@@ -39,7 +39,7 @@ class Watch:
     decoding: list[tuple[float, int]] = field(default_factory=list)
     num_speculative_tokens: list[tuple[float, int]] = field(default_factory=list)
     tables: list[tuple[float, AppliedTable]] = field(default_factory=list)
-    """Tables whose rows differ from the one before."""
+    """Tables that are described unlike the one before."""
 
     async def run(self, client: httpx.AsyncClient) -> None:
         """Until cancelled."""
@@ -49,7 +49,7 @@ class Watch:
             self.decoding.append((now_s, telemetry.decoding))
             self.num_speculative_tokens.append((now_s, telemetry.num_speculative_tokens))
             table = AppliedTable.model_validate_json((await client.get("/specctl/v1/table")).content)
-            if not self.tables or self.tables[-1][1].rows != table.rows:
+            if not self.tables or describe(self.tables[-1][1]) != describe(table):
                 self.tables.append((now_s, table))
             await asyncio.sleep(POLL_S)
 
@@ -65,14 +65,20 @@ async def read_totals(client: httpx.AsyncClient) -> Totals:
 
 
 def describe(table: AppliedTable) -> str:
-    """``1-2: 8, 3+: 0``: drafted tokens by number of decoding requests."""
-    return ", ".join(_describe_rows(table))
+    """``1-2: 8, 3: 8 of a chance of 0.2, 4+: 0``: drafted tokens by number of decoding requests, and the
+    least chance of a drafted one where the row names it."""
+    alike = [list(rows) for _, rows in groupby(table.rows, key=_setting)]
+    return ", ".join(f"{_batches(rows[0], rows[-1])}: {_setting(rows[0])}" for rows in alike)
 
 
-def _describe_rows(table: AppliedTable) -> Iterable[str]:
-    for row in table.rows:
-        end = row.decode_batch_to
-        batch = f"{row.decode_batch_from}+" if end is None else f"{row.decode_batch_from}-{end}"
-        if end == row.decode_batch_from:
-            batch = str(end)
-        yield f"{batch}: {row.num_speculative_tokens}"
+def _setting(row: TableRow) -> str:
+    if row.num_speculative_tokens == 0 or row.min_token_prob is None:
+        return str(row.num_speculative_tokens)
+    return f"{row.num_speculative_tokens} of a chance of {row.min_token_prob:g}"
+
+
+def _batches(first: TableRow, last: TableRow) -> str:
+    start, end = first.decode_batch_from, last.decode_batch_to
+    if end is None:
+        return f"{start}+"
+    return str(start) if start == end else f"{start}-{end}"

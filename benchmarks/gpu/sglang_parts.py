@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.arms import in_turn
@@ -21,7 +21,7 @@ from benchmarks.gpu.ties import told as told_of_ties
 from benchmarks.gpu.wide import ratios, repeated
 from benchmarks.provenance import summary
 
-__all__ = ["copying", "off", "peagle", "sets_of", "speculates", "tree"]
+__all__ = ["compared", "copying", "off", "peagle", "sets_of", "speculates", "told_against", "tree"]
 
 _PROMPT_TOKENS = 256
 _REQUESTS_MIN = 4
@@ -246,10 +246,14 @@ def brief(row: Mapping[str, Any]) -> str:
 
 
 def told_against(
-    rows: Mapping[str, Mapping[str, Any]], base: str, names: Sequence[str], bar: float
+    rows: Mapping[str, Mapping[str, Any]],
+    base: str,
+    names: Sequence[str],
+    bar: float,
+    gate_of: Callable[[Mapping[str, Any]], _Figures] = gate,
 ) -> _Figures:
     """Ratios to ``base`` and whether the bar is reached; an arm whose gate fails gets none, and does not."""
-    against = ratios(rows, base, gate)
+    against = ratios(rows, base, gate_of)
     if not rows.get(base) or not any(rows.get(name) for name in names):
         print(f"nothing to tell against {base}: it or ours was not measured", flush=True)
     reached: dict[str, dict[str, bool]] = {}
@@ -258,7 +262,7 @@ def told_against(
             one = against.get(name, {}).get(batch)
             reached.setdefault(name, {})[batch] = one is not None and one["median"] >= bar
             told = (
-                f"no ratio, {json.dumps(gate(rows[name]))}"
+                f"no ratio, {json.dumps(gate_of(rows[name]))}"
                 if one is None
                 else f"{one['median']:.3f} ({one['min']:.3f} to {one['max']:.3f})"
             )
@@ -266,4 +270,4 @@ def told_against(
             print(f"{batch} at once: {name} / {base}: {told}, bar {bar:g} {word}", flush=True)
     found = {f"tokens/s against {base}": against, "bar": bar, "bar reached": reached}
     off_name = next((name for name in rows if name.startswith("off")), base)
-    return found | {f"tokens/s against {off_name}": ratios(rows, off_name, gate)}
+    return found | {f"tokens/s against {off_name}": ratios(rows, off_name, gate_of)}

@@ -15,9 +15,8 @@ from typing import Any
 from scipy.stats import chi2_contingency
 
 from benchmarks.gpu.sglang_arms import Arm
-from benchmarks.gpu.sglang_parts import compared, sets_of
+from benchmarks.gpu.sglang_parts import compared, sets_of, told_against
 from benchmarks.gpu.sglang_settings import BARS
-from benchmarks.provenance import pairwise_ratios, summary
 
 __all__ = ["SAMPLING", "same_law", "sampled"]
 
@@ -40,15 +39,10 @@ def sampled(
     law = _laws(arms, prompts, tokens=min(tokens, _LAW_TOKENS))
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=2)
     figures = compared(arms, sets, tokens, off_name="", options=SAMPLING)
-    rows = figures["arms"]
-    against: dict[str, dict[str, Any]] = {}
-    for name in (name for name in rows if name != base):
-        for batch in (batch for batch in rows[name] if batch in rows[base]):
-            speeds = (rows[one][batch]["tokens/s"] for one in (name, base))
-            told = against.setdefault(name, {})[batch] = summary(pairwise_ratios(*speeds))
-            word = "reached" if told["median"] >= bar else "NOT reached"
-            print(f"{batch} at once: {name} / {base}: {told['median']:.3f}, bar {bar:g} {word}", flush=True)
-    return figures | {"sampling": dict(SAMPLING), f"tokens/s against {base}": against, "law": law}
+    # Sampled outputs are no others' token for token: their law is what lets them have a ratio.
+    lawful = {name: row for name, row in figures["arms"].items() if law["passes"].get(name, True)}
+    told = told_against(lawful, base, [arm.name for arm in arms[1:]], bar, lambda row: {"passes": True})
+    return figures | told | {"sampling": dict(SAMPLING), "law": law}
 
 
 def _warm(arms: Sequence[Arm], prompts: Sequence[list[int]]) -> None:

@@ -10,13 +10,21 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableRow
 from specctl.controller.explain import explain
 from specctl.controller.forecast import active_batches, batch_sums, bucket_bounds, forecast_buckets
-from specctl.controller.least_chances import row_settings, with_least_chances
+from specctl.controller.least_chances import mean_wishes, row_settings, with_least_chances
 from specctl.controller.probe import end_probe, followed, hastened, is_near, is_over, start_probe
 from specctl.controller.recommend import recommend
 from specctl.controller.rest import NO_REST
 from specctl.controller.state import ControllerState, Probe
 from specctl.policy.base import Policy
-from specctl.types import BucketChoice, BucketForecast, Decision, Observation, Reason, SurvivalEstimate
+from specctl.types import (
+    BucketChoice,
+    BucketForecast,
+    Decision,
+    Observation,
+    Reason,
+    SurvivalEstimate,
+    TtftEstimate,
+)
 
 __all__ = ["merged_rows", "step"]
 
@@ -69,13 +77,11 @@ def _decide(
     rest = NO_REST if survival.drifted else state.rest
     standing = rest.standing(policy, candidates, base, batches, time_s)
     due = [b for b in bounds if b[1] not in standing]
-    forecasts = forecast_buckets(due, batches, base, candidates, survival, state.cost)
-    ttft = state.ttft.estimate()
-    if ttft is not None:
-        forecasts = [f._replace(ttft=ttft) if f.is_active else f for f in forecasts]
+    forecasts = _with_ttft(
+        forecast_buckets(due, batches, base, candidates, survival, state.cost), state.ttft.estimate()
+    )
     recent = tuple(t for t in state.change_times_s if time_s - t < MINUTE_S)
-    left = policy.guard_rails.changes_max_per_minute - len(recent)
-    made = _weighed(forecasts, policy, state.changed_s, left, time_s)
+    made = _weighed(forecasts, policy, state.changed_s, len(recent), time_s)
     choices = _capped([made[b[1]] if b[1] in made else standing[b[1]] for b in bounds])
     state = replace(state, batch_sums=sums, rest=rest.after(policy, candidates, choices, standing, time_s))
     # What nobody may apply must not start a dwell time.
@@ -83,9 +89,15 @@ def _decide(
     state = _remember(state, changed, recent, time_s)
     choices, state = _explore(choices, forecasts, observation, state, policy, survival)
     told = _against(present, choices, probe)
-    told = with_least_chances(told, forecasts, settings, capabilities.min_token_prob, policy)
-    active = tuple(forecast for forecast in forecasts if forecast.is_active)
-    return _decision(observation, told, survival, batches, active), state
+    wishes = mean_wishes(state.wishes, told, forecasts, policy, observation.interval_s)
+    told = with_least_chances(told, wishes, settings, capabilities.min_token_prob, policy)
+    return _decision(observation, told, survival, batches, forecasts), replace(state, wishes=wishes)
+
+
+def _with_ttft(forecasts: list[BucketForecast], ttft: TtftEstimate | None) -> list[BucketForecast]:
+    if ttft is None:
+        return forecasts
+    return [one._replace(ttft=ttft) if one.is_active else one for one in forecasts]
 
 
 def _without_probe(present: Mapping[int, int], probe: Probe | None) -> dict[int, int]:
@@ -100,11 +112,12 @@ def _weighed(
     forecasts: list[BucketForecast],
     policy: Policy,
     changed_s: Mapping[int, float],
-    changes_left: int,
+    changes_of_minute: int,
     time_s: float,
 ) -> dict[int, BucketChoice]:
     """By bucket's upper end."""
     made = {}
+    changes_left = policy.guard_rails.changes_max_per_minute - changes_of_minute
     for forecast in forecasts:
         upper = forecast.decode_batch_to
         since_s = time_s - changed_s.get(upper, float("-inf"))
@@ -235,7 +248,7 @@ def _decision(
     choices: tuple[BucketChoice, ...],
     survival: SurvivalEstimate,
     batches: dict[int, float],
-    forecasts: tuple[BucketForecast, ...],
+    forecasts: list[BucketForecast],
 ) -> Decision:
     active = [choice for choice in choices if choice.is_active]
     changed = [choice for choice in choices if choice.is_change]
@@ -253,7 +266,7 @@ def _decision(
         predicted_tokens_per_s=None if lead is None else lead.predicted_tokens_per_s,
         present_tokens_per_s=None if lead is None else lead.present_tokens_per_s,
         off_tokens_per_s=None if lead is None else lead.off_tokens_per_s,
-        forecasts=forecasts,
+        forecasts=tuple(forecast for forecast in forecasts if forecast.is_active),
     )
 
 

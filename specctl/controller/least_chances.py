@@ -1,5 +1,8 @@
-"""From which chance on a drafted token is verified, by decode-batch bucket: the policy's wish in steps that
-the estimates do not shake. Pure.
+"""From which chance on a drafted token is verified, by decode-batch bucket: the policy's wish, averaged, in
+steps that the estimates do not shake. Pure.
+
+Averaged, because a second that verification takes is lost to the tokens that a second usually brings, not to
+those of this moment: where requests copy and do something else in turn, the price is that of the mixture.
 """
 
 from __future__ import annotations
@@ -15,13 +18,24 @@ from specctl.controller.forecast import Bounds, bucket_bounds
 from specctl.policy.base import Policy
 from specctl.types import BucketChoice, BucketForecast
 
-__all__ = ["InForce", "changed_chances", "in_force", "row_settings", "with_least_chances"]
+__all__ = [
+    "InForce",
+    "Wishes",
+    "changed_chances",
+    "in_force",
+    "mean_wishes",
+    "row_settings",
+    "with_least_chances",
+]
 
 # num_speculative_tokens and min_token_prob of a row.
 Setting = tuple[int, float | None]
 # By bucket's upper end; and the rules for classes.
 InForce = tuple[dict[int, Setting], tuple[ClassLimit, ...]]
+# The policy's mean wish, by bucket's upper end.
+Wishes = Mapping[int, float]
 STEPS = (0.0, 0.05, 0.1, 0.2, 0.4)
+HALF_LIFE_S = 10.0
 NEAR_RATIO = 2.0
 """What is in force stays while the wish is within this ratio of it."""
 NOTHING = 0.05
@@ -72,35 +86,53 @@ def changed_chances(before: Iterable[TableRow], after: Iterable[TableRow], capab
     return f"least chance of a token to be verified: {'; '.join(words)}" if words else ""
 
 
-def with_least_chances(
+def mean_wishes(
+    known: Wishes,
     choices: Iterable[BucketChoice],
     forecasts: Iterable[BucketForecast],
+    policy: Policy,
+    interval_s: float | None,
+) -> Wishes:
+    """After another look. A bucket without traffic, or of which nothing is known, keeps its own."""
+    if not policy.weighs_tokens:
+        return known
+    numbers = {choice.decode_batch_to: choice.num_speculative_tokens for choice in choices}
+    kept = 0.5 ** ((interval_s or 0.0) / HALF_LIFE_S)
+    found = dict(known)
+    for forecast in forecasts:
+        upper = forecast.decode_batch_to
+        wanted = policy.min_token_prob(forecast, numbers[upper]) if forecast.is_active else None
+        if wanted is not None:
+            found[upper] = wanted + kept * (known.get(upper, wanted) - wanted)
+    return found
+
+
+def with_least_chances(
+    choices: Iterable[BucketChoice],
+    wishes: Wishes,
     present: Mapping[int, Setting],
     configured: float | None,
     policy: Policy,
 ) -> tuple[BucketChoice, ...]:
-    """The choices with their ``min_token_prob``. Without traffic a bucket keeps the one that it has.
+    """The choices with their ``min_token_prob``. Where nothing is wished for, a bucket keeps the one it has.
 
     configured: what a row without one stands for; None: the engine does not choose drafts by their chances.
     """
-    if configured is None:
+    if configured is None or not policy.weighs_tokens:
         return tuple(choices)
-    by_bucket = {forecast.decode_batch_to: forecast for forecast in forecasts if forecast.is_active}
-    result = []
-    for choice in choices:
-        _, now = present[choice.decode_batch_to]
-        forecast = by_bucket.get(choice.decode_batch_to)
-        wish = None
-        if policy.weighs_tokens:
-            wish = now
-            if forecast is not None:
-                wanted = policy.min_token_prob(forecast, choice.num_speculative_tokens)
-                wish = now if wanted is None else _stepped(wanted, now, configured)
-        result.append(choice if wish is None else choice._replace(min_token_prob=wish))
-    return tuple(result)
+    return tuple(
+        choice._replace(
+            min_token_prob=_stepped(
+                wishes.get(choice.decode_batch_to), present[choice.decode_batch_to][1], configured
+            )
+        )
+        for choice in choices
+    )
 
 
-def _stepped(wanted: float, now: float | None, configured: float) -> float | None:
+def _stepped(wanted: float | None, now: float | None, configured: float) -> float | None:
+    if wanted is None:
+        return now
     for known in (now, None):
         value = configured if known is None else known
         if _is_near(wanted, value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specctl.controller.least_chances import Wishes
 from specctl.controller.rest import NO_REST, Rest
 from specctl.controller.ttft import MeanTtft
 from specctl.estimate.base import StepCostModel, SurvivalModel
@@ -53,7 +54,8 @@ class ProbeSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """``changed_s``: when each bucket last changed; ``change_times_s``: table changes of the last minute."""
+    """``changed_s``: when each bucket last changed; ``change_times_s``: table changes of the last minute.
+    ``wishes``: for the least chance of a verified token."""
 
     survival: SurvivalModel
     cost: StepCostModel
@@ -63,3 +65,4 @@ class ControllerState:
     schedule: ProbeSchedule = ProbeSchedule()
     ttft: MeanTtft = field(default_factory=MeanTtft)
     rest: Rest = NO_REST
+    wishes: Wishes = field(default_factory=dict)

@@ -224,9 +224,14 @@ def test_sampled_requests_are_compared_by_speed_and_by_law(capsys):
     many = [asked for asked, _ in arms[0].asked if len(asked) > 100]
     assert [len(asked[0]) for asked in many] == [3, 4], "the first prompts, before the speeds"
     assert len(arms[0].asked[-1][0]) < 100
-    arms[1].ends_with = 3
-    assert not sampled(arms, [[i] for i in range(100)], [4], 2, 5)["law"]["passes"]["specctl_suffix"]
-    assert "1.200, bar 1.05 reached" in capsys.readouterr().out
+    assert "1.200 (1.200 to 1.200), bar 1.05 reached" in capsys.readouterr().out
+
+
+def test_sampled_requests_of_another_law_get_no_ratio():
+    arms = [FakeArm("specctl_suffix-engine-kernels", 0.6, 2), FakeArm("specctl_suffix", 0.5, 2, ends_with=3)]
+    figures = sampled(arms, [[i] for i in range(100)], [4], 2, 5)
+    assert figures["law"]["passes"] == {"specctl_suffix": False}
+    assert "specctl_suffix" not in figures["tokens/s against specctl_suffix-engine-kernels"]
 
 
 def test_two_servers_of_one_law_are_told_from_two_of_different_ones():

@@ -16,7 +16,7 @@ from fakes.rig import Rig, records
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.controller.core import merged_rows
-from specctl.controller.least_chances import Setting, with_least_chances
+from specctl.controller.least_chances import Setting, mean_wishes, with_least_chances
 from specctl.policy.base import Policy
 from specctl.policy.loader import parse_policy
 from specctl.types import BucketChoice, BucketForecast, CandidateForecast, Reason
@@ -46,7 +46,8 @@ def chosen(
     is_active: bool = True,
 ) -> float | None:
     present: dict[int, Setting] = {4: (2, now)}
-    found = with_least_chances([CHOICE], [forecast(wanted, is_active=is_active)], present, configured, policy)
+    wishes = mean_wishes({}, [CHOICE], [forecast(wanted, is_active=is_active)], policy, 1.0)
+    found = with_least_chances([CHOICE], wishes, present, configured, policy)
     assert found[0]._replace(min_token_prob=None) == CHOICE
     return found[0].min_token_prob
 
@@ -76,6 +77,38 @@ def test_steps_that_noise_does_not_shake(wanted: float, now: float | None, expec
 def test_a_server_without_one_configured_verifies_everything_until_told() -> None:
     assert chosen(0.04, None, configured=0.0) is None
     assert chosen(0.06, None, configured=0.0) == 0.05
+
+
+def in_turn(*wanted: float) -> list[float | None]:
+    """What is in force after each look, a second apart."""
+    wishes, now, told = {}, None, []
+    for wish in wanted:
+        wishes = mean_wishes(wishes, [CHOICE], [forecast(wish)], WEIGHS, 1.0)
+        now = with_least_chances([CHOICE], wishes, {4: (2, now)}, 0.1, WEIGHS)[0].min_token_prob
+        told.append(now)
+    return told
+
+
+def test_a_moment_of_other_text_changes_nothing() -> None:
+    """Each answer begins with tokens that nobody could guess, which a second of work does not pay for."""
+    assert in_turn(*[0.4, 0.4, 0.4, 0.4, 0.1] * 12) == [0.4] * 60
+
+
+def test_a_change_that_lasts_is_followed_within_half_a_minute() -> None:
+    told = in_turn(*[0.4] * 20, *[0.05] * 30)
+    assert told[19] == 0.4
+    assert told[24] == 0.4
+    assert told[-1] is None
+
+
+def test_what_is_not_known_now_or_has_no_traffic_keeps_its_mean() -> None:
+    unknown = forecast(0.4)._replace(candidates=())
+    for one in (unknown, forecast(0.01, is_active=False)):
+        assert mean_wishes({4: 0.3}, [CHOICE], [one], WEIGHS, 1.0) == {4: 0.3}
+
+
+def test_an_interval_that_was_not_measured_adds_nothing() -> None:
+    assert mean_wishes({4: 0.3}, [CHOICE], [forecast(0.01)], WEIGHS, None) == {4: 0.3}
 
 
 def test_who_keeps_what_is_there() -> None:

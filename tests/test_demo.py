@@ -1,0 +1,17 @@
+"""What the demo says of a table."""
+
+from __future__ import annotations
+
+from demo.watch import describe
+from specctl.contract.table import AppliedTable, TableRow, uniform_rows
+
+
+def test_neighbours_that_draft_alike_are_told_as_one() -> None:
+    rows = (
+        TableRow(decode_batch_from=1, decode_batch_to=1, num_speculative_tokens=8),
+        TableRow(decode_batch_from=2, decode_batch_to=3, num_speculative_tokens=8, min_token_prob=0.2),
+        TableRow(decode_batch_from=4, decode_batch_to=5, num_speculative_tokens=0, min_token_prob=0.2),
+        TableRow(decode_batch_from=6, num_speculative_tokens=0),
+    )
+    assert describe(AppliedTable.model_construct(rows=rows)) == "1: 8, 2-3: 8 of a chance of 0.2, 4+: 0"
+    assert describe(AppliedTable.model_construct(rows=uniform_rows(3))) == "1+: 3"
