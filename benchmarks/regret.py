@@ -2,7 +2,7 @@
 
 Every trace of the data folder (SPECCTL_SHARED) is scaled so that its arrivals ask for 20, 60, 100 and 140 %
 of what the server does without speculation, measured by giving it the whole trace at once. Run from the root:
-python -m benchmarks.regret [--made] [--quick] [--policy NAME] [--requests N] [--output FILE]
+python -m benchmarks.regret [--made] [--quick] [--policy NAME] [--from SHARE] [--requests N] [--output FILE]
 ``--made``: loads that mostly decode, from a seed (``made_traces``), in the place of the folder's.
 """
 
@@ -53,6 +53,7 @@ def main() -> int:
             "traces": list(traces),
             "shares of the capacity without speculation": _loads(options),
             "requests of each": options.requests or "all",
+            "from": options.begin,
             "engine profile": Path(options.profile).stem,
             "the daemon begins with the profile": options.told,
             "seed": options.seed,
@@ -80,6 +81,14 @@ def _options() -> argparse.Namespace:
         help="the daemon begins with the profile (autotune --engine-profile), else it learns all costs",
     )
     parser.add_argument("--requests", type=int, default=None, help="of each trace; default: all")
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of each trace, left out before",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--output", type=Path, default=ROOT / "benchmarks" / "results" / "simulated-regret.json"
@@ -95,9 +104,12 @@ def _loads(options: argparse.Namespace) -> tuple[float, ...]:
 
 
 def _public_traces(options: argparse.Namespace) -> dict[str, Trace]:
+    traces = {
+        path.stem: load_trace(path).spread() for path in sorted((SHARED / "data" / "traces").glob("*.csv"))
+    }
     return {
-        path.stem: load_trace(path).spread().first(options.requests or sys.maxsize)
-        for path in sorted((SHARED / "data" / "traces").glob("*.csv"))
+        name: trace.since(int(options.begin * len(trace))).first(options.requests or sys.maxsize)
+        for name, trace in traces.items()
     }
 
 

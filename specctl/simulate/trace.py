@@ -56,6 +56,16 @@ class Trace:
             output_tokens=self.output_tokens[:requests],
         )
 
+    def since(self, request: int) -> Trace:
+        """Without the requests before that one, which arrives at 0."""
+        arrival_s = self.arrival_s[request:]
+        return replace(
+            self,
+            arrival_s=arrival_s - arrival_s[:1],
+            prompt_tokens=self.prompt_tokens[request:],
+            output_tokens=self.output_tokens[request:],
+        )
+
     def spread(self) -> Trace:
         """Equal stamps of a coarse clock, spread evenly up to the next stamp; other traces as they are."""
         stamps, counts = np.unique(self.arrival_s, return_counts=True)

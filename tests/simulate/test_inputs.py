@@ -94,6 +94,14 @@ def test_speed_makes_arrivals_denser_and_must_be_a_number_over_0() -> None:
             trace.scaled(speed)
 
 
+def test_a_trace_may_begin_later_at_0() -> None:
+    trace = Trace(np.array([0.0, 4.0, 9.0]), np.array([1, 2, 3]), np.array([4, 5, 6]), {})
+    later = trace.since(1)
+    assert later.arrival_s.tolist() == [0.0, 5.0]
+    assert (later.prompt_tokens.tolist(), later.output_tokens.tolist()) == ([2, 3], [5, 6])
+    assert len(trace.since(3)) == 0
+
+
 def test_requests_over_the_servers_length_are_left_out_and_counted() -> None:
     trace = Trace(np.arange(3.0), np.array([5, 50, 5]), np.array([5, 5, 6]), {})
     fitting = trace.that_fit(10)
