@@ -113,7 +113,8 @@ def _tell(arms: list[Arm]) -> None:
     print(text_table(table_rows(arms)))
     last = arms[-1]
     print(
-        "\nTables on the running server while specctl steered it (requests decoding: tokens drafted at most):"
+        "\nTables on the running server while specctl steered it (requests decoding: tokens drafted at most, "
+        "and from which chance to be right on):"
     )
     for when_s, table in last.watch.tables:
         print(f"  {when_s - last.started_s:6.1f} s  {describe(table)}")

@@ -65,7 +65,7 @@ async def read_totals(client: httpx.AsyncClient) -> Totals:
 
 
 def describe(table: AppliedTable) -> str:
-    """``1-2: 8, 3: 8 of a chance of 0.2, 4+: 0``: drafted tokens by number of decoding requests, and the
+    """``1-2: 8, 3: 8 from a chance of 0.2, 4+: 0``: drafted tokens by number of decoding requests, and the
     least chance of a drafted one where the row names it."""
     alike = [list(rows) for _, rows in groupby(table.rows, key=_setting)]
     return ", ".join(f"{_batches(rows[0], rows[-1])}: {_setting(rows[0])}" for rows in alike)
@@ -74,7 +74,7 @@ def describe(table: AppliedTable) -> str:
 def _setting(row: TableRow) -> str:
     if row.num_speculative_tokens == 0 or row.min_token_prob is None:
         return str(row.num_speculative_tokens)
-    return f"{row.num_speculative_tokens} of a chance of {row.min_token_prob:g}"
+    return f"{row.num_speculative_tokens} from a chance of {row.min_token_prob:g}"
 
 
 def _batches(first: TableRow, last: TableRow) -> str:

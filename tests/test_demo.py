@@ -13,5 +13,5 @@ def test_neighbours_that_draft_alike_are_told_as_one() -> None:
         TableRow(decode_batch_from=4, decode_batch_to=5, num_speculative_tokens=0, min_token_prob=0.2),
         TableRow(decode_batch_from=6, num_speculative_tokens=0),
     )
-    assert describe(AppliedTable.model_construct(rows=rows)) == "1: 8, 2-3: 8 of a chance of 0.2, 4+: 0"
+    assert describe(AppliedTable.model_construct(rows=rows)) == "1: 8, 2-3: 8 from a chance of 0.2, 4+: 0"
     assert describe(AppliedTable.model_construct(rows=uniform_rows(3))) == "1+: 3"
