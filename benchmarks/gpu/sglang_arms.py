@@ -64,6 +64,11 @@ class Setting:
     """Requests at the same time."""
     kv_tokens: int | None = None
 
+    @property
+    def has_table(self) -> bool:
+        """An algorithm of ours has one, another where it was asked for."""
+        return self.options is not None or any(word.startswith("SPECCTL_") for word in self.arguments)
+
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Setting:
         """From JSON. Raises ValueError for a key that there is none of."""
@@ -216,7 +221,7 @@ class Arm:
             told["rows"] = self.setting.rows
         try:
             told["kv_tokens"] = self.client.get("/server_info", timeout=30).json().get("max_total_num_tokens")
-            if self.setting.options is not None or self.setting.rows:
+            if self.setting.has_table:
                 told["num_speculative_tokens_legal"] = self.get("capabilities")[
                     "num_speculative_tokens_legal"
                 ]

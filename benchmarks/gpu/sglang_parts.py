@@ -158,17 +158,9 @@ def compared(
     rows: dict[str, dict[str, Any]] = {arm.name: {} for arm in arms}
     left_out: list[str] = []
     for batch, repeats in sets.items():
-        taken: dict[str, list[Any]] = {arm.name: [] for arm in alive}
-        done = []
-        for repeat, prompts in enumerate(repeats):
-            if alive and alive[0].deadline.is_over():
-                left_out.append(f"{batch} at once: {len(repeats) - repeat} of {len(repeats)} sets")
-                break
-            done.append(prompts)
-            for arm in in_turn(list(alive), repeat):
-                taken[arm.name].append(arm.run(list(prompts), tokens, batch, options))
-                if taken[arm.name][-1] is None:
-                    alive.remove(arm)
+        taken, done = _sets_through(alive, repeats, batch, tokens, options)
+        if len(done) < len(repeats):
+            left_out.append(f"{batch} at once: {len(repeats) - len(done)} of {len(repeats)} sets")
         if len(done) < 2:
             continue
         judge = next((arm for arm in alive if arm.name == off_name), None)
@@ -183,6 +175,34 @@ def compared(
                 rows[name][str(batch)]["parted"] = parted(judge, done, answers, taken[off_name])
             print(f"{batch} at once, {name}: {brief(rows[name][str(batch)])}", flush=True)
     return {"arms": rows, "left out": left_out, "gate": {name: gate(row) for name, row in rows.items()}}
+
+
+def _sets_through(
+    alive: list[Arm],
+    repeats: Sequence[Sequence[list[int]]],
+    batch: int,
+    tokens: int,
+    options: Mapping[str, float],
+) -> tuple[dict[str, list[Any]], list[Sequence[list[int]]]]:
+    """Answers by arm, of the sets for which there was time for all, and those sets. An arm that has died
+    answers None and leaves ``alive``."""
+    taken: dict[str, list[Any]] = {arm.name: [] for arm in alive}
+    done: list[Sequence[list[int]]] = []
+    for repeat, prompts in enumerate(repeats):
+        if alive and alive[0].deadline.is_over():
+            break
+        found: dict[str, Any] = {}
+        for arm in in_turn(list(alive), repeat):
+            found[arm.name] = arm.run(list(prompts), tokens, batch, options)
+            if found[arm.name] is not None:
+                continue
+            if arm.deadline.is_over():
+                return taken, done
+            alive.remove(arm)
+        for name, answers in found.items():
+            taken[name].append(answers)
+        done.append(prompts)
+    return taken, done
 
 
 def parted(

@@ -301,6 +301,24 @@ def test_an_arm_that_dies_leaves_the_others_measured():
     assert figures["left out"] == ["4 at once: ngram has died"]
 
 
+def test_a_set_that_time_cuts_off_leaves_those_before_it():
+    arms = [FakeArm("off"), FakeArm("ngram", 0.6, 4), FakeArm("specctl_suffix", 0.4, 2, dies_at=3)]
+    asked = arms[2].run
+
+    def run(*given):
+        answer = asked(*given)
+        if answer is None:
+            for arm in arms:
+                arm.deadline = Deadline(-1)
+        return answer
+
+    arms[2].run = run
+    figures = copying(arms, [[i] for i in range(100)], [4], 3, 5)
+    assert figures["left out"] == ["4 at once: 2 of 4 sets"]
+    assert figures["arms"]["specctl_suffix"]["4"]["summary"]["repeats"] == 1
+    assert figures["tokens/s against ngram"]["specctl_suffix"]["4"]["median"] == 1.5
+
+
 def test_what_time_does_not_suffice_for_is_named():
     arms = [FakeArm("off")]
     arms[0].deadline = Deadline(-1)
