@@ -26,7 +26,8 @@ _START_S = 240.0
 _CPU_START_S = 480.0
 _CALL_S_MIN = 10.0
 _SCORED_AT_ONCE = 32
-_NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+_NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
+"""SGLang's web server closes a connection that has waited for 5 s, which may cross the next request."""
 _CONTEXT_TOKENS = 1024
 _KV_TOKENS = {True: 131_072, False: 53_248}
 """By whether there are more than 64 places: 256 requests of 448 tokens, or 64 of 730, and the drafts' own."""
