@@ -28,6 +28,8 @@ class LoadResult:
     """Seconds between first and last chunk, summed over finished requests."""
     decode_tokens: int = 0
     """Tokens after the first chunk, of finished requests."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """The last finished output of each prompt."""
 
     @property
     def tokens(self) -> int:
@@ -45,8 +47,9 @@ class LoadResult:
 
 async def stream_tokens(
     client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, **more: Any
-) -> AsyncIterator[int]:
-    """How many new tokens each chunk of a greedy completion brings; ``more`` joins the request's body."""
+) -> AsyncIterator[tuple[int, str]]:
+    """Number and text of the new tokens of each chunk of a greedy completion; ``more`` joins the request's
+    body."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -63,10 +66,12 @@ async def stream_tokens(
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
                 continue
-            usage = json.loads(line.removeprefix("data: ")).get("usage")
-            if usage and usage["completion_tokens"] > seen:
-                yield usage["completion_tokens"] - seen
-                seen = usage["completion_tokens"]
+            chunk = json.loads(line.removeprefix("data: "))
+            usage, text = chunk.get("usage"), "".join(one["text"] for one in chunk["choices"])
+            tokens = max(usage["completion_tokens"] - seen, 0) if usage else 0
+            if tokens or text:
+                yield tokens, text
+                seen += tokens
 
 
 async def run_load(
@@ -109,14 +114,16 @@ async def _one(
     result: LoadResult,
     more: Mapping[str, Any],
 ) -> None:
-    first_s, last_s, later_tokens = 0.0, 0.0, 0
-    async for tokens in stream_tokens(client, model, prompt, max_tokens, **more):
+    first_s, last_s, later_tokens, texts = 0.0, 0.0, 0, []
+    async for tokens, text in stream_tokens(client, model, prompt, max_tokens, **more):
         last_s = time.monotonic()
+        texts.append(text)
         result.arrivals.append((last_s, tokens))
         if first_s:
             later_tokens += tokens
         else:
             first_s = last_s
     result.requests += 1
+    result.outputs[prompt] = "".join(texts)
     result.decode_s += last_s - first_s
     result.decode_tokens += later_tokens

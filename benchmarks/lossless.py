@@ -57,12 +57,13 @@ async def put_table(
     num_speculative_tokens: int,
     owner: str = "benchmark",
     tree_topk: int | None = None,
+    verify_width_tokens: int | None = None,
 ) -> None:
     """One value for every decode batch. Raises httpx.HTTPStatusError where the server refuses it."""
     version = (await client.get("/specctl/v1/table")).json()["version"]
     row = {"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}
     if tree_topk is not None:
-        row["tree_topk"] = tree_topk
+        row |= {"tree_topk": tree_topk, "verify_width_tokens": verify_width_tokens}
     change = {
         "base_version": version,
         "rows": [row],

@@ -270,7 +270,7 @@ def _view(count: int) -> Any:
 
 _CAPABILITIES = Capabilities(
     contract_version=1, engine="sglang", engine_version="0", plugin_version="0", boot_id="b", model="m",
-    method="specctl_suffix", controllable=True, num_speculative_tokens_legal=_PREPARED, tree_topk_max=4,
+    method="specctl_suffix", controllable=True, num_speculative_tokens_legal=_PREPARED,
     decode_batch_max=256, context_max_tokens=4096, decode_batch_buckets=(1, 16, 64, 256), rows_max=8,
     lease_max_s=60.0, has_shadow_acceptance=False,
 )  # fmt: skip

@@ -51,7 +51,7 @@ def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[st
     more = ["--speculative-draft-model-path", str(models / "reference-eagle3")]
     more += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
     more += ["--speculative-num-draft-tokens", str(max(arguments.widths)), "--skip-tokenizer-init"]
-    options = {"candidates": [0, *drafts], "tree_topks": [1, topk]}
+    options = {"candidates": [0, *drafts], "trees": [[steps, topk, width] for width in arguments.widths]}
     log = arguments.folder / f"tree-{shape}.log"
     environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)}
     with sglang_server(models / "reference-target", log, "EAGLE3", more, environment) as server:
@@ -60,29 +60,29 @@ def measured(shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[st
 
 async def of_widths(url: str, shape: str, prompts: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """By the verify width, of one server."""
-    topk = int(shape.split("x")[1])
+    tree = tuple(map(int, shape.split("x")))
     found: dict[str, Any] = {}
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, headers=_ONE_REQUEST) as client:
         await put_table(client, 0, tree_topk=1)
         truth, _ = await answers(client, prompts, arguments.max_tokens)
         for width in arguments.widths:
-            found[str(width)] = await compared(client, width - 1, topk, prompts, truth, arguments)
+            found[str(width)] = await compared(client, width, tree, prompts, truth, arguments)
             print(shape, width, json.dumps(found[str(width)]), flush=True)
     return found
 
 
 async def compared(
     client: httpx.AsyncClient,
-    drafts: int,
-    topk: int,
+    width: int,
+    tree: tuple[int, ...],
     prompts: Any,
     truth: list[list[int]],
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     rates: dict[str, list[float]] = {}
     row: dict[str, Any] = {}
-    for name, branches in (("chain", 1), ("tree", topk)):
-        await put_table(client, drafts, tree_topk=branches)
+    for name, (depth, branches) in {"chain": (width - 1, 1), "tree": tree}.items():
+        await put_table(client, depth, tree_topk=branches, verify_width_tokens=width)
         outputs, steps = await answers(client, prompts, arguments.max_tokens)
         emitted = [len(one) - 1 for one in outputs]
         rates[name] = pairwise_ratios(emitted, steps)

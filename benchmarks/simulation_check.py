@@ -42,18 +42,17 @@ from benchmarks.provenance import provenance, summary
 from benchmarks.server import vllm_server
 from specctl.clock import SystemClock
 from specctl.contract.capabilities import Capabilities
-from specctl.engine_profile import EngineProfile
+from specctl.engine_api.client import EngineClient
 from specctl.errors import SimulationInputError
-from specctl.estimate.cost_fit import fit_costs
-from specctl.estimate.experts import Experts
 from specctl.http_client import HttpClient
-from specctl.observe.routes import read_capabilities
-from specctl.profiling.fitted import engine_profile, fingerprint_of, limits_of
-from specctl.profiling.measure import Measured, Plan
-from specctl.profiling.server import measure_server
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import simulate
+from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.files import find_file
+from specctl.simulate.profiling.cost_fit import fit_costs
+from specctl.simulate.profiling.fitted import engine_profile, experts_of, fingerprint_of, limits_of
+from specctl.simulate.profiling.measure import Measured, Plan
+from specctl.simulate.profiling.server import measure_server
 from specctl.simulate.recorded import load_recorded
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace
@@ -159,8 +158,8 @@ def recorded(url: str, log: Path) -> Iterator[None]:
 
 async def counted(url: str, seconds: float, requests: int) -> tuple[Capabilities, Measured]:
     """Steps as ``specctl profile --requests`` counts them."""
-    async with HttpClient(url, timeout_s=5.0) as client:
-        capabilities = await read_capabilities(client)
+    async with EngineClient(HttpClient(url, timeout_s=5.0)) as client:
+        capabilities = await client.capabilities()
         assert capabilities is not None, "a server of ours"
         return capabilities, await measure_server(
             client, capabilities, SystemClock(), asyncio.Event(), Plan(seconds, share_max=0.5),
@@ -180,7 +179,7 @@ def profile_of(capabilities: Capabilities, parts: Sequence[Measured]) -> EngineP
         is_interrupted=False,
     )
     # Not refused where its halves differ: the rounds' scatter tells how far a busy machine can be believed.
-    costs = fit_costs(measured.rows, is_profile=False, experts=Experts.of(capabilities))
+    costs = fit_costs(measured.rows, experts_of(capabilities))
     fingerprint = fingerprint_of(capabilities, {} if capabilities.gpu else {"gpu": "not told"})
     limits = limits_of(capabilities, {})
     return engine_profile(measured, costs, capabilities, fingerprint, limits, utc=SystemClock().utc())

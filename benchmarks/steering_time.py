@@ -24,6 +24,7 @@ from specctl_vllm.options import OPTIONS_ENV, Options
 
 from benchmarks.provenance import provenance, summary
 from specctl.contract.classes import KIND_KEY
+from specctl.engine import steering as shared_steering
 
 DRAFTS = 5
 STEP_MS, STEP_US_PER_REQUEST = 5.0, 40.0
@@ -63,7 +64,8 @@ def steering_of(requests: dict[str, Any]) -> Any:
     from specctl_vllm.control import steering as steering_module
 
     clock = _Clock(STEP_MS / 1e3 + STEP_US_PER_REQUEST / 1e6 * len(requests))
-    steering_module.time = SimpleNamespace(perf_counter=time.perf_counter, monotonic=clock)
+    told = SimpleNamespace(perf_counter=time.perf_counter, monotonic=clock)
+    steering_module.time = shared_steering.time = told
     # Of CPU builds only: it looks at each request's temperature.
     steering_module.sampled_verification_problem = lambda: None
     model = SimpleNamespace(served_model_name="m", model="m", max_model_len=100_000)
@@ -76,8 +78,13 @@ def steering_of(requests: dict[str, Any]) -> Any:
             scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=256),
             vllm_config=SimpleNamespace(
                 num_speculative_tokens=DRAFTS,
-                speculative_config=SimpleNamespace(method="ngram_gpu", num_speculative_tokens=DRAFTS),
-                parallel_config=SimpleNamespace(data_parallel_size=1),
+                speculative_config=SimpleNamespace(
+                    method="ngram_gpu",
+                    num_speculative_tokens=DRAFTS,
+                    parallel_drafting=False,
+                    use_multi_module_mtp=lambda: False,
+                ),
+                parallel_config=SimpleNamespace(data_parallel_size=1, pipeline_parallel_size=1),
                 use_v2_model_runner=True,
                 model_config=model,
             ),

@@ -1,4 +1,4 @@
-"""``make demo`` and ``make demo-sglang``: start the server, run the arms, print the table, write the page."""
+"""``make demo`` and ``make demo-sglang``: a real server, three arms in rounds, a verdict and a page."""
 
 from __future__ import annotations
 
@@ -15,62 +15,72 @@ from tqdm import tqdm
 
 from benchmarks.load import run_load
 from benchmarks.server import Server, sglang_server, vllm_server
-from demo.arms import Arm, run_arm
+from demo.arms import ArmRun, run_arm
+from demo.page import write_page
 from demo.phases import PHASES
-from demo.report import table_rows, text_table, write_page
+from demo.result import OFF, OURS, Result
 from demo.watch import describe
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 LOGS = ROOT / "demo-logs"
-NUM_SPECULATIVE_TOKENS = 8
+FIXED = 8
 # One arm must not learn from the outputs of the arm before it.
-CONFIG = {
-    "method": "specctl_suffix",
-    "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
-    "use_global": False,
-}
-PHASE_S = {"vllm": 25.0, "sglang": 15.0}
+CONFIG = {"method": "specctl_suffix", "num_speculative_tokens": FIXED, "use_global": False}
 # The daemon goes on from the number that the server was started with.
-ARMS = {"off": 0, "fixed": NUM_SPECULATIVE_TOKENS, "specctl": NUM_SPECULATIVE_TOKENS}
+ARMS = {OFF: 0, f"always {FIXED}": FIXED, OURS: FIXED}
+BUSY_LOAD_RATIO = 0.5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--engine", choices=tuple(PHASE_S), default="vllm")
-    parser.add_argument("--seconds", type=float, help="length of a phase (default 25; with sglang 15)")
-    parser.add_argument("--policy", default=str(ROOT / "policies" / "balanced.yaml"))
-    parser.add_argument("--model", type=Path, default=CACHE / "models" / "gemma3-270m")
-    arguments = parser.parse_args()
-    arguments.seconds = arguments.seconds or PHASE_S[arguments.engine]
-    total_s = len(ARMS) * len(PHASES) * arguments.seconds
-    say(f"about {total_s / 60 + 2:.0f} minutes; starting {arguments.engine} (about a minute) ...")
+    """Exit code 1: specctl was behind the best constant by more than the noise."""
+    options = _options()
+    total_s = options.rounds * len(ARMS) * len(PHASES) * options.seconds
+    busy = _busy_words()
+    if busy:
+        say(busy)
+    say(f"about {total_s / 60 + 2:.0f} minutes; starting {options.engine} (about a minute) ...")
     LOGS.mkdir(exist_ok=True)
     started_s = time.monotonic()
-    with _server(arguments.engine, arguments.model) as server:
-        print(
-            f"demo: the server is up after {time.monotonic() - started_s:.0f} s at {server.url}", flush=True
-        )
-        arms = asyncio.run(_run(server, arguments.policy, arguments.seconds))
-    _tell(arms)
+    with _server(options.engine, options.model) as server:
+        say(f"the server is up after {time.monotonic() - started_s:.0f} s at {server.url}")
+        rounds = asyncio.run(_run(server, options))
+    result = Result(rounds, tuple(ARMS))
+    _print(result)
     page = ROOT / "demo-report.html"
-    write_page(page, arms, _about(arguments))
-    say(f"{page.name} has the chart; demo-logs/audit.jsonl says what the daemon did and why")
-    say(f"done after {time.monotonic() - started_s:.0f} s")
-    return 0
+    write_page(page, result, _about(options), busy)
+    say(f"{page.name} has the charts; demo-logs/audit.jsonl says what the daemon did and why")
+    return 1 if result.is_behind else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=main.__doc__)
+    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of a phase; default: 20")
+    parser.add_argument("--rounds", type=int, default=2, help="each arm runs so often; default: 2")
+    parser.add_argument("--policy", default=str(ROOT / "policies" / "balanced.yaml"))
+    parser.add_argument("--model", type=Path, default=CACHE / "models" / "gemma3-270m")
+    return parser.parse_args()
+
+
+def _busy_words() -> str:
+    """A warning where other work runs on this machine; empty where it does not."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    if load < BUSY_LOAD_RATIO * cores:
+        return ""
+    return f"other work runs on this machine (load {load:.1f} on {cores} cores): figures will scatter"
 
 
 def _server(engine: str, model: Path) -> AbstractContextManager[Server]:
     log = LOGS / "server.log"
     if engine == "vllm":
         return vllm_server(model, log, CONFIG)
-    options = {"suffix": {"use_global": False}}
     return sglang_server(
         model,
         log,
         "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", str(NUM_SPECULATIVE_TOKENS + 1)],
-        {"SPECCTL_SGLANG_OPTIONS": json.dumps(options)},
+        ["--speculative-num-draft-tokens", str(FIXED + 1)],
+        {"SPECCTL_SGLANG_OPTIONS": json.dumps({"suffix": {"use_global": False}})},
     )
 
 
@@ -78,54 +88,60 @@ def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
 
-async def _run(server: Server, policy: str, seconds: float) -> list[Arm]:
+async def _run(server: Server, options: argparse.Namespace) -> list[list[ArmRun]]:
     (LOGS / "audit.jsonl").unlink(missing_ok=True)
-    # The first request of a server takes longer, and should be no arm's.
+    # The first requests of a server take longer, and should be no arm's.
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
-        await run_load(client, server.model, PHASES[0].prompts()[:1], concurrency=1, max_tokens=8)
-    arms = []
-    with tqdm(total=len(ARMS) * len(PHASES), unit="phase", bar_format="{desc:40} {bar} {n}/{total}") as bar:
-        first = True
-
-        def advance(text: str) -> None:
-            nonlocal first
-            bar.update(0 if first else 1)
-            first = False
-            bar.set_description_str(text)
-
-        for name, drafted in ARMS.items():
-            arm = await run_arm(
-                name,
-                server,
-                drafted=drafted,
-                policy=policy if name == "specctl" else None,
-                seconds=seconds,
-                folder=LOGS,
-                advance=advance,
-            )
-            arms.append(arm)
-        bar.update(1)
-    return arms
+        await run_load(client, server.model, PHASES[1].prompts()[:8], concurrency=8, max_tokens=8)
+    rounds: list[list[ArmRun]] = []
+    total = options.rounds * len(ARMS)
+    with tqdm(total=total, unit="run", bar_format="{desc:60} {bar} {n}/{total} runs") as bar:
+        for number in range(options.rounds):
+            order = list(ARMS.items())
+            # Every other round the other way about, so that no arm always comes first.
+            runs = []
+            for name, drafted in order if number % 2 == 0 else reversed(order):
+                run = await run_arm(
+                    name,
+                    server,
+                    drafted=drafted,
+                    policy=options.policy if name == OURS else None,
+                    seconds=options.seconds,
+                    folder=LOGS,
+                    live=bar.set_description_str,
+                )
+                runs.append(run)
+                bar.update(1)
+            rounds.append(runs)
+    return rounds
 
 
-def _tell(arms: list[Arm]) -> None:
+def _print(result: Result) -> None:
+    rows = [("tokens/s, median (range)", *result.arms)]
+    rows += [
+        (phase.name, *(str(speeds[arm]) for arm in result.arms))
+        for phase, speeds in zip(PHASES, result.by_phase, strict=True)
+    ]
+    rows.append(("mean of the phases", *(str(result.overall[arm]) for arm in result.arms)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     print()
-    print(text_table(table_rows(arms)))
-    last = arms[-1]
-    print(
-        "\nTables on the running server while specctl steered it (requests decoding: tokens drafted at most, "
-        "and from which chance to be right on):"
-    )
-    for when_s, table in last.watch.tables:
-        print(f"  {when_s - last.started_s:6.1f} s  {describe(table)}")
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    same, compared = result.outputs
+    print(f"\noutputs identical: {same}/{compared}")
+    ours = next(run for run in result.rounds[-1] if run.name == OURS)
+    print("tables in the last round (drafted tokens by number of requests decoding):")
+    for when_s, table in ours.watch.tables:
+        print(f"  {when_s - ours.started_s:6.1f} s  {describe(table)}")
+    print(f"\n{result.verdict}\n")
 
 
-def _about(arguments: argparse.Namespace) -> str:
+def _about(options: argparse.Namespace) -> str:
     return (
-        f"A real {arguments.engine} server on this machine's CPU with {arguments.model.name} in float32 and "
-        f"method specctl_suffix. The same load ran three times, {arguments.seconds:g} s a phase: without "
-        f"drafts (off), with {NUM_SPECULATIVE_TOKENS} drafted tokens for every request (fixed), and with "
-        f"specctl autotune beside the server (policy {Path(arguments.policy).stem})."
+        f"A real {options.engine} server on this machine's CPU, {options.model.name} in float32, method "
+        f"specctl_suffix. {options.rounds} rounds; in each round every arm ran the same three phases of "
+        f"{options.seconds:g} s. specctl: a fresh `specctl autotune` (policy {Path(options.policy).stem}) "
+        f"that starts from {FIXED} drafted tokens."
     )
 
 

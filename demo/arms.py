@@ -1,9 +1,10 @@
-"""Run the phases three times on one server: drafting off, a fixed number, and the daemon's choice."""
+"""Run the phases under one arm: speculation off, a fixed number of drafts, or the daemon's choice."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,31 +15,25 @@ from benchmarks.autotune import autotune
 from benchmarks.load import LoadResult, run_load
 from benchmarks.lossless import put_table
 from benchmarks.server import Server
-from demo.phases import PHASES, Phase
-from demo.watch import Totals, Watch, read_totals
+from demo.phases import PHASES
+from demo.watch import Watch
 
-__all__ = ["Arm", "PhaseResult", "run_arm"]
+__all__ = ["ArmRun", "run_arm"]
 
-
-@dataclass(frozen=True)
-class PhaseResult:
-    phase: Phase
-    load: LoadResult
-    drafted_tokens: int
-    accepted_tokens: int
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted of drafted tokens; None where nothing was drafted."""
-        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+LIVE_S = 2.0
 
 
 @dataclass
-class Arm:
+class ArmRun:
+    """One arm in one round. ``loads``: by phase."""
+
     name: str
-    results: list[PhaseResult] = field(default_factory=list)
+    loads: list[LoadResult] = field(default_factory=list)
     watch: Watch = field(default_factory=Watch)
-    started_s: float = 0.0
+
+    @property
+    def started_s(self) -> float:
+        return self.loads[0].started_s
 
 
 async def run_arm(
@@ -49,46 +44,53 @@ async def run_arm(
     policy: str | None,
     seconds: float,
     folder: Path,
-    advance: Callable[[str], None],
-) -> Arm:
-    """Start with ``drafted`` tokens everywhere; with a policy the daemon goes on from there.
+    live: Callable[[str], None],
+) -> ArmRun:
+    """Start with ``drafted`` tokens everywhere; with a policy a fresh daemon goes on from there.
+
+    Args:
+        live: is given a line of text every LIVE_S seconds.
 
     Raises RuntimeError where the daemon does not stay up.
     """
-    arm = Arm(name)
+    run = ArmRun(name)
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         await put_table(client, drafted)
-        watching = asyncio.create_task(arm.watch.run(client))
+        watching = asyncio.create_task(run.watch.run(client))
         try:
             with (
                 autotune(server.url, folder, policy=policy) if policy else contextlib.nullcontext() as daemon
             ):
                 for phase in PHASES:
-                    advance(f"{name}: {phase.name}")
-                    arm.results.append(await _run_phase(client, server, phase, seconds))
+                    load = LoadResult(time.monotonic())
+                    run.loads.append(load)
+                    talking = asyncio.create_task(_talk(f"{name}: {phase.name}", load, live))
+                    try:
+                        await run_load(
+                            client,
+                            server.model,
+                            phase.prompts(),
+                            concurrency=phase.concurrency,
+                            max_tokens=phase.max_tokens,
+                            seconds=seconds,
+                            result=load,
+                        )
+                    finally:
+                        talking.cancel()
+                        await asyncio.gather(talking, return_exceptions=True)
                 if daemon is not None and daemon.poll() is not None:
                     raise RuntimeError(f"specctl autotune ended by itself; see {folder}")
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-    arm.started_s = arm.results[0].load.started_s
-    return arm
+    return run
 
 
-async def _run_phase(client: httpx.AsyncClient, server: Server, phase: Phase, seconds: float) -> PhaseResult:
-    before = await read_totals(client)
-    load = await run_load(
-        client,
-        server.model,
-        phase.prompts(),
-        concurrency=phase.concurrency,
-        max_tokens=phase.max_tokens,
-        seconds=seconds,
-    )
-    after: Totals = await read_totals(client)
-    return PhaseResult(
-        phase,
-        load,
-        after.drafted_tokens - before.drafted_tokens,
-        after.accepted_tokens - before.accepted_tokens,
-    )
+async def _talk(title: str, load: LoadResult, live: Callable[[str], None]) -> None:
+    """Tokens per second of the last seconds, until cancelled."""
+    while True:
+        now_s = time.monotonic()
+        recent = sum(count for when_s, count in load.arrivals if when_s > now_s - LIVE_S)
+        span_s = min(max(now_s - load.started_s, 0.5), LIVE_S)
+        live(f"{title}, {recent / span_s:.0f} tokens/s")
+        await asyncio.sleep(LIVE_S / 2)

@@ -1,4 +1,4 @@
-"""What load the demo puts on the server, phase after phase."""
+"""What load the demo puts on the server. No single number of drafts is best in all phases."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class Phase:
         return [prompts[i % len(prompts)] for i in range(longest) for prompts in by_kind]
 
 
-# High-entropy answers are short: a model of this size soon repeats what it wrote, and is copying again.
+# Chat answers are short: a model of this size soon repeats what it wrote, and is copying again.
 PHASES = (
-    Phase("copying, 1 request", ("copying",), concurrency=1, max_tokens=96),
-    Phase("high entropy, 1 request", ("high-entropy",), concurrency=1, max_tokens=24),
-    Phase("mixed, 8 requests", ("copying", "high-entropy"), concurrency=8, max_tokens=48),
-    Phase("copying, 1 request again", ("copying",), concurrency=1, max_tokens=96),
+    Phase("1 request, copying", ("copying",), concurrency=1, max_tokens=96),
+    Phase("8 requests, chat", ("high-entropy",), concurrency=8, max_tokens=24),
+    Phase("4 requests, mixed", ("copying", "high-entropy"), concurrency=4, max_tokens=48),
 )

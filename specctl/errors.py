@@ -4,7 +4,9 @@ SpecctlError
 ├── ContractError        a message between daemon and engine breaks the contract
 │   ├── TableError       a speculation table is not applicable; carries the refusals
 │   ├── VersionConflict  the table changed since the writer read it
-│   └── LeaseHeld        another owner's lease on the table is still running
+│   ├── LeaseHeld        another owner's lease on the table is still running
+│   ├── AccessRefused    the server wants a token, or another one
+│   └── OtherContract    a plugin of another contract version, or whose capabilities cannot be read
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 ├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from specctl.contract.table import Refusal
 
 __all__ = [
+    "AccessRefused",
     "ContractError",
     "CorpusFileError",
     "LeaseHeld",
     "NotSteered",
+    "OtherContract",
     "PolicyError",
     "SimulationInputError",
     "SpecctlError",
@@ -68,6 +72,14 @@ class LeaseHeld(ContractError):
         self.owner = owner
         self.remaining_s = remaining_s
         super().__init__(f"the table is leased by {owner!r} for another {remaining_s:.1f} s")
+
+
+class AccessRefused(ContractError):
+    """The server wants a token, or another one."""
+
+
+class OtherContract(ContractError):
+    """The plugin speaks another contract version, or its capabilities cannot be read."""
 
 
 class PolicyError(SpecctlError):

@@ -1,64 +1,92 @@
-"""HTTP to one target with bounds on time and size. Every failure is a TargetError in plain words."""
+"""HTTP to one target with bounds on time and size, over aiohttp. Every failure is a TargetError."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from base64 import b64encode
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import aiohttp
+import pydantic_core
 from yarl import URL
 
 from specctl.errors import SpecctlError, TargetError
-from specctl.http_connection import AnswerTooLarge, ConnectionBroken, HttpConnection, Response
+from specctl.local_file import read_file
+from specctl.plain_text import plain_text
 
 __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
 
 TIMEOUT_S = 2.0
-BODY_MAX_BYTES = 8 * 1024 * 1024
+BODY_MAX_BYTES = 4 * 1024 * 1024
 CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
-# Between attempts at a name's second address (RFC 8305).
-SECOND_ADDRESS_S = 0.25
+TARGET_MAX_CHARACTERS = 2048
+_WORDS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    body: bytes
+
+    def fields(self) -> dict[str, Any]:
+        """Of the JSON object that the body is; none where it is something else."""
+        try:
+            value = pydantic_core.from_json(self.body)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class _TooLarge(Exception):
+    """The answer's body is over the bound."""
 
 
 def normalise_target(target: str) -> str:
-    """``host:port`` or a URL -> URL without a trailing slash. Raises TargetError for anything else."""
+    """``host:port``, a URL or ``unix:///SOCKET`` -> URL without a trailing slash. Raises TargetError."""
+    name = plain_text(target)
+    if len(target) > TARGET_MAX_CHARACTERS or not target.isprintable():
+        raise TargetError(f"{name}: not a URL")
     url = target if "://" in target else f"http://{target}"
     try:
         parsed = URL(url)
         is_complete = bool(parsed.host) and parsed.port is not None
     except ValueError as error:
-        raise TargetError(f"{target}: not a URL ({error})") from error
+        raise TargetError(f"{name}: not a URL ({plain_text(str(error))})") from error
+    if parsed.scheme == "unix" and len(parsed.path) > 1:
+        return url.rstrip("/")
     if parsed.scheme not in ("http", "https") or not is_complete:
-        raise TargetError(f"{target}: expected http://HOST:PORT or https://HOST:PORT")
+        raise TargetError(f"{name}: expected http://HOST:PORT, https://HOST:PORT or unix:///SOCKET")
     return url.rstrip("/")
 
 
 def read_token(path: Path) -> str:
     """The bearer token in a file. Raises SpecctlError when the file is missing, empty or not one line."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(TOKEN_MAX_BYTES + 1)
-    except OSError as error:
-        raise SpecctlError(f"token file {path}: {error.strerror or error}") from error
+        raw = read_file(path, SpecctlError, TOKEN_MAX_BYTES)
+    except SpecctlError as error:
+        raise SpecctlError(f"token file {error}") from error
     token = raw.decode("ascii", errors="replace").strip()
-    if not token or len(raw) > TOKEN_MAX_BYTES or not token.isprintable() or not token.isascii():
+    if not token or not token.isprintable() or not token.isascii():
         raise SpecctlError(f"token file {path}: expected one line of printable ASCII")
     return token
 
 
 @lru_cache(maxsize=1)
 def _usual_trust() -> ssl.SSLContext:
-    """Made once: reading the certificates takes longer than a look at a target."""
+    """Made once: reading the certificates takes longer than a poll of a target."""
     return ssl.create_default_context()
 
 
 class HttpClient:
     """Kept-alive connections to one target; use as an asynchronous context manager or call ``close``.
 
-    Follows no redirects, keeps no cookies and uses no proxy.
+    Follows no redirects, keeps no cookies, uses no proxy and takes no compressed answers. A GET or PUT that
+    meets a connection which the server has just closed is sent again; a POST is not.
     """
 
     def __init__(
@@ -78,17 +106,17 @@ class HttpClient:
         self.target = target
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
+        self._connections_max = connections_max
         url = URL(normalise_target(target))
-        self._address = url.raw_host or "", url.port or 0
-        self._trust: ssl.SSLContext | None = None
+        self._socket = url.path if url.scheme == "unix" else None
+        base = URL("http://localhost") if self._socket is not None else url.with_user(None)
+        self._base = str(base).rstrip("/")
+        self._trust: ssl.SSLContext | bool = True
         if url.scheme == "https":
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
-        self._prefix = url.raw_path.rstrip("/")
-        self._head = _head(url, token)
-        # The ones at rest; a request takes the last one.
-        self._idle: list[HttpConnection] = []
-        self._free = asyncio.Semaphore(connections_max)
+        self._headers = _headers(url, token)
+        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
         return self
@@ -97,14 +125,12 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-        for connection in idle:
-            await connection.wait_closed()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    async def get(self, path: str) -> Response:
-        return await self._send("GET", path, None)
+    async def get(self, path: str, *, body_max_bytes: int | None = None) -> Response:
+        return await self._send("GET", path, None, body_max_bytes)
 
     async def put(self, path: str, json_body: bytes) -> Response:
         return await self._send("PUT", path, json_body)
@@ -112,66 +138,66 @@ class HttpClient:
     async def post(self, path: str, json_body: bytes) -> Response:
         return await self._send("POST", path, json_body)
 
-    async def _send(self, method: str, path: str, json_body: bytes | None) -> Response:
+    async def _send(
+        self, method: str, path: str, json_body: bytes | None, body_max_bytes: int | None = None
+    ) -> Response:
+        where = f"{self.target}{plain_text(path, _WORDS_MAX)}"
         if not path.isascii() or not path.isprintable() or " " in path:
-            raise TargetError(f"{self.target}{path!r}: not a path")
-        request = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._head
-        if json_body is not None:
-            request += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(json_body)
-        request += b"\r\n"
+            raise TargetError(f"{where}: not a path")
+        body_max_bytes = body_max_bytes or self._body_max_bytes
         try:
-            async with asyncio.timeout(self._timeout_s), self._free:
-                return await self._asked(request + (json_body or b""), may_repeat=method != "POST")
+            async with asyncio.timeout(self._timeout_s):
+                return await self._asked(method, path, json_body, body_max_bytes)
         except TimeoutError as error:
-            raise TargetError(f"{self.target}{path}: no answer within {self._timeout_s:g} s") from error
-        except AnswerTooLarge as error:
-            raise TargetError(f"{self.target}{path}: answer over {self._body_max_bytes} bytes") from error
-        except OSError as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            raise TargetError(f"{self.target}{path}: cannot be reached ({words})") from error
+            raise TargetError(f"{where}: no answer within {self._timeout_s:g} s") from error
+        except _TooLarge as error:
+            raise TargetError(f"{where}: answer over {body_max_bytes} bytes") from error
+        except Exception as error:
+            # Whatever a server sends, its target fails and nothing else.
+            words = plain_text(" ".join(str(error).split()), _WORDS_MAX) or type(error).__name__
+            raise TargetError(f"{where}: cannot be reached ({words})") from error
 
-    async def _asked(self, request: bytes, *, may_repeat: bool) -> Response:
-        """A kept connection may be closed just when it is used: then the server never saw the request."""
-        connection = self._kept()
-        if connection is not None:
-            try:
-                return await self._asked_over(connection, request)
-            except ConnectionBroken as broken:
-                if not broken.is_untouched or not may_repeat:
-                    raise
-        return await self._asked_over(await self._opened(), request)
+    async def _asked(self, method: str, path: str, json_body: bytes | None, body_max_bytes: int) -> Response:
+        session = self._session or self._opened()
+        url = URL(f"{self._base}{path}", encoded=True)
+        headers = None if json_body is None else {"Content-Type": "application/json"}
+        async with session.request(
+            method, url, data=json_body, headers=headers, allow_redirects=False
+        ) as response:
+            if response.status < 200:
+                raise aiohttp.ClientError(f"HTTP {response.status} is no answer")
+            if (response.content_length or 0) > body_max_bytes:
+                raise _TooLarge
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > body_max_bytes:
+                    raise _TooLarge
+            return Response(response.status, bytes(body))
 
-    async def _asked_over(self, connection: HttpConnection, request: bytes) -> Response:
-        answer = await connection.ask(request)
-        if connection.is_open:
-            self._idle.append(connection)
-        return answer
-
-    def _kept(self) -> HttpConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-        return None
-
-    async def _opened(self) -> HttpConnection:
-        host, port = self._address
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: HttpConnection(self._body_max_bytes),
-            host,
-            port,
-            ssl=self._trust,
-            happy_eyeballs_delay=SECOND_ADDRESS_S,
+    def _opened(self) -> aiohttp.ClientSession:
+        """Made by the first request, as it belongs to the running loop."""
+        connector: aiohttp.BaseConnector
+        if self._socket is not None:
+            connector = aiohttp.UnixConnector(self._socket, limit=self._connections_max)
+        else:
+            connector = aiohttp.TCPConnector(ssl=self._trust, limit=self._connections_max)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
         )
-        return connection
+        return self._session
 
 
-def _head(url: URL, token: str | None) -> bytes:
-    """What every request says, from the second line on."""
-    lines = [f"Host: {url.host_port_subcomponent}", "User-Agent: specctl", "Accept: */*"]
+def _headers(url: URL, token: str | None) -> dict[str, str]:
+    """What every request says."""
+    headers = {"User-Agent": "specctl", "Accept-Encoding": "identity"}
     if token is not None:
-        lines.append(f"Authorization: Bearer {token}")
+        headers["Authorization"] = f"Bearer {token}"
     elif url.user is not None:
         words = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
-        lines.append(f"Authorization: Basic {words}")
-    return "".join(f"{line}\r\n" for line in lines).encode()
+        headers["Authorization"] = f"Basic {words}"
+    return headers

@@ -1,110 +1,213 @@
-"""YAML from untrusted files: bounded, UTF-8, every key once, and the line of every key for error messages."""
+"""YAML 1.2 from untrusted files: bounded in every way, each key once, with the line of every key.
+
+JSON is YAML too. Anchors, aliases, tags and a second document are refused: no file of specctl needs them, and
+a few hundred bytes of aliases can stand for gigabytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import re
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    CollectionEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
 
 from specctl.errors import SpecctlError
+from specctl.local_file import read_file
+from specctl.plain_text import plain_text
 
-__all__ = ["FILE_MAX_BYTES", "KeyPath", "file_stamp", "parse_yaml", "read_text"]
+__all__ = ["FILE_MAX_BYTES", "Document", "KeyPath", "dump_yaml", "read_yaml"]
 
 FILE_MAX_BYTES = 256 * 1024
+NODES_MAX = 200_000
+ITEMS_MAX = 10_000
+DEPTH_MAX = 32
+KEY_CHARACTERS_MAX = 256
 KeyPath = tuple[str | int, ...]
+_NULLS = ("", "~", "null", "Null", "NULL")
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+_DIGITS_MAX = 18
 
 
-def file_stamp(path: Path) -> tuple[int, int, int] | None:
-    """Differs after a change of the file; None where it cannot be looked at."""
+class _Refused(Exception):
+    def __init__(self, line: int, words: str) -> None:
+        self.line, self.words = line, words
+        super().__init__(words)
+
+
+class Document:
+    """The mapping of a file, and where its keys are."""
+
+    def __init__(self, text: str, source: str, error_type: type[SpecctlError], expected: str) -> None:
+        """
+        Args:
+            source: names the text in errors.
+            expected: what an empty text, or one that is no mapping, should have held.
+
+        Raises ``error_type`` and nothing else, whatever the text is.
+        """
+        self.source = source
+        self.error_type = error_type
+        self._text = text
+        self._lines: dict[KeyPath, int] | None = None
+        try:
+            data = _Builder(None).build(text)
+        except _Refused as refused:
+            raise error_type(f"{source}:{refused.line}: {refused.words}") from None
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = min(mark.line, text.count("\n")) + 1 if mark else 1
+            words = plain_text(str(error.problem or error.context))
+            raise error_type(f"{source}:{line}: not YAML: {words}") from None
+        except YAMLError as error:
+            raise error_type(f"{source}: not YAML: {plain_text(str(error))}") from None
+        except Exception as error:
+            raise error_type(f"{source}: not YAML ({type(error).__name__})") from error
+        if not isinstance(data, dict):
+            words = f"empty; expected {expected}" if data is None else f"expected a mapping with {expected}"
+            raise error_type(f"{source}:1: {words}")
+        self.data: dict[str, Any] = data
+
+    def line(self, path: KeyPath) -> int:
+        """Of a key, or of the nearest one around it."""
+        lines = self.lines()
+        return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 1)
+
+    def lines(self) -> dict[KeyPath, int]:
+        """Needed for a refusal only, so that the text is then read again."""
+        if self._lines is None:
+            self._lines = {(): 1}
+            _Builder(self._lines).build(self._text)
+        return self._lines
+
+
+class _Builder:
+    """Makes the values from the parser's events, on a stack of its own. ``lines``: filled where given."""
+
+    def __init__(self, lines: dict[KeyPath, int] | None) -> None:
+        self._lines = lines
+        self._open: list[tuple[dict[str, Any] | list[Any], KeyPath]] = []
+        self._key: list[str | None] = []
+        self._root: Any = None
+        self._nodes = self._documents = 0
+
+    def build(self, text: str) -> Any:
+        """Raises _Refused and whatever the parser raises."""
+        for event in YAML(typ="safe").parse(text):
+            line = event.start_mark.line + 1
+            self._check(event, line)
+            if isinstance(event, ScalarEvent):
+                value = event.value
+                is_text = bool(event.style) or self._is_key_next()
+                self._put(value if is_text else _scalar(value, line), line)
+            elif isinstance(event, CollectionEndEvent):
+                self._open.pop()
+                self._key.pop()
+            elif isinstance(event, NodeEvent):
+                container: dict[str, Any] | list[Any] = {} if isinstance(event, MappingStartEvent) else []
+                path = self._put(container, line)
+                if len(self._open) == DEPTH_MAX:
+                    raise _Refused(line, f"nested deeper than {DEPTH_MAX} levels")
+                self._open.append((container, path))
+                self._key.append(None)
+        return self._root
+
+    def _check(self, event: Event, line: int) -> None:
+        if isinstance(event, DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise _Refused(line, "a second document begins here")
+        if not isinstance(event, NodeEvent):
+            return
+        self._nodes += 1
+        if self._nodes > NODES_MAX:
+            raise _Refused(line, f"over {NODES_MAX} values")
+        if event.anchor is not None:
+            raise _Refused(line, "anchors and aliases are not allowed")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise _Refused(line, f"the tag {plain_text(str(tag), 80)} is not allowed")
+
+    def _is_key_next(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1][0], dict) and self._key[-1] is None
+
+    def _put(self, value: Any, line: int) -> KeyPath:
+        """Where it stands now."""
+        if not self._open:
+            self._root = value
+            return ()
+        container, path = self._open[-1]
+        key = self._key[-1]
+        if len(container) >= ITEMS_MAX and (key is None or isinstance(container, list)):
+            raise _Refused(line, f"a list or mapping of over {ITEMS_MAX}")
+        if isinstance(container, list):
+            place: KeyPath = (*path, len(container))
+            container.append(value)
+        elif key is None:
+            if not isinstance(value, str) or len(value) > KEY_CHARACTERS_MAX:
+                raise _Refused(line, f"a key must be a text of at most {KEY_CHARACTERS_MAX} characters")
+            if value in container:
+                raise _Refused(line, f"{plain_text(value)}: given twice")
+            place = (*path, value)
+            container[value] = None
+            self._key[-1] = value
+        else:
+            container[key] = value
+            self._key[-1] = None
+            return (*path, key)
+        if self._lines is not None:
+            self._lines[place] = line
+        return place
+
+
+def read_yaml(
+    path: Path, error_type: type[SpecctlError], expected: str, max_bytes: int = FILE_MAX_BYTES
+) -> Document:
+    """Raises ``error_type`` for whatever the file may be."""
+    raw, name = read_file(path, error_type, max_bytes), plain_text(str(path))
     try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-
-def read_text(path: Path, error_type: type[SpecctlError], max_bytes: int = FILE_MAX_BYTES) -> str:
-    """Raises ``error_type`` for a file that cannot be read, is over ``max_bytes``, or is no UTF-8."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
-    except OSError as error:
-        raise error_type(f"{path}: {error.strerror or error}") from error
-    if len(raw) > max_bytes:
-        raise error_type(f"{path}: over {max_bytes} bytes")
-    try:
-        return raw.decode("utf-8")
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise error_type(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error
+        raise error_type(f"{name}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    return Document(text, name, error_type, expected)
 
 
-def parse_yaml(
-    text: str, source: str, error_type: type[SpecctlError], expected: str
-) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The mapping, and the line of every key in it.
-
-    Args:
-        source: names the text in errors.
-        expected: what an empty text, or one that is no mapping, should have held.
-
-    Raises ``error_type``, also for a key that is given twice.
-    """
-    node = _compose(text, source, error_type, expected)
-    lines = dict(_lines(node, ()))
-    repeated = [f"{source}:{line}: {key}: given twice" for key, line in _repeated(node)]
-    if repeated:
-        raise error_type("\n".join(repeated))
-    data = _construct(node, source, error_type)
-    if not isinstance(data, dict):
-        raise error_type(f"{source}:1: expected a mapping with {expected}")
-    return data, lines
+def dump_yaml(data: dict[str, Any]) -> str:
+    """Block style, in the order of the mapping."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.width = 110
+    text = io.StringIO()
+    writer.dump(data, text)
+    return text.getvalue()
 
 
-def _compose(text: str, source: str, error_type: type[SpecctlError], expected: str) -> yaml.Node:
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise error_type(f"{source}:{line}: not YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise error_type(f"{source}: not YAML: {error}") from error
-    if node is None:
-        raise error_type(f"{source}:1: empty; expected {expected}")
-    return node
-
-
-def _construct(node: yaml.Node, source: str, error_type: type[SpecctlError]) -> Any:
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise error_type(f"{source}: not YAML: {error}") from error
-    finally:
-        loader.dispose()
-
-
-def _lines(node: yaml.Node, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-    yield path, node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield from _lines(value, (*path, str(key.value)))
-            yield (*path, str(key.value)), key.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _lines(item, (*path, index))
-
-
-def _repeated(node: yaml.Node) -> Iterator[tuple[str, int]]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if str(key.value) in seen:
-                yield str(key.value), key.start_mark.line + 1
-            seen.add(str(key.value))
-            yield from _repeated(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _repeated(item)
+def _scalar(text: str, line: int) -> str | float | bool | None:
+    """By the core schema of YAML 1.2: on, off, yes and no are words."""
+    if text in _NULLS or text in _BOOLEANS:
+        return _BOOLEANS.get(text)
+    if not text[0].isascii() or text[0] not in "+-.0123456789":
+        return text
+    is_integer = _INTEGER.fullmatch(text) is not None
+    if not is_integer and not _FLOAT.fullmatch(text):
+        return text
+    if len(text) > 2 * _DIGITS_MAX or (is_integer and len(text.lstrip("+-0ox")) > _DIGITS_MAX):
+        raise _Refused(line, f"a number of {len(text)} characters; at most {_DIGITS_MAX} digits are read")
+    if is_integer:
+        return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+    return float(text.replace(".", "") if text[-1] in "fFnN" else text)

@@ -47,7 +47,7 @@ def install_sglang() -> None:
 
 
 def install_plugin() -> None:
-    needs = ["httptools", "numba", "xxhash", "scipy"] if setup.HAS_GPU else []
+    needs = ["httptools", "numba", "xxhash"] if setup.HAS_GPU else []
     setup.pip("install", *setup.keep_torch(), "--no-deps", "-e", str(setup.ROOT))
     if needs:
         setup.pip("install", *setup.keep_torch(), *needs)

@@ -6,26 +6,24 @@ import argparse
 import asyncio
 import gc
 import logging
-import os
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from specctl.actuate.base import Actuator
-from specctl.actuate.dry_run import DryRunActuator
-from specctl.actuate.http import HttpActuator
 from specctl.clock import SystemClock
-from specctl.controller.audit import AuditLog
-from specctl.controller.daemon import Fleet, stop_on_signals
-from specctl.controller.loop import TargetLoop
-from specctl.controller.rollout import RolloutGroup
-from specctl.engine_profile import EngineProfile, load_profile
-from specctl.errors import SimulationInputError, TargetError
-from specctl.estimate.pooled_fit import prepare
+from specctl.core.rollout import RolloutGroup
+from specctl.daemon.audit import AuditLog
+from specctl.daemon.fleet import Fleet, stop_on_signals
+from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.reporter import Reporter
+from specctl.daemon.served import served
+from specctl.engine_api.client import EngineClient
+from specctl.engine_api.observer import EngineObserver
+from specctl.engine_api.owner import owner_name
+from specctl.errors import TargetError
+from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, read_token
+from specctl.local_file import is_file
 from specctl.metrics.exporter import Exporter
-from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import find_policy
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment, make_target
@@ -33,13 +31,46 @@ from specctl.targets.file import Rule, TargetsFile
 from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 
-__all__ = ["autotune", "owner_name", "read_profiles"]
+__all__ = ["add_arguments", "run"]
 
 logger = logging.getLogger(__name__)
 
 
-def autotune(options: argparse.Namespace) -> int:
-    """Raises SpecctlError for what is wrong before the first look; later failures are logged."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    words = "a file, or a shipped policy's name; with --targets: for servers that no rule of it matches"
+    parser.add_argument("--policy", metavar="FILE", help=words)
+    parser.add_argument(
+        "--target", default=[], action="append", metavar="URL", help="repeat for more servers"
+    )
+    parser.add_argument(
+        "--targets", type=Path, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
+    )
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the control scope")
+    parser.add_argument("--audit-log", type=Path, metavar="FILE", help="JSON lines, appended")
+    parser.add_argument(
+        "--metrics-port", type=_port, default=9109, metavar="N", help="default: 9109; 0: none"
+    )
+    parser.add_argument("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
+    parser.add_argument("--dry-run", action="store_true", help="decide and log, change nothing")
+
+
+_DESCRIPTION = (
+    "Watch servers and retune them until SIGTERM or SIGINT. A stop releases the lease and leaves in force "
+    "what the policy's on_stop says. If the daemon is killed, the lease ends by itself and the server takes "
+    "the policy's fallback."
+)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{port}: expected 0 to 65535")
+    return port
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises SpecctlError for what is wrong before the first poll; later failures are logged."""
     _check(options)
     clock = SystemClock()
     policies = PolicyFiles()
@@ -47,58 +78,53 @@ def autotune(options: argparse.Namespace) -> int:
     token = None if options.token_file is None else read_token(options.token_file)
     audit = AuditLog(options.audit_log, clock)
     exporter = Exporter()
-    owner = owner_name(f"autotune {_name(options, policies) or 'policy'}")
+    context = LoopContext(
+        owner=owner_name(f"autotune {_name(options, policies) or 'policy'}"),
+        clock=clock,
+        is_dry_run=options.dry_run,
+        is_frozen=lambda: roster.is_frozen,
+    )
     groups: dict[str, RolloutGroup] = {}
-    profiles = read_profiles(options.engine_profile)
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
-        client = HttpClient(assignment.target.url, token=token)
-        actuator: Actuator = HttpActuator(client)
-        if options.dry_run:
-            actuator = DryRunActuator(actuator)
-        return TargetLoop(
-            assignment.target.url,
-            EngineObserver(client, clock),
-            actuator,
-            policy,
-            owner=owner,
-            clock=clock,
-            audit=audit,
-            exporter=exporter,
-            group=groups.setdefault(assignment.group, RolloutGroup()),
-            is_frozen=lambda: roster.is_frozen,
-            profiles=profiles,
-        )
+        url = assignment.target.url
+        client = EngineClient(HttpClient(url, token=token))
+        reporter = Reporter(url, context.owner, audit, exporter)
+        group = groups.setdefault(assignment.group, RolloutGroup())
+        return TargetLoop(url, EngineObserver(client, clock), client, policy, reporter, context, group)
 
-    prepare()
-    with _served(exporter, options):
-        asyncio.run(_run(roster, Fleet(roster, policies, make_loop, exporter, clock)))
+    fleet = Fleet(roster, policies, make_loop, exporter, clock)
+
+    def frozen_files() -> FrozenFiles:
+        return _frozen_files(policies, roster, fleet)
+
+    asyncio.run(
+        _run(roster, fleet, served(exporter, frozen_files, options.metrics_host, options.metrics_port))
+    )
     return 0
 
 
-@contextmanager
-def _served(exporter: Exporter, options: argparse.Namespace) -> Iterator[None]:
-    """The daemon's own metrics, where a port is given."""
-    stop = exporter.serve(options.metrics_host, options.metrics_port) if options.metrics_port else None
-    try:
-        yield
-    finally:
-        if stop is not None:
-            stop()
-
-
-def read_profiles(paths: Sequence[Path]) -> list[EngineProfile]:
-    """Of files, and of folders' YAML files. Raises SpecctlError for the first that is none."""
-    return [load_profile(file) for path in paths for file in _files(path)]
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.yaml"))
-    if not found:
-        raise SimulationInputError(f"{path}: expected a file *.yaml in the folder, got none")
-    return found
+def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet[PolicyFile]) -> FrozenFiles:
+    """As the daemon took each file last, for ``specctl freeze``."""
+    known: list[tuple[Path, bool, str | None, Path | None]] = [
+        (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
+    ]
+    if roster.file is not None:
+        known.append((roster.file.path, roster.file.frozen, roster.file.refusal, None))
+    files = []
+    for path, is_frozen, refusal, policy in known:
+        loops = fleet.loops_of(policy)
+        unsettled = sum(loop.acting_frozen is not None and loop.acting_frozen != is_frozen for loop in loops)
+        files.append(
+            FrozenFile(
+                path=str(path.resolve()),
+                frozen=is_frozen,
+                targets=len(loops),
+                unsettled_targets=unsettled,
+                refusal=refusal,
+            )
+        )
+    return FrozenFiles(files=tuple(files))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -106,13 +132,6 @@ def _check(options: argparse.Namespace) -> None:
         options.refuse("one of --target and --targets is required")
     if options.target and options.policy is None:
         options.refuse("--target needs --policy")
-
-
-def owner_name(what: str) -> str:
-    """Tells apart two processes that change one target, in printable ASCII of at most 128 characters."""
-    host = socket.gethostname().encode("ascii", "replace").decode()[:64]
-    plain = what.encode("ascii", "replace").decode()
-    return f"{plain}@{host}:{os.getpid()}"[:128]
 
 
 def _name(options: argparse.Namespace, policies: PolicyFiles) -> str:
@@ -125,7 +144,7 @@ def _name(options: argparse.Namespace, policies: PolicyFiles) -> str:
 def _roster(options: argparse.Namespace, policies: PolicyFiles, clock: SystemClock) -> LiveRoster:
     def checked(name: str, folder: Path) -> Path:
         inside = folder / name
-        path = inside if inside.exists() else find_policy(name)
+        path = inside if is_file(inside) else find_policy(name)
         policies.get(path)
         return path
 
@@ -145,13 +164,13 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _run(roster: LiveRoster, fleet: Fleet[PolicyFile]) -> None:
+async def _run(roster: LiveRoster, fleet: Fleet[PolicyFile], port: AbstractAsyncContextManager[None]) -> None:
     _settle_memory()
     stop = asyncio.Event()
     stop_on_signals(stop)
     await roster.read_fixed()
     for assignment in roster.assignments():
         logger.info("%s: policy %s", assignment.target.url, assignment.policy)
-    async with asyncio.TaskGroup() as group:
+    async with port, asyncio.TaskGroup() as group:
         group.create_task(roster.run(stop))
         group.create_task(fleet.run(stop))

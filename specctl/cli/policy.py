@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-
-import yaml
 
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import POLICY_ADAPTER
+from specctl.yaml_text import dump_yaml
 
-__all__ = ["schema", "show", "validate"]
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    for name, action, words in (
+        ("validate", validate, "say what is wrong with a policy file"),
+        ("show", show, "print a policy with every default filled in"),
+        ("schema", schema, "print the JSON schema (of FILE's kind, when given)"),
+    ):
+        command = actions.add_parser(name, help=words, description=words)
+        command.add_argument("file", nargs="?" if name == "schema" else None, metavar="FILE")
+        command.set_defaults(action=action)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises PolicyError."""
+    return int(options.action(options.file))
 
 
 def validate(file: str) -> int:
@@ -23,7 +40,7 @@ def validate(file: str) -> int:
 def show(file: str) -> int:
     """Raises PolicyError."""
     policy = load_policy(find_policy(file))
-    print(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), end="")
+    print(dump_yaml(policy.model_dump(mode="json")), end="")
     return 0
 
 

@@ -8,9 +8,15 @@ import logging
 import math
 from pathlib import Path
 
+from specctl.clock import SystemClock
+from specctl.daemon.fleet import stop_on_signals
+from specctl.engine_api.client import EngineClient
 from specctl.errors import SpecctlError
+from specctl.http_client import HttpClient, normalise_target, read_token
+from specctl.record.recorder import Recorder
+from specctl.record.writer import LogWriter
 
-__all__ = ["add_arguments", "record"]
+__all__ = ["add_arguments", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,41 +27,34 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _WORDS = {"asked": "stopped", "time": "its time is over", "size": "the log has reached its size"}
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The command line; parsing needs no HTTP client."""
-    command.add_argument("target", metavar="TARGET")
-    command.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="JSON lines; an existing log goes on"
     )
-    command.add_argument(
+    parser.add_argument(
         "--every", type=_seconds, default=EVERY_S, metavar="SECONDS", help=f"default: {EVERY_S:g}"
     )
-    command.add_argument("--for", dest="for_s", type=_seconds, metavar="SECONDS", help="default: until asked")
-    command.add_argument(
+    parser.add_argument("--for", dest="for_s", type=_seconds, metavar="SECONDS", help="default: until asked")
+    parser.add_argument(
         "--max-bytes", type=_size, default=MAX_BYTES, metavar="N", help="end there; 64M, 2G; default: 256M"
     )
-    command.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the read scope")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the read scope")
 
 
-def record(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Raises SpecctlError for what is wrong before the first line, and when the disk fails."""
     asyncio.run(_record(options))
     return 0
 
 
 async def _record(options: argparse.Namespace) -> None:
-    from specctl.clock import SystemClock
-    from specctl.controller.daemon import stop_on_signals
-    from specctl.http_client import HttpClient, normalise_target, read_token
-    from specctl.record.recorder import Recorder
-    from specctl.record.writer import LogWriter
-
     token = None if options.token_file is None else read_token(options.token_file)
     target = normalise_target(options.target)
     stop = asyncio.Event()
     stop_on_signals(stop)
     async with HttpClient(target, token=token, timeout_s=PATIENCE_S) as client:
-        recorder = Recorder(client, SystemClock(), every_s=options.every)
+        recorder = Recorder(EngineClient(client), SystemClock(), every_s=options.every)
         await recorder.reach()
         with LogWriter(options.output, max_bytes=options.max_bytes) as writer:
             if writer.size_bytes >= options.max_bytes:

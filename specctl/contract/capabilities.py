@@ -6,7 +6,11 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Capabilities", "Scope"]
+from specctl.contract.setting import Setting
+
+__all__ = ["SETTINGS_MAX", "Capabilities", "Scope"]
+
+SETTINGS_MAX = 1024
 
 
 class Scope(StrEnum):
@@ -33,10 +37,20 @@ class Capabilities(BaseModel):
     method: str = Field(description="the method as the user named it, for example specctl_suffix or ngram")
     controllable: bool = Field(description="false: tables are refused, and why_not_controllable says why")
     why_not_controllable: str | None = None
-    num_speculative_tokens_legal: tuple[int, ...] = Field(description="sorted; 0 is off")
-    tree_topk_max: int = 1
-    tree_topk_legal: tuple[int, ...] = Field(
-        default=(), description="values of tree_topk, sorted, where only some were prepared; empty: all"
+    num_speculative_tokens_legal: tuple[int, ...] = Field(
+        description="sorted depths of the settings; 0 is off"
+    )
+    settings: tuple[Setting, ...] = Field(
+        default=(),
+        max_length=SETTINGS_MAX,
+        description="every setting that a row or a sample may name, min_token_prob apart; empty: chains of "
+        "num_speculative_tokens_legal",
+    )
+    why_chains_only: str | None = Field(
+        default=None, description="why every setting has tree_topk 1; None: there are trees"
+    )
+    sample_every_min_steps: int | None = Field(
+        default=None, ge=2, description="rows may sample another setting this often; None: they may not"
     )
     decode_batch_max: int
     context_max_tokens: int

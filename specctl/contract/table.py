@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
+from specctl.contract.setting import RowSample, Setting
 from specctl.errors import TableError
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "TablePut",
     "TableRow",
     "TableState",
+    "legal_settings",
     "limit_refusals",
+    "setting_refusal",
     "uniform_rows",
 ]
 
@@ -28,27 +31,25 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r
 Reason = Annotated[str, StringConstraints(max_length=512)]
 
 
-class TableRow(BaseModel):
-    """One rectangle of the table; all bounds are inclusive, None is unbounded."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class TableRow(Setting):
+    """One rectangle of the table and its setting; all bounds are inclusive, None is unbounded."""
 
     decode_batch_from: int = Field(ge=1, le=1_000_000)
     decode_batch_to: int | None = Field(default=None, ge=1, le=1_000_000)
     context_from_tokens: int = Field(default=0, ge=0, le=1_000_000_000)
     context_to_tokens: int | None = Field(default=None, ge=0, le=1_000_000_000)
-    num_speculative_tokens: int = Field(ge=0, le=1024, description="most drafted tokens a request; 0 is off")
-    tree_topk: int = Field(default=1, ge=1, le=64, description="branches a depth; 1 is a chain")
-    verify_width_tokens: int | None = Field(
-        default=None, ge=1, le=1024, description="positions the target scores; None: drafts + 1"
+    sample: RowSample | None = Field(
+        default=None, description="another setting, run on a few of the row's steps; None: no samples"
     )
-    min_token_prob: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="drafted tokens less likely to be accepted are not verified; None: as configured",
-    )
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(
+            num_speculative_tokens=self.num_speculative_tokens,
+            tree_topk=self.tree_topk,
+            verify_width_tokens=self.verify_width_tokens,
+            min_token_prob=self.min_token_prob,
+        )
 
 
 class Refusal(BaseModel):
@@ -75,8 +76,11 @@ class TablePut(BaseModel):
     lease_s: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="None: the table stays until it is replaced"
     )
-    fallback_num_speculative_tokens: int = Field(
-        ge=0, description="what holds for every decode batch once the lease has run out"
+    fallback_num_speculative_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="what holds for every decode batch once the lease has run out; None: the table that the "
+        "server was started with",
     )
     owner: Label = Field(description="who writes; another owner waits for the lease to end")
     reason: Reason = ""
@@ -104,8 +108,11 @@ class AppliedTable(BaseModel):
     version: int
     state: TableState
     method: str
-    rows: tuple[TableRow, ...] = Field(description="as applied; the fallback's one row once it holds")
-    fallback_num_speculative_tokens: int
+    rows: tuple[TableRow, ...] = Field(description="as applied; the fallback's once it holds")
+    fallback_num_speculative_tokens: int | None = Field(description="None: the start table")
+    start_rows: tuple[TableRow, ...] = Field(
+        default=(), description="the table that the server was started with; it is put back by a clean stop"
+    )
     lease_s: float | None
     lease_remaining_s: float | None
     owner: str | None
@@ -170,51 +177,63 @@ class SpeculationTable:
         return by_context[bisect_right(self._context_starts, int(mean_context_tokens)) - 1]
 
 
-def _topk_refusal(topk: int, capabilities: Capabilities) -> str | None:
-    method, legal = capabilities.method, capabilities.tree_topk_legal
-    if topk > capabilities.tree_topk_max:
-        return f"{method} drafts at most {capabilities.tree_topk_max} a depth, got {topk}"
-    if legal and topk not in legal:
-        return f"{topk} is not one of {', '.join(map(str, legal))} ({method})"
+def legal_settings(capabilities: Capabilities) -> tuple[Setting, ...]:
+    """Every setting that a row may name, ``min_token_prob`` apart. Chains, where the engine lists none."""
+    return capabilities.settings or tuple(
+        Setting(num_speculative_tokens=number) for number in capabilities.num_speculative_tokens_legal
+    )
+
+
+def setting_refusal(setting: Setting, capabilities: Capabilities) -> tuple[str, str] | None:
+    """Field and reason why an engine cannot run this setting; None: it can.
+
+    A width of None is the chain's own, or any prepared one of a tree.
+    """
+    legal, method = legal_settings(capabilities), capabilities.method
+    number, topk, width = setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
+    numbers = sorted({one.num_speculative_tokens for one in legal})
+    if number not in numbers:
+        return "num_speculative_tokens", f"{number} is not one of {_listed(numbers)} ({method})"
+    same_depth = [one for one in legal if one.num_speculative_tokens == number]
+    topks = sorted({one.tree_topk for one in same_depth})
+    if topk not in topks:
+        why = f"; {capabilities.why_chains_only}" if capabilities.why_chains_only else ""
+        words = f"{topk} is not one of {_listed(topks)} at a depth of {number} ({method}){why}"
+        return "tree_topk", words
+    widths = sorted({one.width_tokens for one in same_depth if one.tree_topk == topk})
+    if width is not None and width not in widths:
+        words = f"{width} is not one of {_listed(widths)} at a depth of {number} with {topk} branches"
+        return "verify_width_tokens", words
+    if setting.min_token_prob is not None and capabilities.min_token_prob is None:
+        return "min_token_prob", f"the drafts of {method} cannot be chosen by their chances on this engine"
     return None
 
 
-def _prob_refusal(prob: float | None, capabilities: Capabilities) -> str | None:
-    if prob is None or capabilities.min_token_prob is not None:
-        return None
-    return f"the drafts of {capabilities.method} cannot be chosen by their chances on this engine"
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _sample_refusal(sample: RowSample, capabilities: Capabilities) -> tuple[str, str] | None:
+    least = capabilities.sample_every_min_steps
+    if least is None:
+        return "sample", f"steps of {capabilities.method} cannot be sampled on this engine"
+    if sample.every_steps < least:
+        return "sample.every_steps", f"at least {least}, got {sample.every_steps}"
+    refused = setting_refusal(sample.setting, capabilities)
+    return None if refused is None else (f"sample.setting.{refused[0]}", refused[1])
 
 
 def _value_refusals(rows: Sequence[TableRow], capabilities: Capabilities) -> list[Refusal]:
     refusals = []
-    legal = capabilities.num_speculative_tokens_legal
     if len(rows) > capabilities.rows_max:
         refusals.append(
             Refusal(row=None, field="rows", reason=f"at most {capabilities.rows_max}, got {len(rows)}")
         )
     for i, row in enumerate(rows):
-        if row.num_speculative_tokens not in legal:
-            allowed = ", ".join(map(str, legal))
-            refusals.append(
-                Refusal(
-                    row=i,
-                    field="num_speculative_tokens",
-                    reason=f"{row.num_speculative_tokens} is not one of {allowed} ({capabilities.method})",
-                )
-            )
-        if (reason := _topk_refusal(row.tree_topk, capabilities)) is not None:
-            refusals.append(Refusal(row=i, field="tree_topk", reason=reason))
-        if (reason := _prob_refusal(row.min_token_prob, capabilities)) is not None:
-            refusals.append(Refusal(row=i, field="min_token_prob", reason=reason))
-        if row.tree_topk == 1 and row.verify_width_tokens not in (None, row.num_speculative_tokens + 1):
-            refusals.append(
-                Refusal(
-                    row=i,
-                    field="verify_width_tokens",
-                    reason=f"a chain of {row.num_speculative_tokens} drafts verifies "
-                    f"{row.num_speculative_tokens + 1} positions, got {row.verify_width_tokens}",
-                )
-            )
+        refused = [setting_refusal(row, capabilities)]
+        if row.sample is not None:
+            refused.append(_sample_refusal(row.sample, capabilities))
+        refusals += [Refusal(row=i, field=one[0], reason=one[1]) for one in refused if one is not None]
     return refusals
 
 

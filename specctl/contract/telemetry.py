@@ -13,12 +13,13 @@ _MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
 class TelemetryCell(BaseModel):
-    """Counters of the steps that ran with one decode-batch bucket and one num_speculative_tokens.
+    """Counters of the steps that ran with one decode-batch bucket and one setting.
 
     A request-step is one decoding request in one step. Requests in prefill are counted nowhere but in
-    ``prefill_tokens``; steps that held any have a cell of their own (``has_prefill``), because their
-    seconds tell nothing about decoding. An engine that runs prompts in steps of their own counts those in a
-    cell of the decode batch 0, without a request-step.
+    ``prefill_tokens``. Steps that held any have a cell of their own (``has_prefill``), because their seconds
+    tell nothing about decoding. So have steps whose drafts were made in one pass with a prompt, or for
+    another setting. An engine that runs prompts in steps of their own counts those in a cell of the batch 0,
+    without a request-step.
     """
 
     model_config = _MESSAGE
@@ -26,14 +27,28 @@ class TelemetryCell(BaseModel):
     decode_batch_from: int
     decode_batch_to: int
     num_speculative_tokens: int = Field(ge=0)
+    tree_topk: int = Field(default=1, ge=1)
+    verify_width_tokens: int | None = Field(default=None, ge=1, description="None: depth + 1")
     has_prefill: bool
+    after_rest: bool = Field(
+        default=False,
+        description="the draft head had rested and caught up in these steps: their seconds hold that work",
+    )
     steps: int = Field(ge=0)
     request_steps: int = Field(ge=0)
     emitted_tokens: int = Field(ge=0, description="accepted + 1 for each request-step")
-    verified_tokens: int = Field(ge=0, description="positions the target scored: drafts + 1")
+    sampled_steps: int = Field(default=0, ge=0, description="of steps: samples of another setting's row")
+    verified_tokens: int = Field(
+        ge=0, description="positions the target scored, padding of a shared width included"
+    )
     drafted_at: tuple[int, ...] = Field(description="[j]: request-steps with more than j drafted tokens")
     accepted_at: tuple[int, ...] = Field(
         description="[j]: request-steps whose first j + 1 drafted tokens were all accepted"
+    )
+    accepted_rank_at: tuple[tuple[int, ...], ...] = Field(
+        default=(),
+        description="[j][r]: of accepted_at[j], those whose accepted token at that depth was the draft's "
+        "choice of rank r there (0: its first); empty for chains, where every rank is 0",
     )
     context_tokens: int = Field(ge=0, description="summed over request-steps")
     prefill_tokens: int = Field(ge=0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
+from specctl.contract.setting import Setting
 from specctl.contract.table import (
     AppliedTable,
     Refusal,
@@ -16,9 +17,11 @@ from specctl.contract.table import (
     TableRow,
     TableState,
     limit_refusals,
+    setting_refusal,
     uniform_rows,
 )
 from specctl.engine.ranks import Adoption
+from specctl.engine.step_sampling import StepSampler
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 __all__ = ["LiveTable"]
@@ -32,15 +35,14 @@ class LiveTable:
     ) -> None:
         self.capabilities = capabilities
         self._monotonic_s = monotonic_s
-        self._table = SpeculationTable(start_rows, capabilities)
+        self._start = self._table = SpeculationTable(start_rows, capabilities)
         self.class_limits: tuple[ClassLimit, ...] = ()
         """Also in force under the fallback: fewer drafts are always safe."""
         self._state = TableState.START
         self._version = 0
         self._decider: str | None = None
-        self._fallback = SpeculationTable(
-            uniform_rows(min(capabilities.num_speculative_tokens_legal)), capabilities
-        )
+        self._fallback_number: int | None = None
+        self._samples = StepSampler()
         self._lease_s: float | None = None
         self._lease_ends_s = math.inf
         self._owner: str | None = None
@@ -61,9 +63,14 @@ class LiveTable:
         return self.lookup_row(decode_batch, mean_context_tokens).num_speculative_tokens
 
     def lookup_row(self, decode_batch: int, mean_context_tokens: float = 0.0) -> TableRow:
-        """Also tells the branches of a draft."""
+        """The row of a step; asking changes nothing."""
         self._expire()
         return self._table.lookup_row(decode_batch, mean_context_tokens)
+
+    def next_step(self, decode_batch: int, mean_context_tokens: float = 0.0) -> tuple[Setting, bool]:
+        """The setting of the engine's next step, and whether it is a sample of the row. Asked once a step."""
+        row = self.lookup_row(decode_batch, mean_context_tokens)
+        return self._samples.next_setting(row)
 
     @property
     def needs_context(self) -> bool:
@@ -99,11 +106,8 @@ class LiveTable:
         refusals = self._refusals(change)
         if refusals:
             raise TableError(refusals)
-        table = SpeculationTable(change.rows, self.capabilities)
-        self._fallback = SpeculationTable(
-            uniform_rows(change.fallback_num_speculative_tokens), self.capabilities
-        )
-        self._table = table
+        self._table = SpeculationTable(change.rows, self.capabilities)
+        self._fallback_number = change.fallback_num_speculative_tokens
         self.class_limits = change.class_limits
         self._state = TableState.LIVE
         self._version = version
@@ -122,7 +126,8 @@ class LiveTable:
             state=self._state,
             method=self.capabilities.method,
             rows=self._table.rows,
-            fallback_num_speculative_tokens=self._fallback.lookup(1),
+            fallback_num_speculative_tokens=self._fallback_number,
+            start_rows=self._start.rows,
             lease_s=self._lease_s,
             lease_remaining_s=self._lease_remaining_s(),
             owner=self._owner,
@@ -134,7 +139,11 @@ class LiveTable:
     def _expire(self) -> None:
         if self._lease_ends_s == math.inf or self._monotonic_s() < self._lease_ends_s:
             return
-        self._table = self._fallback
+        number = self._fallback_number
+        is_start = number is None
+        self._table = (
+            self._start if is_start else SpeculationTable(uniform_rows(number or 0), self.capabilities)
+        )
         self._state = TableState.FALLBACK
         self._applied_s = self._lease_ends_s
         self._reason = f"the lease of {self._owner!r} ran out"
@@ -152,8 +161,9 @@ class LiveTable:
         if change.lease_s is not None and change.lease_s > self.capabilities.lease_max_s:
             reason = f"at most {self.capabilities.lease_max_s} s, got {change.lease_s}"
             refusals.append(Refusal(row=None, field="lease_s", reason=reason))
-        legal = self.capabilities.num_speculative_tokens_legal
-        if change.fallback_num_speculative_tokens not in legal:
-            reason = f"{change.fallback_num_speculative_tokens} is not one of {', '.join(map(str, legal))}"
-            refusals.append(Refusal(row=None, field="fallback_num_speculative_tokens", reason=reason))
+        number = change.fallback_num_speculative_tokens
+        if number is not None:
+            refused = setting_refusal(Setting(num_speculative_tokens=number), self.capabilities)
+            if refused is not None:
+                refusals.append(Refusal(row=None, field="fallback_num_speculative_tokens", reason=refused[1]))
         return [*refusals, *limit_refusals(change.class_limits, self.capabilities)]

@@ -26,7 +26,10 @@ _MAY_DIFFER = {
     *("boot_id", "context_max_tokens", "controllable", "why_not_controllable", "warnings"),
     *("gpu", "kv_cache_tokens"),
 }
-_CELL_KEY = ("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "has_prefill")
+_CELL_KEY = (
+    *("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "tree_topk", "verify_width_tokens"),
+    *("has_prefill", "after_rest"),
+)
 _KEYS = {*_CELL_KEY, *ClassKey._fields}
 
 
@@ -120,7 +123,7 @@ def _boot_id(boot_ids: Iterable[str]) -> str:
 def _merged_cells(cells: Iterable[TelemetryCell]) -> tuple[TelemetryCell, ...]:
     by_key: dict[tuple[int, ...], list[TelemetryCell]] = {}
     for cell in cells:
-        by_key.setdefault(tuple(getattr(cell, name) for name in _CELL_KEY), []).append(cell)
+        by_key.setdefault(tuple(getattr(cell, name) or 0 for name in _CELL_KEY), []).append(cell)
     return tuple(_summed(same) for _, same in sorted(by_key.items()))
 
 
@@ -144,7 +147,8 @@ def _summed(messages: Sequence[Counted]) -> Counted:
 
 def _sum(values: Sequence[Any]) -> Any:
     if isinstance(values[0], tuple):
-        return tuple(map(sum, zip_longest(*values, fillvalue=0)))
+        is_nested = any(isinstance(one, tuple) for value in values for one in value)
+        return tuple(_sum(column) for column in zip_longest(*values, fillvalue=() if is_nested else 0))
     return sum(values)
 
 

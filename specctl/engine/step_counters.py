@@ -1,43 +1,77 @@
-"""Monotonic counters of an engine's steps, by decode-batch bucket and num_speculative_tokens."""
+"""Monotonic counters of an engine's steps, by decode-batch bucket and setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.contract.setting import Setting
 from specctl.contract.telemetry import TelemetryCell
 
 __all__ = ["StepCounters", "StepRecord", "at_least"]
 
 
-_PROMPTS_ALONE = (-1, 0, True)
-"""Key of the cell without a decode batch."""
+class _Key(NamedTuple):
+    """bucket -1: prompts alone. width 0: depth + 1."""
+
+    bucket: int
+    depth: int
+    topk: int
+    width: int
+    has_prefill: bool
+    after_rest: bool
+
+
+_PROMPTS_ALONE = _Key(-1, 0, 1, 0, True, False)
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step. ``drafted`` and ``accepted`` hold one number of tokens for each decoding request.
+    """One step. ``drafted`` and ``accepted`` hold one number of tokens for each decoding request; of a tree,
+    ``drafted`` is its depth.
 
     ``emitted_tokens`` is less than accepted + 1 for each where a request ended inside its draft.
+    ``verified_tokens``: positions that the target scored; None: each request's drafts + 1.
+    ``is_mixed``: its seconds hold work of another setting, or for prompts: they are kept apart, as those of
+    steps with prompts are.
+    ``accepted_ranks``: of a tree, int64[depth, topk], its accepted tokens by depth and rank; None: not known.
     """
 
-    num_speculative_tokens: int
-    drafted: Sequence[int]
-    accepted: Sequence[int]
-    emitted_tokens: int
-    context_tokens: int
-    prefill_tokens: int
-    step_s: float
+    num_speculative_tokens: int = 0
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    emitted_tokens: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    step_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
+    tree_topk: int = 1
+    verify_width_tokens: int | None = None
+    is_sampled: bool = False
+    after_rest: bool = False
+    is_mixed: bool = False
+    verified_tokens: int | None = None
+    accepted_ranks: npt.NDArray[np.int64] | None = None
+
+    def run_under(self, setting: Setting) -> None:
+        self.num_speculative_tokens = setting.num_speculative_tokens
+        self.tree_topk = setting.tree_topk
+        self.verify_width_tokens = setting.verify_width_tokens
 
 
 @dataclass(slots=True)
 class _Cell:
     drafted_histogram: list[int]
     accepted_histogram: list[int]
+    ranks: npt.NDArray[np.int64] | None = None
     steps: int = 0
+    sampled_steps: int = 0
     request_steps: int = 0
     emitted_tokens: int = 0
     verified_tokens: int = 0
@@ -57,8 +91,13 @@ class _Cell:
             self.drafted_histogram[drafted] += step.drafted.count(drafted)
         for accepted in set(step.accepted):
             self.accepted_histogram[accepted] += step.accepted.count(accepted)
-        verified_tokens = sum(step.drafted) + len(step.drafted)
+        verified_tokens = step.verified_tokens
+        if verified_tokens is None:
+            verified_tokens = sum(step.drafted) + len(step.drafted)
+        if step.accepted_ranks is not None:
+            self.ranks = step.accepted_ranks if self.ranks is None else self.ranks + step.accepted_ranks
         self.steps += 1
+        self.sampled_steps += step.is_sampled
         self.emitted_tokens += step.emitted_tokens
         self.request_steps += len(step.drafted)
         self.verified_tokens += verified_tokens
@@ -88,13 +127,23 @@ class StepCounters:
 
     buckets: DecodeBatchBuckets
     num_speculative_tokens_max: int
-    _cells: dict[tuple[int, int, bool], _Cell] = field(default_factory=dict)
+    _cells: dict[_Key, _Cell] = field(default_factory=dict)
 
     def add(self, step: StepRecord) -> None:
         """Count a step. Steps without a decoding request say nothing about speculation: ignored."""
         if not step.drafted:
             return
-        key = (self.buckets.index(len(step.drafted)), step.num_speculative_tokens, step.prefill_tokens > 0)
+        width = step.verify_width_tokens or 0
+        if width == step.num_speculative_tokens + 1:
+            width = 0
+        key = _Key(
+            self.buckets.index(len(step.drafted)),
+            step.num_speculative_tokens,
+            step.tree_topk,
+            width,
+            step.prefill_tokens > 0 or step.is_mixed,
+            step.after_rest,
+        )
         cell = self._cells.get(key)
         if cell is None:
             size = self.num_speculative_tokens_max + 1
@@ -113,20 +162,24 @@ class StepCounters:
     def cells(self) -> tuple[TelemetryCell, ...]:
         return tuple(self._message(key, cell) for key, cell in sorted(self._cells.items()))
 
-    def _message(self, key: tuple[int, int, bool], cell: _Cell) -> TelemetryCell:
-        bucket, num_speculative_tokens, has_prefill = key
-        lower, upper = (0, 0) if key == _PROMPTS_ALONE else self.buckets.bounds(bucket)
+    def _message(self, key: _Key, cell: _Cell) -> TelemetryCell:
+        lower, upper = (0, 0) if key == _PROMPTS_ALONE else self.buckets.bounds(key.bucket)
         return TelemetryCell(
             decode_batch_from=lower,
             decode_batch_to=upper,
-            num_speculative_tokens=num_speculative_tokens,
-            has_prefill=has_prefill,
+            num_speculative_tokens=key.depth,
+            tree_topk=key.topk,
+            verify_width_tokens=key.width or None,
+            has_prefill=key.has_prefill,
+            after_rest=key.after_rest,
             steps=cell.steps,
+            sampled_steps=cell.sampled_steps,
             request_steps=cell.request_steps,
             emitted_tokens=cell.emitted_tokens,
             verified_tokens=cell.verified_tokens,
             drafted_at=at_least(cell.drafted_histogram),
             accepted_at=at_least(cell.accepted_histogram),
+            accepted_rank_at=() if cell.ranks is None else tuple(map(tuple, cell.ranks.tolist())),
             context_tokens=cell.context_tokens,
             prefill_tokens=cell.prefill_tokens,
             step_s=cell.step_s,

@@ -1,15 +1,16 @@
-"""The daemon's metrics in a registry of their own, served over HTTP."""
+"""The daemon's metrics in a registry of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
-from specctl.errors import SpecctlError
+from specctl.contract.setting import Setting
+from specctl.core.account import Account
+from specctl.core.messages import Plan
 from specctl.metrics import names
-from specctl.types import Decision, Observation
+from specctl.types import Observation
 
 __all__ = ["Exporter"]
 
@@ -28,8 +29,12 @@ class Exporter:
         self._emitted = self._counter(names.ENGINE_TOKENS)
         self._up = self._gauge(names.TARGET_UP)
         self._lease = self._gauge(names.LEASE_HELD)
-        self._setting = self._gauge(names.NUM_SPECULATIVE_TOKENS)
-        self._least_chance = self._gauge(names.MIN_TOKEN_PROB)
+        self._knobs = {
+            "num_speculative_tokens": self._gauge(names.NUM_SPECULATIVE_TOKENS),
+            "tree_topk": self._gauge(names.TREE_TOPK),
+            "width_tokens": self._gauge(names.VERIFY_WIDTH),
+            "min_token_prob": self._gauge(names.MIN_TOKEN_PROB),
+        }
         self._predicted = self._gauge(names.PREDICTED_TOKENS)
         self._survival = self._gauge(names.ACCEPTANCE_SURVIVAL)
         self._policy = self._gauge(names.POLICY_VALID)
@@ -37,17 +42,10 @@ class Exporter:
         self._tick = Summary(tick.name, tick.help, tick.labels, registry=self.registry)
         self._frozen = self._gauge(names.FROZEN)
         self._targets = self._gauge(names.TARGETS)
-        self._regret = {
-            metric: self._gauge(metric)
-            for metric in (
-                names.REGRET_OFF,
-                names.REGRET_BEST_STATIC,
-                names.BEST_STATIC,
-                names.EXPLORATION_LOST,
-                names.EXPLORATION_TIME,
-            )
-        }
-        self._left_out = self._counter(names.REGRET_LEFT_OUT)
+        self._speedup_off = self._gauge(names.SPEEDUP_OFF)
+        self._speedup_best = self._gauge(names.SPEEDUP_BEST_STATIC)
+        self._best_static = self._gauge(names.BEST_STATIC)
+        self._sample_loss = self._gauge(names.SAMPLE_LOSS)
         self._advised = self._gauge(names.RESTART_ADVISED)
         self._cost = self._gauge(names.COST)
         self._policy.set(1)
@@ -56,77 +54,45 @@ class Exporter:
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
         self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
         self._by_position: dict[str, list[Gauge]] = {}
-        self._shown_tables: dict[str, tuple[tuple[int, int, float | None], ...]] = {}
-
-    def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Serve /metrics; returns what stops it. Raises SpecctlError when the port cannot be bound."""
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except OSError as error:
-            raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return stop
+        self._shown_tables: dict[str, tuple[tuple[int, Setting], ...]] = {}
 
     def observed(self, observation: Observation) -> None:
         self._show(self._up, observation.target, 1)
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
 
-    def decided(self, decision: Decision) -> None:
-        target = decision.target
-        self._at(self._decisions, target, decision.reason.value).inc()
-        for setting, rate in (
-            ("chosen", decision.predicted_tokens_per_s),
-            ("present", decision.present_tokens_per_s),
-            ("off", decision.off_tokens_per_s),
-        ):
-            self._show(self._predicted, target, _known(rate), setting)
-        table = tuple(
-            [
-                (one.decode_batch_to, one.from_num_speculative_tokens, one.min_token_prob)
-                for one in decision.choices
-            ]
-        )
-        if self._shown_tables.get(target) != table:
+    def planned(self, plan: Plan) -> None:
+        target, lead = plan.target, plan.lead
+        self._at(self._decisions, target, plan.reason.value).inc()
+        if lead is not None:
+            for setting, rate in (
+                ("chosen", lead.predicted_tokens_per_s),
+                ("present", lead.present_tokens_per_s),
+                ("off", lead.off_tokens_per_s),
+            ):
+                self._show(self._predicted, target, _known(rate), setting)
+        table = tuple([(one.last, one.before) for one in plan.choices])
+        if table and self._shown_tables.get(target) != table:
             self._shown_tables[target] = table
-            for bucket, value, least in table:
-                self._at(self._setting, target, str(bucket)).set(value)
-                if least is not None:
-                    self._at(self._least_chance, target, str(bucket)).set(least)
-        if decision.survival is not None:
-            shares = decision.survival.survival_at
+            for bucket, in_force in table:
+                for knob, gauge in self._knobs.items():
+                    if (value := getattr(in_force, knob)) is not None:
+                        self._at(gauge, target, str(bucket)).set(value)
+        if plan.forecast is not None and plan.forecast.acceptance.trials > 0:
+            shares = plan.forecast.acceptance.survival.tolist()
             for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):
                 gauge.set(share)
 
-    def regret(
-        self,
-        target: str,
-        *,
-        off_ratio: float | None,
-        best_static_ratio: float | None,
-        best_static: int | None,
-        exploration_lost_ratio: float | None,
-        exploration_time_ratio: float | None,
-        left_out_looks: int,
-    ) -> None:
-        for metric, value in (
-            (names.REGRET_OFF, off_ratio),
-            (names.REGRET_BEST_STATIC, best_static_ratio),
-            (names.BEST_STATIC, best_static),
-            (names.EXPLORATION_LOST, exploration_lost_ratio),
-            (names.EXPLORATION_TIME, exploration_time_ratio),
+    def figures(self, target: str, account: Account) -> None:
+        best = account.best_static
+        for gauge, value in (
+            (self._speedup_off, account.speedup_vs_off),
+            (self._speedup_best, account.speedup_vs_best_static),
+            (self._best_static, None if best is None else best.num_speculative_tokens),
+            (self._sample_loss, account.sample_loss_ratio),
+            (self._cost, account.cost_per_million),
         ):
-            self._at(self._regret[metric], target).set(_known(value))
-        self._at(self._left_out, target).inc(left_out_looks)
-
-    def cost(self, target: str, per_million_tokens: float | None) -> None:
-        """Served once a policy has told any."""
-        if per_million_tokens is not None or (self._cost, ()) in self._children.get(target, {}):
-            self._at(self._cost, target).set(_known(per_million_tokens))
+            if value is not None:
+                self._at(gauge, target).set(value)
 
     def restart_advised(self, target: str, *, is_advised: bool) -> None:
         self._at(self._advised, target).set(1 if is_advised else 0)
@@ -163,7 +129,7 @@ class Exporter:
             metric.remove(target, *labels)
 
     def _positions(self, target: str, count: int) -> list[Gauge]:
-        """At least ``count`` gauges of the survival, by position: they move at every look."""
+        """At least ``count`` gauges of the survival, by position: they move at every poll."""
         known = self._by_position.setdefault(target, [])
         for j in range(len(known), count):
             known.append(self._at(self._survival, target, str(j + 1)))

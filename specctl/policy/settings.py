@@ -1,25 +1,86 @@
-"""Fields that every kind of policy has: bounds, guard rails, exploration, timing."""
+"""What every policy has: bounds on the knobs, guard rails, sampling, rollout, timing."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
-from specctl.policy.base import Proposal
-from specctl.policy.guard_rails import guarded
-from specctl.types import BucketChoice, BucketForecast, CandidateForecast
+from specctl.core.objective import Objective
+from specctl.core.space import Bools, Space
 
 __all__ = [
-    "ExplorationSettings",
+    "STRICT",
     "GuardRailSettings",
+    "Knob",
+    "Knobs",
     "PolicySettings",
     "RolloutSettings",
-    "largest_not_above",
+    "SamplingSettings",
 ]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+OnStop = Literal["start", "keep", "off"]
+
+
+class Knob(BaseModel):
+    """Bounds on one knob; both inclusive. Equal bounds fix it."""
+
+    model_config = STRICT
+
+    min: int = Field(default=0, ge=0, le=1024, description="Smallest value.")
+    max: int = Field(default=1024, ge=0, le=1024, description="Largest value.")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+class Knobs(BaseModel):
+    """What may be chosen, out of the settings that the server has prepared."""
+
+    model_config = STRICT
+
+    num_speculative_tokens: Knob = Field(
+        default=Knob(max=16), description="Most drafted tokens in a row; min 0 allows off."
+    )
+    tree_topk: Knob = Field(
+        default=Knob(min=1, max=64), description="Branches a depth, while drafting; 1 is a chain."
+    )
+    verify_width_tokens: Knob = Field(
+        default=Knob(min=1), description="Positions the target scores for a request, while drafting."
+    )
+    min_token_prob: Literal["choose", "as_configured"] = Field(
+        default="choose",
+        description="choose: verify only drafted tokens that are likely enough to pay at the load, where the "
+        "server knows their probabilities.",
+    )
+
+    def eligible(self, space: Space) -> tuple[Bools, str]:
+        """[setting]: within all bounds; and in words which bound no prepared setting meets."""
+        depth, topk, width = self.num_speculative_tokens, self.tree_topk, self.verify_width_tokens
+        is_off = space.depth == 0
+        checks = (
+            ("num_speculative_tokens", depth, (space.depth >= depth.min) & (space.depth <= depth.max)),
+            ("tree_topk", topk, is_off | (space.topk >= topk.min) & (space.topk <= topk.max)),
+            (
+                "verify_width_tokens",
+                width,
+                is_off | (space.width >= width.min) & (space.width <= width.max),
+            ),
+        )
+        may = np.ones(len(space.settings), np.bool_)
+        words = ""
+        for name, knob, within in checks:
+            drafting = within & ~is_off
+            if not drafting.any() and knob.max > 0 and not words:
+                words = f"no prepared setting has {name} from {knob.min} to {knob.max}"
+            may &= within
+        return may, words or "no prepared setting is within the policy's bounds"
 
 
 class GuardRailSettings(BaseModel):
@@ -27,17 +88,11 @@ class GuardRailSettings(BaseModel):
 
     model_config = STRICT
 
-    num_speculative_tokens_min: int = Field(
-        default=0, ge=0, le=1024, description="Never draft fewer tokens than this; 0 allows off."
-    )
-    num_speculative_tokens_max: int = Field(
-        default=16, ge=0, le=1024, description="Never draft more tokens than this for a request and step."
-    )
     min_gain_ratio: float = Field(
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
     min_gain_sigma: float = Field(
-        default=2.0, ge=0, le=10, description="... and above this many standard errors of the prediction."
+        default=1.0, ge=0, le=10, description="... and above this many standard errors of the prediction."
     )
     off_below_gain_ratio: float = Field(
         default=0.01, ge=0, le=1, description="Turn drafting off when it gains less than this share over off."
@@ -48,61 +103,27 @@ class GuardRailSettings(BaseModel):
         le=3600,
         description="Seconds that a setting stays before the next change, unless the acceptance drifts.",
     )
-    patience_s: float = Field(
-        default=30.0,
-        ge=0,
-        le=3600,
-        description="Seconds after a change until a gain of min_gain_ratio is enough for the next one; "
-        "a gain of n times that is enough after 1/n of them.",
-    )
     min_samples_tokens: int = Field(
         default=6,
         ge=1,
         le=1_000_000,
         description="Token outcomes seen before estimates may change a setting.",
     )
-    changes_max_per_minute: int = Field(
-        default=20, ge=1, le=600, description="Most table changes a minute, probes not counted."
-    )
-
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        if self.num_speculative_tokens_min > self.num_speculative_tokens_max:
-            raise ValueError(
-                f"num_speculative_tokens_min {self.num_speculative_tokens_min} is above "
-                f"num_speculative_tokens_max {self.num_speculative_tokens_max}"
-            )
-        return self
+    changes_max_per_minute: int = Field(default=20, ge=1, le=600, description="Most table changes a minute.")
 
 
-class ExplorationSettings(BaseModel):
-    """Short excursions to a setting whose acceptance or cost is not known."""
+class SamplingSettings(BaseModel):
+    """Steps of another setting that the engine runs now and then, to measure it."""
 
     model_config = STRICT
 
     share_max_ratio: float = Field(
-        default=0.05,
+        default=0.005,
         ge=0,
         le=0.5,
-        description="Share of the bucket's tokens that probes may be expected to lose; 0 turns them off. The "
-        "dearer a probe, the longer the wait.",
+        description="Share of the tokens that samples may be expected to cost; 0 turns them off. While a "
+        "better setting is likely they may cost ten times as much.",
     )
-    probe_s: float = Field(default=1.0, gt=0, le=60, description="Seconds of one probe.")
-    interval_max_s: float = Field(
-        default=300.0,
-        gt=0,
-        le=86_400,
-        description="Longest wait that doubling leads to; the wait doubles while probes change nothing.",
-    )
-
-    @model_validator(mode="after")
-    def _check_interval(self) -> Self:
-        if self.share_max_ratio > 0 and self.probe_s / self.share_max_ratio > self.interval_max_s:
-            raise ValueError(
-                f"interval_max_s {self.interval_max_s:g} is under probe_s / share_max_ratio = "
-                f"{self.probe_s / self.share_max_ratio:g}"
-            )
-        return self
 
 
 class RolloutSettings(BaseModel):
@@ -114,7 +135,7 @@ class RolloutSettings(BaseModel):
         default=10.0,
         ge=0,
         le=3600,
-        description="Seconds that more drafts are tried on one server before the others; 0: all at once.",
+        description="Seconds that more speculation is tried on one server before the others; 0: all at once.",
     )
     canary_loss_max_ratio: float = Field(
         default=0.05,
@@ -138,15 +159,23 @@ class PolicySettings(BaseModel):
     frozen: bool = Field(
         default=False, description="true: change nothing, renew leases so that the tables in force hold."
     )
-    poll_interval_s: float = Field(default=1.0, ge=0.1, le=60, description="Seconds between two looks.")
+    poll_interval_s: float = Field(default=1.0, ge=0.1, le=60, description="Seconds between two polls.")
     lease_s: float = Field(
-        default=10.0,
+        default=60.0,
         gt=0,
         le=3600,
         description="Seconds that a table holds without renewal; then the engine falls back.",
     )
-    fallback_num_speculative_tokens: int = Field(
-        default=0, ge=0, le=1024, description="What holds once the lease has run out; 0 is off."
+    fallback_num_speculative_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=1024,
+        description="What holds once the lease has run out; null: the table that the server started with.",
+    )
+    on_stop: OnStop = Field(
+        default="start",
+        description="What a clean stop of the daemon leaves in force: the server's start table, the last "
+        "table, or off.",
     )
     advise_restart_after_s: float = Field(
         default=1800.0,
@@ -154,11 +183,12 @@ class PolicySettings(BaseModel):
         le=604_800,
         description="Seconds of off under traffic before a restart without speculation is advised; 0: never.",
     )
+    knobs: Knobs = Field(default=Knobs(), description="Bounds on what may be chosen.")
     guard_rails: GuardRailSettings = Field(
         default=GuardRailSettings(), description="Limits around the policy."
     )
-    exploration: ExplorationSettings = Field(
-        default=ExplorationSettings(), description="Bounded probes of settings not known."
+    sampling: SamplingSettings = Field(
+        default=SamplingSettings(), description="Steps of other settings, run to measure them."
     )
     rollout: RolloutSettings = Field(
         default=RolloutSettings(), description="One server of a group before the others."
@@ -174,46 +204,25 @@ class PolicySettings(BaseModel):
         if self.lease_s < 3 * self.poll_interval_s:
             raise ValueError(
                 f"lease_s {self.lease_s:g} is under 3 x poll_interval_s = {3 * self.poll_interval_s:g}: "
-                "one late look would lose the lease"
+                "one late poll would lose the lease"
             )
         named = [rule.classes for rule in self.classes]
         if len(set(named)) < len(named):
             raise ValueError("classes: two rules are for the same classes")
-        if self.fallback_num_speculative_tokens > self.guard_rails.num_speculative_tokens_max:
-            raise ValueError(
-                f"fallback_num_speculative_tokens {self.fallback_num_speculative_tokens} is above "
-                f"guard_rails.num_speculative_tokens_max {self.guard_rails.num_speculative_tokens_max}"
-            )
         return self
 
-    def propose(self, forecast: BucketForecast) -> Proposal:
-        """The wanted value for one bucket, before the guard rails."""
-        raise NotImplementedError
+    @property
+    def objective(self) -> Objective | None:
+        """What a policy that chooses wants most; None: it sets by hand."""
+        return None
 
     @property
     def weighs_tokens(self) -> bool:
-        return False
+        return self.objective is not None and self.knobs.min_token_prob == "choose"
 
-    def min_token_prob(self, forecast: BucketForecast, num_speculative_tokens: int) -> float | None:
-        return None
+    def eligible(self, space: Space) -> tuple[Bools, str]:
+        return self.knobs.eligible(space)
 
-    def cost_per_token(self, forecast: BucketForecast, candidate: CandidateForecast) -> float | None:
-        """Predicted money per output token; None: not known, or the policy knows no prices."""
-        return None
-
-    def decide(self, forecast: BucketForecast, *, since_change_s: float, changes_left: int) -> BucketChoice:
-        return guarded(self.propose(forecast), forecast, self.guard_rails, since_change_s, changes_left)
-
-    def candidates(self, legal: tuple[int, ...]) -> tuple[int, ...]:
-        rails = self.guard_rails
-        inside = [
-            value
-            for value in legal
-            if rails.num_speculative_tokens_min <= value <= rails.num_speculative_tokens_max
-        ]
-        return tuple(sorted({0, *inside}))
-
-
-def largest_not_above(wanted: int, legal: tuple[int, ...]) -> int:
-    """The largest legal value up to ``wanted``; 0 when there is none."""
-    return max((value for value in legal if value <= wanted), default=0)
+    def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
+        """Of a policy by hand: a setting's number, and in words why it is not the one that was named."""
+        raise NotImplementedError

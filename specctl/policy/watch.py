@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from specctl.errors import PolicyError
+from specctl.local_file import Reading, file_stamp
 from specctl.policy.loader import load_policy
 from specctl.policy.models import AnyPolicy
-from specctl.yaml_text import file_stamp
 
 __all__ = ["PolicyFile", "PolicyFiles"]
 
@@ -25,7 +25,10 @@ class PolicyFile:
         self.policy: AnyPolicy = load_policy(path)
 
     def refresh(self) -> bool:
-        """True when a new valid policy was taken. Logs a refusal once for each invalid state of the file."""
+        """True when a new valid policy was taken. Logs a refusal once for each invalid state of the file.
+
+        May be called in a thread of its own.
+        """
         stamp = file_stamp(self.path)
         if stamp == self._stamp:
             return False
@@ -49,6 +52,7 @@ class PolicyFiles:
 
     def __init__(self) -> None:
         self._files: dict[Path, PolicyFile] = {}
+        self._reading = Reading(self.refresh, "policy files")
 
     def get(self, path: Path) -> PolicyFile:
         """Raises PolicyError when the file is new here and invalid."""
@@ -56,11 +60,19 @@ class PolicyFiles:
             self._files[path] = PolicyFile(path)
         return self._files[path]
 
+    @property
+    def files(self) -> tuple[PolicyFile, ...]:
+        return tuple(self._files.values())
+
     def refresh(self) -> None:
-        for file in self._files.values():
+        for file in self.files:
             file.refresh()
+
+    async def refresh_async(self) -> None:
+        """In a thread, so that a slow disk does not hold up the event loop."""
+        await self._reading.result()
 
     @property
     def is_valid(self) -> bool:
         """Every file is in force as it stands on disk."""
-        return all(file.refusal is None for file in self._files.values())
+        return all(file.refusal is None for file in self.files)

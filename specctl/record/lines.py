@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.telemetry import Telemetry
-from specctl.observe.load import LoadCounters
+from specctl.engine_api.stock_metrics import LoadCounters
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "End", "EndReason", "Header", "Line", "Reading", "Told", "Unreachable"]
 

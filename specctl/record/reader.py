@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from specctl.errors import SimulationInputError
+from specctl.json_bounds import check_json
+from specctl.plain_text import plain_value
 from specctl.record.lines import FORMAT, FORMAT_VERSION, Header, Line
 
 __all__ = ["is_log", "read_lines"]
 
 LINE_MAX_BYTES = 16 * 1024 * 1024
 _HEAD_BYTES = 256
-_KINDS = {"header", "capabilities", "reading", "unreachable", "end"}
+_KINDS = ("header", "capabilities", "reading", "unreachable", "end")
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
 
@@ -72,8 +74,9 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     if not raw.endswith(b"\n") or len(raw) >= LINE_MAX_BYTES:
         return None
     try:
-        told = json.loads(raw)
-    except (ValueError, RecursionError):
+        check_json(raw)
+        told = pydantic_core.from_json(raw)
+    except ValueError:
         return None
     return told if isinstance(told, dict) else None
 
@@ -85,7 +88,7 @@ def _line(told: dict[str, Any], place: str) -> Line:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"][1:])) or "line"
         raise SimulationInputError(
-            f"{place}: {where}: {first['msg']}, got {str(first['input'])[:80]}"
+            f"{place}: {where}: {first['msg']}, got {plain_value(first['input'])}"
         ) from error
     if isinstance(line, Header):
         if line.version != FORMAT_VERSION:

@@ -10,11 +10,11 @@ from specctl import __version__
 from specctl.clock import Clock, iso_utc
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.telemetry import Telemetry, TelemetryCell
-from specctl.errors import ContractError, NotSteered, TargetError
-from specctl.http_client import HttpClient
-from specctl.observe.counters import CellKey, cell_key
-from specctl.observe.load import LoadCounters
-from specctl.observe.routes import read_capabilities, read_load, read_telemetry
+from specctl.engine_api.client import EngineClient
+from specctl.engine_api.deltas import CellKey, cell_key
+from specctl.engine_api.stock_metrics import LoadCounters, parse_stock_metrics
+from specctl.errors import AccessRefused, ContractError, NotSteered, OtherContract, TargetError
+from specctl.plain_text import plain_text
 from specctl.record.lines import End, EndReason, Header, Reading, Told, Unreachable
 from specctl.record.writer import LogWriter
 
@@ -30,7 +30,7 @@ class LogFull(Exception):
 class Recorder:
     """One recording. ``reach`` first: it finds out whether there is anything to record."""
 
-    def __init__(self, client: HttpClient, clock: Clock, *, every_s: float) -> None:
+    def __init__(self, client: EngineClient, clock: Clock, *, every_s: float) -> None:
         self._client = client
         self._clock = clock
         self._every_s = every_s
@@ -45,7 +45,7 @@ class Recorder:
         """Raises TargetError and ContractError where this is no server that can be read, or one that does not
         tell its load, without which a log is no trace."""
         self._capabilities = await self._read_capabilities()
-        await read_load(self._client)
+        await self._read_load()
 
     async def run(self, writer: LogWriter, stop: asyncio.Event, *, for_s: float | None) -> EndReason:
         """Until ``stop`` is set, ``for_s`` seconds have passed, or the log is full. Raises SpecctlError."""
@@ -95,7 +95,7 @@ class Recorder:
         self._is_known = False
         if words != self._trouble:
             logger.warning("%s", words)
-            self._write(Unreachable(time_s=self._now_s(), reason=words[:500]))
+            self._write(Unreachable(time_s=self._now_s(), reason=plain_text(words, 500)))
         self._trouble = words
 
     async def _tell_capabilities(self) -> None:
@@ -120,13 +120,21 @@ class Recorder:
         """None without the plugin, and where it steers nothing: then there is the load alone."""
         why = f"{self._client.target}: without the specctl plugin"
         try:
-            capabilities = await read_capabilities(self._client)
-        except NotSteered as error:
+            capabilities = await self._client.capabilities()
+        except (NotSteered, OtherContract) as error:
             capabilities, why = None, str(error)
         if capabilities is None and why != self._why_load_alone:
             logger.warning("%s: the load is recorded, costs and acceptance are not", why)
             self._why_load_alone = why
         return capabilities
+
+    async def _read_load(self) -> LoadCounters:
+        """Raises TargetError."""
+        text = await self._client.metrics_text()
+        try:
+            return parse_stock_metrics(text).load
+        except TargetError as error:
+            raise TargetError(f"{self._client.target}: {error}") from error
 
     async def _reading(self) -> Reading:
         gaps: list[str] = []
@@ -134,7 +142,7 @@ class Recorder:
         time_s = self._now_s()
         load: LoadCounters | None = None
         try:
-            load = await read_load(self._client)
+            load = await self._read_load()
         except TargetError as error:
             gaps.append(str(error))
             if telemetry is None:
@@ -150,7 +158,9 @@ class Recorder:
         if self._capabilities is None:
             return None
         try:
-            telemetry = await read_telemetry(self._client)
+            telemetry = await self._client.telemetry()
+        except AccessRefused:
+            raise
         except ContractError as error:
             gaps.append(str(error))
             return None

@@ -7,8 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from specctl.contract.setting import Setting
 from specctl.simulate import state as at
-from specctl.simulate.engine import CLAIRVOYANT, SimulatedEngine
+from specctl.simulate.engine import CLAIRVOYANT, SimulatedEngine, table_of
+from specctl.simulate.settings import chains, setting_name
 
 __all__ = [
     "STOCK_TABLE",
@@ -18,7 +20,7 @@ __all__ = [
     "Static",
     "StockTable",
     "arms_without_daemon",
-    "static_name",
+    "statics",
 ]
 
 # What a user of vLLM's num_speculative_tokens_per_batch_size may write: (from, to, number of drafts), by
@@ -28,8 +30,8 @@ LOOK_S = 1.0
 
 
 class Arm(Protocol):
-    """``log_steps``: how many steps the engine's log must hold; ``poll_interval_s``: virtual seconds of a
-    look."""
+    """``log_steps``: how many steps the engine's log must hold; ``poll_interval_s``: virtual seconds between
+    two polls."""
 
     name: str
     log_steps: int
@@ -39,7 +41,7 @@ class Arm(Protocol):
         """Set up the engine before its first step."""
 
     def run(self, until_s: float) -> None:
-        """Let the engine run until then, and look."""
+        """Let the engine run until then, and poll it."""
 
 
 class _Plain:
@@ -58,20 +60,16 @@ class _Plain:
         self._engine = engine
 
 
-def static_name(num_speculative_tokens: int) -> str:
-    return "off" if num_speculative_tokens == 0 else f"static {num_speculative_tokens}"
-
-
 class Static(_Plain):
-    """One number of drafts, whatever happens. 0 is off."""
+    """One setting, whatever happens. A number stands for the chain of that depth; 0 is off."""
 
-    def __init__(self, num_speculative_tokens: int) -> None:
-        super().__init__(static_name(num_speculative_tokens))
-        self._value = num_speculative_tokens
+    def __init__(self, setting: Setting | int) -> None:
+        self._setting = Setting(num_speculative_tokens=setting) if isinstance(setting, int) else setting
+        super().__init__(setting_name(self._setting))
 
     def start(self, engine: SimulatedEngine) -> None:
         super().start(engine)
-        engine.set_table(np.full(2, self._value, np.int64))
+        engine.set_table(table_of(np.full(2, engine.place_of(self._setting), np.int64)))
 
 
 class StockTable(_Plain):
@@ -87,24 +85,24 @@ class StockTable(_Plain):
 
     def start(self, engine: SimulatedEngine) -> None:
         super().start(engine)
-        most = engine.profile.num_speculative_tokens_max
         size = engine.profile.scheduler.max_num_seqs + 1
-        table = np.zeros(size, np.int64)
+        settings = np.zeros(size, np.int64)
         for low, high, value in self._ranges:
-            table[low : min(high, size - 1) + 1] = min(value, most)
+            settings[low : min(high, size - 1) + 1] = _longest_chain(engine, value)
         engine.is_table_by_scheduled = True
-        engine.set_table(table)
+        engine.set_table(table_of(settings))
 
 
 class Clairvoyant(_Plain):
-    """Knows the acceptance law of this moment, every request's class, and the costs; chooses at every step.
+    """Knows the acceptance law of this moment, every request's class and length, and the costs; chooses one
+    of the prepared settings at every step.
 
-    It takes the number of drafts with the most expected emitted tokens per second of the step. In a step that
-    holds prompts their seconds are spent in any case, so there it weighs a draft's tokens against what its
-    seconds would have emitted in a step without prompts (``costs.worth``).
+    It takes the setting with the most expected emitted tokens per second of the step. In a step that holds
+    prompts their seconds are spent in any case, so there it weighs a draft's tokens against what its seconds
+    would have emitted in a step without prompts (``costs.weigh``).
 
     Its limits: it is greedy. It does not see that a request which ends sooner leaves a smaller batch, nor
-    how the queue will grow; it knows chances, not the luck of a draft; and its number is one for the whole
+    how the queue will grow; it knows chances, not the luck of a draft; and its setting is one for the whole
     batch, as the engine's is. So a run of another arm may end a little earlier, by luck or by another order
     of work.
     """
@@ -167,9 +165,9 @@ class SglangAdaptive:
     """SGLang's adaptive steps with its default table (python/sglang/srt/speculative/adaptive_spec_params.py).
 
     By range of batch sizes (from 1, 8, 32, 64 requests) a set of candidate steps; an average of accepted
-    drafts with weight 0.2, looked at every 5 verified batches after 10: it drops while at most half a token
+    drafts with weight 0.2, read every 5 verified batches after 10: it drops while at most half a token
     above the candidate below, and rises while more than its own steps less a half. Steps of 0 are left again
-    at the next look. Nothing in it knows a cost. A switch is free here; in SGLang each candidate has its own
+    at the next update. It knows no costs. A switch is free here; in SGLang each candidate has its own
     graphs.
     """
 
@@ -204,13 +202,24 @@ class SglangAdaptive:
             engine.clear_log()
 
     def _take(self) -> None:
-        steps = np.array([slot.steps for slot in self._slots], np.int64)
-        self._engine.set_table(steps[self._slot_of])
+        settings = np.array([_longest_chain(self._engine, slot.steps) for slot in self._slots], np.int64)
+        self._engine.set_table(table_of(settings[self._slot_of]))
+
+
+def _longest_chain(engine: SimulatedEngine, depth: int) -> int:
+    """Place of the prepared chain of that depth, or of the next shorter one."""
+    fitting = [s for s in engine.settings if s.tree_topk == 1 and s.num_speculative_tokens <= depth]
+    return engine.place_of(max(fitting, key=lambda setting: setting.num_speculative_tokens))
+
+
+def statics(settings: Sequence[Setting]) -> list[Arm]:
+    """Each of the settings for ever, and the clairvoyant."""
+    return [*(Static(setting) for setting in settings), Clairvoyant()]
 
 
 def arms_without_daemon(
     num_speculative_tokens_max: int, ranges: Sequence[tuple[int, int, int]] = STOCK_TABLE
 ) -> list[Arm]:
     """Off, every static number, the stock table, SGLang's rule, and the clairvoyant."""
-    static: list[Arm] = [Static(value) for value in range(num_speculative_tokens_max + 1)]
-    return [*static, StockTable(ranges), SglangAdaptive(), Clairvoyant()]
+    *static, clairvoyant = statics(chains(num_speculative_tokens_max))
+    return [*static, StockTable(ranges), SglangAdaptive(), clairvoyant]

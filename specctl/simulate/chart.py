@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specctl.errors import SpecctlError
-from specctl.simulate.compare import ArmResult, Comparison
+
+if TYPE_CHECKING:
+    from specctl.simulate.compare import ArmResult, Comparison
 
 __all__ = ["draw", "shown"]
 

@@ -12,27 +12,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specctl.engine_profile import EngineProfile
+from specctl.contract.setting import Setting
 from specctl.simulate import state as at
-from specctl.simulate.arms import Arm, static_name
-from specctl.simulate.engine import Series, SimulatedEngine, fitting
+from specctl.simulate.arms import Arm
+from specctl.simulate.closed_loop import ClosedLoad
+from specctl.simulate.engine import PLAIN, Load, Series, SimulatedEngine, fitting
+from specctl.simulate.engine_profile import EngineProfile
+from specctl.simulate.perturbation import Perturbation
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import Trace
 
-__all__ = ["ArmResult", "Comparison", "capacity_s", "compare", "quiet_daemon", "simulate"]
+__all__ = ["ArmResult", "Comparison", "capacity_s", "compare", "compared", "quiet_daemon", "simulate"]
 
-OFF, CLAIRVOYANT = static_name(0), "clairvoyant"
+OFF, CLAIRVOYANT = "off", "clairvoyant"
 MINUTE_S = 60.0
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm's run. Times in seconds of virtual time, from the first arrival to the last token.
+    """One arm's run. Times in seconds of virtual time, from the first arrival to the last token, or to the
+    end of a closed loop. ``requests``: those that ended.
 
     ``lost_ratio``: of the tokens that the decoding part of its steps could have emitted, the share that the
     number of drafts lost, by the law, at the batches that this arm met; prompts' seconds are left out. Unlike
-    ``regret_ratio`` (tokens/s against the clairvoyant's) it also tells while arrivals, not the server, bound
+    ``regret_ratio`` (tokens/s against the clairvoyant's) it also counts while arrivals, not the server, bound
     the tokens per second.
+
+    ``switches``: changes of the table that the running batch felt, samples left out. ``sampled_cost_ratio``:
+    of the emitted tokens, by the law, what sampled steps emitted less in their seconds than the row's own
+    setting would have. ``back_s``: for each time that drafting pays again, the seconds until the row in force
+    drafted; 0 where it did already.
     """
 
     name: str
@@ -55,6 +64,9 @@ class ArmResult:
     preemptions: int
     kv_peak_tokens: int
     steps: int
+    sampled_steps: int = 0
+    sampled_cost_ratio: float = 0.0
+    back_s: tuple[float, ...] = ()
     regret_ratio: float = 0.0
     tpot_regret_ratio: float = 0.0
     to_off: float = 1.0
@@ -63,9 +75,9 @@ class ArmResult:
 
     def record(self) -> dict[str, Any]:
         """For JSON: everything but the series, rounded."""
-        told = asdict(self)
-        told.pop("series")
-        return {name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in told.items()}
+        fields = asdict(self)
+        fields.pop("series")
+        return {name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -77,38 +89,66 @@ class Comparison:
         return next(result for result in self.results if result.name == name)
 
 
-def simulate(trace: Trace, profile: EngineProfile, scenario: Scenario, arm: Arm, *, seed: int) -> ArmResult:
-    """Run one arm until every request has its tokens."""
-    engine = SimulatedEngine(fitting(trace, profile), profile, scenario, seed=seed, log_steps=arm.log_steps)
+def simulate(
+    load: Load,
+    profile: EngineProfile,
+    scenario: Scenario,
+    arm: Arm,
+    *,
+    seed: int,
+    settings: Sequence[Setting] = (),
+    perturbation: Perturbation = PLAIN,
+) -> ArmResult:
+    """Run one arm until every request has its tokens, or a closed loop's time is over."""
+    engine = SimulatedEngine(
+        load if isinstance(load, ClosedLoad) else fitting(load, profile),
+        profile,
+        scenario,
+        seed=seed,
+        log_steps=arm.log_steps,
+        settings=settings,
+        perturbation=perturbation,
+    )
     arm.start(engine)
     until_s = arm.poll_interval_s
     while not engine.is_done:
         arm.run(until_s)
         engine.note()
-        # A long step may have passed several looks: they would have seen nothing new.
+        # A long step may have passed several polls: they would have brought nothing new.
         passed = math.floor(engine.now_s / arm.poll_interval_s) + 1
         until_s = max(passed * arm.poll_interval_s, until_s + arm.poll_interval_s)
     return _result(arm.name, engine)
 
 
 def compare(
-    trace: Trace,
+    load: Load,
     profile: EngineProfile,
     scenario: Scenario,
     arms: Sequence[Arm],
     *,
     seed: int = 0,
-    told: Callable[[str], None] = lambda name: None,
+    settings: Sequence[Setting] = (),
+    perturbation: Perturbation = PLAIN,
+    on_arm: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
-    """Run all arms. ``told`` hears the name of each before it runs.
+    """Run all arms. ``on_arm`` is called with the name of each before it runs.
 
     Ratios need the arms "off" and "clairvoyant" and at least one static number.
     """
     results = []
     with quiet_daemon():
         for arm in arms:
-            told(arm.name)
-            results.append(simulate(trace, profile, scenario, arm, seed=seed))
+            on_arm(arm.name)
+            results.append(
+                simulate(
+                    load, profile, scenario, arm, seed=seed, settings=settings, perturbation=perturbation
+                )
+            )
+    return compared(results)
+
+
+def compared(results: Sequence[ArmResult]) -> Comparison:
+    """The same results with their ratios to off, the best static setting and the clairvoyant."""
     static = [result for result in results if result.name == OFF or result.name.startswith("static ")]
     best = max(static, key=lambda result: result.tokens_per_s)
     off = next(result for result in results if result.name == OFF)
@@ -119,7 +159,7 @@ def compare(
 @contextmanager
 def quiet_daemon() -> Iterator[None]:
     """The daemon's log of a simulated target is not news."""
-    daemon = logging.getLogger("specctl.controller")
+    daemon = logging.getLogger("specctl.autotune")
     level = daemon.level
     daemon.setLevel(logging.ERROR)
     try:
@@ -149,18 +189,19 @@ def _against(result: ArmResult, off: ArmResult, best: ArmResult, clairvoyant: Ar
 
 def _result(name: str, engine: SimulatedEngine) -> ArmResult:
     requests, counts, sums = engine.requests, engine.server.counts, engine.server.sums
-    ttft = requests.first_s - requests.arrival_s
-    several = requests.output > 1
+    started, done = requests.first_s >= 0, requests.finish_s >= 0
+    ttft = (requests.first_s - requests.arrival_s)[started]
+    several = done & (requests.output > 1)
     tpot = (requests.finish_s - requests.first_s)[several] / (requests.output[several] - 1)
-    span_s = float(requests.finish_s.max() - requests.arrival_s.min())
+    # A closed loop ends in the middle of requests; a trace's last token ends it, and it begins at 0.
+    span_s = engine.now_s - float(requests.arrival_s[:1].sum())
     emitted = int(requests.emitted.sum())
-    decode_s = float(sums[at.DECODE])
+    decode_s, best_tokens = float(sums[at.DECODE]), float(sums[at.BEST_TOKENS])
     # The clairvoyant has no table: its switches are the changes from step to step.
-    switches = engine.switches if engine.table.size else int(counts[at.SETTING_CHANGES])
-    best_tokens = float(sums[at.BEST_TOKENS])
+    switches = engine.switches if len(engine.table) else int(counts[at.SETTING_CHANGES])
     return ArmResult(
         name=name,
-        requests=len(requests.output),
+        requests=int(done.sum()),
         emitted_tokens=emitted,
         span_s=span_s,
         busy_s=float(sums[at.BUSY]),
@@ -171,7 +212,7 @@ def _result(name: str, engine: SimulatedEngine) -> ArmResult:
         ttft_p50_s=_quantile(ttft, 0.5),
         ttft_p99_s=_quantile(ttft, 0.99),
         mean_decode_batch=float(sums[at.BATCH_BY_TIME]) / decode_s if decode_s else 0.0,
-        mean_num_speculative_tokens=float(sums[at.DRAFTS_BY_TIME]) / decode_s if decode_s else 0.0,
+        mean_num_speculative_tokens=float(sums[at.DEPTH_BY_TIME]) / decode_s if decode_s else 0.0,
         acceptance_ratio=float(counts[at.ACCEPTED]) / max(int(counts[at.DRAFTED]), 1),
         lost_ratio=float(sums[at.LOST_TOKENS]) / best_tokens if best_tokens else 0.0,
         switches=switches,
@@ -179,8 +220,18 @@ def _result(name: str, engine: SimulatedEngine) -> ArmResult:
         preemptions=int(counts[at.PREEMPTIONS]),
         kv_peak_tokens=int(counts[at.KV_PEAK]),
         steps=int(counts[at.STEPS]),
+        sampled_steps=int(counts[at.SAMPLED_STEPS]),
+        sampled_cost_ratio=float(sums[at.SAMPLE_TOKENS]) / emitted,
+        back_s=_back_s(engine),
         series=engine.series,
     )
+
+
+def _back_s(engine: SimulatedEngine) -> tuple[float, ...]:
+    """What is not back at the end counts as long as it lasted."""
+    flips, known = engine.flips, int(engine.server.counts[at.FLIP])
+    open_s = engine.now_s - flips.up_s[known:]
+    return (*flips.back_s[:known].tolist(), *open_s[open_s > 0].tolist())
 
 
 def _quantile(values: npt.NDArray[np.float64], share: float) -> float:

@@ -1,109 +1,93 @@
-"""Compiled: seconds of a step, and the number of drafts that is worth most given the law."""
+"""Compiled: seconds of a step, and which setting is worth most given the law.
+
+The seconds are those of ``step_seconds``, with what a perturbation makes of them.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from specctl.simulate.state import (
-    CONTEXT,
-    DRAFT_BASE,
-    DRAFT_PASS,
-    DRAFT_REQUEST,
-    DRAFT_ZERO,
-    GRAPH_TOKENS,
-    PAIR,
-    PREFILL,
-    PREFILL_STEP,
-    REQUEST,
-    UNGRAPHED,
-)
+from specctl.simulate import step_seconds as plain
+from specctl.simulate.acceptance import expected_tokens
 
-__all__ = ["best_drafts", "draft_seconds", "law_bin", "step_seconds", "worth"]
+__all__ = ["Scratch", "draft_seconds", "setting_seconds", "wave_factor", "weigh"]
+
+step_seconds = njit(cache=True)(plain.step_seconds)
 
 
-@njit(cache=True)
-def _line(x, xs, ys):
-    """Piecewise linear through (xs, ys), continued on both sides by the outer pieces."""
-    at = np.searchsorted(xs, x)
-    at = min(max(at, 1), xs.size - 1)
-    low, high = xs[at - 1], xs[at]
-    return ys[at - 1] + (ys[at] - ys[at - 1]) * (x - low) / (high - low)
+class Scratch(NamedTuple):
+    """Room for one step's figures. By setting: expected ``tokens``, ``alone`` (seconds without prompts),
+    ``seconds`` (with them) and ``values`` (tokens less what the seconds could have emitted)."""
+
+    ends: npt.NDArray[np.int64]
+    conditional: npt.NDArray[np.float64]
+    chance: npt.NDArray[np.float64]
+    by_level: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.float64]
+    alone: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
 
 
 @njit(cache=True)
-def draft_seconds(scalars, batch, drafts):
-    if drafts == 0 or batch == 0:
-        return scalars[DRAFT_ZERO]
-    return scalars[DRAFT_BASE] + scalars[DRAFT_REQUEST] * batch + scalars[DRAFT_PASS] * drafts
+def draft_seconds(steps, batch, depth):
+    if depth == 0 or batch == 0:
+        return steps.draft_at_zero_s
+    return steps.draft_base_s + steps.draft_request_s * batch + steps.draft_pass_s * depth
 
 
 @njit(cache=True)
-def step_seconds(costs, limits, batch, drafts, context, prefill, pairs):
-    """Seconds of a step without its jitter.
+def setting_seconds(costs, prepared, setting, batch, context, prefill, pairs):
+    """Seconds of a step without its jitter and the wave.
 
     batch: decoding requests; context: their tokens; prefill: prompt tokens; pairs: of a prompt token and one
     before it.
     """
-    scalars = costs.scalars
-    tokens = batch * (1 + drafts)
-    least_s = 0.0
-    if prefill == 0:
-        at = np.searchsorted(costs.graph_requests, batch)
-        padded = costs.graph_requests[at] if at < costs.graph_requests.size else batch
-        if padded * (1 + drafts) <= limits[GRAPH_TOKENS]:
-            tokens = padded * (1 + drafts)
-        else:
-            least_s = scalars[UNGRAPHED]
-    seconds = _line(float(tokens + prefill), costs.tokens, costs.seconds)
-    seconds += scalars[REQUEST] * batch + scalars[CONTEXT] * context
-    seconds += scalars[PREFILL] * prefill + scalars[PAIR] * pairs
-    if prefill > 0:
-        seconds += scalars[PREFILL_STEP]
-    return max(seconds, least_s) + draft_seconds(scalars, batch, drafts)
+    width = prepared.width[setting]
+    verified = batch * width
+    if prefill == 0 and costs.graph_tokens.size:
+        at = np.searchsorted(costs.graph_tokens, verified)
+        if at < costs.graph_tokens.size:
+            verified = costs.graph_tokens[at]
+    depth = prepared.depth[setting]
+    seconds = step_seconds(
+        costs.steps, float(batch), depth, width, float(verified), float(context), float(prefill), float(pairs)
+    )
+    return seconds * costs.cell_factor[batch, setting]
 
 
 @njit(cache=True)
-def law_bin(law, now_s):
-    at = int(now_s / law.bin_s)
-    bins = law.conditional.shape[0]
-    return at % bins if law.is_repeated else min(at, bins - 1)
+def wave_factor(wave, now_s):
+    """The line between the whole seconds; starts anew after the last."""
+    at = int(now_s)
+    share = now_s - at
+    return wave[at % wave.size] * (1.0 - share) + wave[(at + 1) % wave.size] * share
 
 
 @njit(cache=True)
-def _expected(conditional, members, tokens):
-    """tokens[k]: expected emitted tokens of a step with k drafts; members: requests by class."""
-    tokens[0] = members.sum()
-    for k in range(1, tokens.size):
-        tokens[k] = tokens[k - 1]
-        for kind in range(members.size):
-            survival = 1.0
-            for j in range(k):
-                survival *= conditional[kind, j]
-            tokens[k] += members[kind] * survival
-
-
-@njit(cache=True)
-def worth(costs, limits, conditional, members, context, prefill, pairs, values):
-    """Fills values[k]: expected tokens less what the step's seconds could have emitted; returns that rate.
+def weigh(law, costs, prepared, scratch, context, prefill, pairs):
+    """Fill the figures of every setting for the requests in ``scratch.ends``; returns the rate of the best.
 
     The rate is the best expected tokens per second of a step without prompts at this batch and context. In
-    such a step the largest value is 0, at the number of drafts with the most tokens per second. In a step
-    with prompts the seconds of the prompts are spent in any case, and drafts compete for what is left.
+    such a step the largest value is 0, at the setting with the most tokens per second. In a step with prompts
+    their seconds are spent in any case, and drafts compete for what is left.
     """
-    tokens = np.zeros(values.size)
-    _expected(conditional, members, tokens)
-    batch = int(members.sum())
+    tokens, alone, seconds = scratch.tokens, scratch.alone, scratch.seconds
+    expected_tokens(
+        law, prepared, scratch.conditional, scratch.ends, scratch.chance, scratch.by_level, tokens
+    )
+    batch = int(scratch.ends.sum())
     rate = 0.0
-    for k in range(values.size):
-        seconds = step_seconds(costs, limits, batch, k, context, 0, 0.0)
-        rate = max(rate, tokens[k] / seconds)
-    for k in range(values.size):
-        values[k] = tokens[k] - rate * step_seconds(costs, limits, batch, k, context, prefill, pairs)
+    for s in range(tokens.size):
+        alone[s] = setting_seconds(costs, prepared, s, batch, context, 0, 0.0)
+        rate = max(rate, tokens[s] / alone[s])
+    for s in range(tokens.size):
+        seconds[s] = alone[s]
+        if prefill > 0:
+            seconds[s] = setting_seconds(costs, prepared, s, batch, context, prefill, pairs)
+        scratch.values[s] = tokens[s] - rate * seconds[s]
     return rate
-
-
-@njit(cache=True)
-def best_drafts(values):
-    """The number of drafts of the largest value; the smallest of equal ones."""
-    return int(np.argmax(values))

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from specctl.engine_api.stock_metrics import LengthCounts
 from specctl.errors import SimulationInputError
-from specctl.observe.load import LengthCounts
 from specctl.record.reader import read_lines
-from specctl.record.windows import LoadWindow, Recorded, StepWindow, windows_of
+from specctl.simulate.recorded_windows import LoadWindow, Recorded, StepWindow, windows_of
 from specctl.simulate.scenario import DAY_S, Scenario
 from specctl.simulate.trace import GAP_S, TOKENS_MAX, Trace
 
@@ -73,7 +73,7 @@ def load_recorded(path: Path, *, seed: int) -> RecordedLoad:
 
 
 def _check(path: Path, recorded: Recorded) -> None:
-    """Raises SimulationInputError for a log that tells too little of a load."""
+    """Raises SimulationInputError for a log that holds too little of a load."""
     started = sum(window.started for window in recorded.loads)
     finished = sum(window.finished for window in recorded.loads)
     seen = f"in {len(recorded.loads)} windows ({dict(recorded.skipped) or 'nothing skipped'})"
@@ -178,7 +178,7 @@ def _scenario(steps: Sequence[StepWindow], first_s: float) -> tuple[Scenario | N
         trials += int(reached[0])
         law = _law(reached, accepted)
         from_s = steps[0].start_s + number * stretch_s - first_s if points else 0.0
-        # What held before the first arrival is told by the last law before it.
+        # What held before the first arrival is the last law before it.
         if law and points and from_s <= points[-1][0]:
             points[-1] = points[-1][0], law
         elif law:
@@ -186,8 +186,8 @@ def _scenario(steps: Sequence[StepWindow], first_s: float) -> tuple[Scenario | N
     if not points:
         return None, f"expected {TRIALS_MIN} drafts within {stretch_s:g} s, got {trials} in all of the log"
     laws = [{"from_s": from_s, "conditional_at": law} for from_s, law in points if from_s <= DAY_S]
-    told = {"name": RECORDED, "classes": [{"name": "all", "share": 1.0, "points": laws}]}
-    return Scenario.model_validate(told), None
+    fields = {"name": RECORDED, "classes": [{"name": "all", "share": 1.0, "points": laws}]}
+    return Scenario.model_validate(fields), None
 
 
 def _trials(steps: Sequence[StepWindow]) -> tuple[_Floats, _Floats]:

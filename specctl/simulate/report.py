@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specctl.engine_profile import EngineProfile
 from specctl.errors import SpecctlError
-from specctl.simulate.compare import Comparison
+from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import Trace
+
+if TYPE_CHECKING:
+    from specctl.simulate.compare import Comparison
 
 __all__ = ["notes", "table", "write_json"]
 
@@ -30,7 +32,7 @@ COLUMNS = (
 )
 LEGEND = (
     "regret: tokens/s below the clairvoyant's. lost: share of the tokens of decoding steps that the number "
-    "of drafts cost, at the batches met; it tells also while the arrivals bound the tokens/s."
+    "of drafts cost, at the batches met; it counts also while the arrivals bound the tokens/s."
 )
 
 
@@ -69,12 +71,12 @@ def notes(trace: Trace, profile: EngineProfile, scenario: Scenario) -> str:
 
 def write_json(path: Path, comparison: Comparison, inputs: dict[str, Any]) -> None:
     """Raises SpecctlError when the file cannot be written."""
-    told = {
+    record = {
         "inputs": inputs,
         "best_static": comparison.best_static,
         "arms": [result.record() for result in comparison.results],
     }
     try:
-        path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecctlError(f"{path}: cannot be written: {error.strerror or error}") from error

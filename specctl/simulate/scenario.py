@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specctl.model_file import load_model
+from specctl.yaml_model import load_model
 
 __all__ = ["AcceptanceClass", "AcceptancePoint", "MixPoint", "Scenario", "load_scenario"]
 
@@ -40,9 +40,19 @@ class AcceptanceClass(BaseModel):
     name: str = Field(min_length=1, max_length=64)
     share: float = Field(gt=0, le=1, description="of the requests, drawn by request")
     points: tuple[AcceptancePoint, ...] = Field(min_length=1, max_length=64)
+    runner_up_shares: tuple[_Chance, ...] = Field(
+        default=(),
+        max_length=63,
+        description="of the positions that the draft's first choice misses: the share that its second, "
+        "third, ... choice hits; it matters for trees only",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if sum(self.runner_up_shares) > 1.0 + 1e-6:
+            raise ValueError(
+                f"runner_up_shares: expected shares that add up to at most 1, got {self.runner_up_shares}"
+            )
         times = [point.from_s for point in self.points]
         if times[0] != 0 or any(late <= early for early, late in pairwise(times)):
             raise ValueError(f"points: expected from_s rising from 0, got {times}")
@@ -110,20 +120,28 @@ class Scenario(BaseModel):
         times = np.arange(math.ceil(length_s / BIN_S), dtype=np.float64) * BIN_S
         return np.stack([self._of_class(one, times, positions) for one in self.classes], axis=1)
 
+    def runner_ups(self, tree_topk: int) -> npt.NDArray[np.float64]:
+        """[class, rank - 1]; 0 for ranks that a class does not name."""
+        shares = np.zeros((len(self.classes), max(tree_topk - 1, 0)))
+        for one, row in zip(self.classes, shares, strict=True):
+            named = one.runner_up_shares[: row.size]
+            row[: len(named)] = named
+        return shares
+
     def scaled(self, speed: float) -> Scenario:
         """The laws change ``speed`` times as soon; those that would hold from later than DAY_S are left
         out."""
-        told = self.model_dump()
-        for one in told["classes"]:
+        fields = self.model_dump()
+        for one in fields["classes"]:
             for point in one["points"]:
                 point["from_s"] /= speed
             one["points"] = [point for point in one["points"] if point["from_s"] <= DAY_S]
-        for point in told["mix"]:
+        for point in fields["mix"]:
             point["from_s"] /= speed
-        told["mix"] = [point for point in told["mix"] if point["from_s"] <= DAY_S]
+        fields["mix"] = [point for point in fields["mix"] if point["from_s"] <= DAY_S]
         if self.repeat_s is not None:
-            told["repeat_s"] = min(self.repeat_s / speed, DAY_S)
-        return Scenario.model_validate(told)
+            fields["repeat_s"] = min(self.repeat_s / speed, DAY_S)
+        return Scenario.model_validate(fields)
 
     def _of_class(
         self, one: AcceptanceClass, times: npt.NDArray[np.float64], positions: int

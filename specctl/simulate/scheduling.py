@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from specctl.simulate.luck import class_of
 from specctl.simulate.state import (
     HEAD,
     KV_BLOCK,
@@ -21,10 +22,19 @@ from specctl.simulate.state import (
     NOW,
     PREEMPTIONS,
     RUNNING,
+    SEED,
     TAIL,
 )
 
-__all__ = ["admit_arrivals", "decoding", "pending_prefill", "release", "schedule"]
+__all__ = [
+    "admit_arrivals",
+    "decoding",
+    "keep_in_flight",
+    "next_arrival_s",
+    "pending_prefill",
+    "release",
+    "schedule",
+]
 
 
 @njit(cache=True)
@@ -35,6 +45,37 @@ def admit_arrivals(requests, server):
         server.waiting[counts[TAIL]] = counts[NEXT]
         counts[TAIL] += 1
         counts[NEXT] += 1
+
+
+@njit(cache=True)
+def keep_in_flight(requests, server, arrivals):
+    """A closed loop: requests start now until as many are in flight as the load says.
+
+    Returns False when it is out of requests.
+    """
+    counts, now_s = server.counts, server.sums[NOW]
+    at = int(now_s / arrivals.bin_s)
+    wanted = arrivals.in_flight[min(at, arrivals.in_flight.size - 1)]
+    shares = arrivals.shares[arrivals.share_row[at % arrivals.share_row.size]]
+    while counts[RUNNING] + counts[TAIL] - counts[HEAD] < wanted:
+        r = counts[NEXT]
+        if r == requests.arrival_s.size:
+            return False
+        requests.arrival_s[r] = now_s
+        requests.kind[r] = class_of(server.limits[SEED], shares, r)
+        server.waiting[counts[TAIL]] = r
+        counts[TAIL] += 1
+        counts[NEXT] += 1
+    return True
+
+
+@njit(cache=True)
+def next_arrival_s(requests, server, arrivals):
+    """When the next request may start, while none is in flight; -1: there is none."""
+    if arrivals.in_flight.size:
+        return (int(server.sums[NOW] / arrivals.bin_s) + 1) * arrivals.bin_s
+    at = server.counts[NEXT]
+    return requests.arrival_s[at] if at < requests.arrival_s.size else -1.0
 
 
 @njit(cache=True)
@@ -104,8 +145,11 @@ def _preempt_last(requests, server):
 
 
 @njit(cache=True)
-def schedule(requests, server, drafts):
-    """Fill ``server.chunk`` for the running requests; those left without a token in the step get 0."""
+def schedule(requests, server, width):
+    """Fill ``server.chunk`` for the running requests; those left without a token in the step get 0.
+
+    width: positions that are verified for a decoding request.
+    """
     counts, limits = server.counts, server.limits
     budget = limits[MAX_BATCHED]
     preempted = counts[PREEMPTIONS]
@@ -114,7 +158,7 @@ def schedule(requests, server, drafts):
         r = server.running[i]
         left = requests.target[r] - requests.computed[r]
         is_decoding = left == 0
-        want = 1 + drafts if is_decoding else min(left, budget)
+        want = width if is_decoding else min(left, budget)
         base = requests.prompt[r] + requests.emitted[r] if is_decoding else requests.computed[r]
         while i < counts[RUNNING] and want <= budget and not _grow(requests, server, r, base + want):
             _preempt_last(requests, server)

@@ -7,28 +7,49 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specctl.engine_profile import EngineProfile
-from specctl.simulate.trace import Trace
+from specctl.simulate.engine_profile import EngineProfile
+from specctl.simulate.perturbation import Perturbation
+from specctl.simulate.scenario import BIN_S, Scenario
+from specctl.simulate.settings import Prepared
+from specctl.simulate.step_seconds import StepCosts
 
-__all__ = ["Costs", "Law", "Log", "Requests", "Server", "new_costs", "new_log", "new_requests", "new_server"]
+__all__ = [
+    "Arrivals",
+    "Costs",
+    "Flips",
+    "Law",
+    "Log",
+    "Requests",
+    "Server",
+    "World",
+    "new_costs",
+    "new_flips",
+    "new_law",
+    "new_log",
+    "new_requests",
+    "new_server",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 # Places in Server.counts.
 NEXT, HEAD, TAIL, RUNNING, KV_USED, KV_PEAK, PREEMPTIONS, STEPS, FINISHED = range(9)
-LAST_BATCH, LAST_DRAFTS, SETTING_CHANGES, SCHEDULED, LOGGED, LOGGED_REQUESTS, DRAFTED, ACCEPTED = range(9, 17)
-COUNTS = 17
+LAST_BATCH, LAST_SETTING, SETTING_CHANGES, SCHEDULED, LOGGED, LOGGED_REQUESTS, DRAFTED, ACCEPTED = range(
+    9, 17
+)
+SINCE_SAMPLE, SAMPLED_STEPS, FLIP, WAS_OFF = range(17, 21)
+COUNTS = 21
 # Places in Server.sums: seconds unless said.
-NOW, BUSY, DECODE, EMITTED_TOKENS, BATCH_BY_TIME, DRAFTS_BY_TIME, BEST_TOKENS, LOST_TOKENS = range(8)
-SUMS = 8
-# Places in Costs.scalars.
-REQUEST, CONTEXT, PREFILL, PREFILL_STEP, PAIR, UNGRAPHED, JITTER = range(7)
-DRAFT_BASE, DRAFT_REQUEST, DRAFT_PASS, DRAFT_ZERO = range(7, 11)
+NOW, BUSY, DECODE, EMITTED_TOKENS, BATCH_BY_TIME, DEPTH_BY_TIME, BEST_TOKENS, LOST_TOKENS = range(8)
+SAMPLE_TOKENS = 8
+SUMS = 9
 # Places in Server.limits.
-MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, GRAPH_TOKENS, DRAFTS_MAX, SEED = range(7)
+MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, SEED = range(5)
+# Columns of a table: the row's setting, its sample's, and how many steps lie between two samples (0: none).
+SETTING, SAMPLE, EVERY_STEPS = range(3)
 # Columns of Log.integers and Log.floats.
-LOG_DRAFTS, LOG_BATCH, LOG_EMITTED, LOG_CONTEXT, LOG_PREFILL = range(5)
+LOG_SETTING, LOG_BATCH, LOG_EMITTED, LOG_CONTEXT, LOG_PREFILL, LOG_SAMPLED = range(6)
 LOG_STEP_S, LOG_DRAFT_S, LOG_ENDED_S = range(3)
 
 
@@ -62,13 +83,33 @@ class Law(NamedTuple):
     conditional: Floats  # [bin, class, position]
     bin_s: float
     is_repeated: bool
+    runner_up: Floats  # [class, rank - 1]: of what the first choice misses
+    fall_ratio: float  # of acceptance, with each doubling of the decode batch
 
 
 class Costs(NamedTuple):
-    tokens: Floats
-    seconds: Floats
-    graph_requests: Ints
-    scalars: Floats
+    steps: StepCosts
+    graph_tokens: Ints
+    cell_factor: Floats  # [decode batch, setting]
+    wave: Floats  # by second
+    jitter_ratio: float
+
+
+class Arrivals(NamedTuple):
+    """``in_flight`` of no length: an open loop, requests arrive at their own times."""
+
+    in_flight: Ints  # by bin of BIN_S: requests to keep in flight; the last one holds on
+    bin_s: float
+    shares: Floats  # [row, class]
+    share_row: Ints  # by bin; the rows repeat
+
+
+class Flips(NamedTuple):
+    """Moments from which on drafting pays again. ``back_s``: until a row drafted; 0: it did already."""
+
+    up_s: Floats
+    end_s: Floats  # of the phase: what is not back by then counts as this long
+    back_s: Floats
 
 
 class Log(NamedTuple):
@@ -78,20 +119,31 @@ class Log(NamedTuple):
     floats: Floats  # [step, LOG_*]
     accepted: npt.NDArray[np.int8]  # by decoding request, step after step
     requests: Ints  # which request that is
+    ranks: npt.NDArray[np.int8]  # [the same, depth]; of no length where all settings are chains
 
 
-def new_requests(trace: Trace, kind: Ints) -> Requests:
-    size = len(trace)
+class World(NamedTuple):
+    requests: Requests
+    server: Server
+    law: Law
+    costs: Costs
+    prepared: Prepared
+    arrivals: Arrivals
+    flips: Flips
+
+
+def new_requests(arrival_s: Floats, prompt: Ints, output: Ints, kind: Ints) -> Requests:
+    size = len(arrival_s)
 
     def zeros() -> Ints:
         return np.zeros(size, np.int64)
 
     return Requests(
-        arrival_s=np.ascontiguousarray(trace.arrival_s, np.float64),
-        prompt=np.ascontiguousarray(trace.prompt_tokens, np.int64),
-        output=np.ascontiguousarray(trace.output_tokens, np.int64),
-        kind=np.ascontiguousarray(kind, np.int64),
-        target=np.array(trace.prompt_tokens, np.int64),
+        arrival_s=np.array(arrival_s, np.float64),
+        prompt=np.array(prompt, np.int64),
+        output=np.array(output, np.int64),
+        kind=np.array(kind, np.int64),
+        target=np.array(prompt, np.int64),
         computed=zeros(),
         emitted=zeros(),
         allocated=zeros(),
@@ -105,7 +157,8 @@ def new_server(profile: EngineProfile, requests: int, seed: int) -> Server:
     counts = np.zeros(COUNTS, np.int64)
     # Preempted requests are put before the head: at most the running ones at once.
     counts[HEAD] = counts[TAIL] = limits.max_num_seqs
-    counts[LAST_DRAFTS] = -1
+    counts[LAST_SETTING] = -1
+    kv_tokens = limits.kv_tokens - limits.kv_tokens % limits.kv_block_tokens
     return Server(
         running=np.zeros(limits.max_num_seqs, np.int64),
         chunk=np.zeros(limits.max_num_seqs, np.int64),
@@ -113,39 +166,54 @@ def new_server(profile: EngineProfile, requests: int, seed: int) -> Server:
         counts=counts,
         sums=np.zeros(SUMS),
         limits=np.array(
-            [
-                limits.max_num_seqs,
-                limits.max_num_batched_tokens,
-                limits.kv_tokens - limits.kv_tokens % limits.kv_block_tokens,
-                limits.kv_block_tokens,
-                profile.graph_tokens_max,
-                profile.num_speculative_tokens_max,
-                seed,
-            ],
+            [limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens, limits.kv_block_tokens, seed],
             np.int64,
         ),
     )
 
 
-def new_costs(profile: EngineProfile) -> Costs:
-    draft = profile.draft
-    scalars = [profile.request_s, profile.context_token_s, profile.prefill_token_s, profile.prefill_step_s]
-    scalars += [profile.prefill_pair_s]
-    scalars += [profile.ungraphed_min_s, profile.jitter_ratio]
-    scalars += [draft.base_s, draft.request_s, draft.pass_s, draft.at_zero_s]
-    return Costs(
-        tokens=np.array([point.tokens for point in profile.forward], np.float64),
-        seconds=np.array([point.seconds for point in profile.forward]),
-        graph_requests=np.array(profile.graph_requests, np.int64),
-        scalars=np.array(scalars),
+def new_law(scenario: Scenario, prepared: Prepared, perturbation: Perturbation) -> Law:
+    return Law(
+        np.ascontiguousarray(scenario.grid(max(int(prepared.depth.max()), 1))),
+        BIN_S,
+        scenario.repeat_s is not None,
+        scenario.runner_ups(int(prepared.topk.max())),
+        perturbation.acceptance_fall_ratio,
     )
 
 
-def new_log(steps: int, max_num_seqs: int) -> Log:
+def new_costs(profile: EngineProfile, settings: int, perturbation: Perturbation, seed: int) -> Costs:
+    steps = profile.step_costs()
+    graphs = () if perturbation.graph_tokens else steps.graph_requests
+    return Costs(
+        steps._replace(
+            tokens=np.array(steps.tokens),
+            seconds=np.array(steps.seconds),
+            graph_requests=np.array(graphs, np.int64),
+        ),
+        np.array(perturbation.graph_tokens, np.int64),
+        perturbation.cell_factors(profile.scheduler.max_num_seqs, settings, seed),
+        perturbation.wave(seed),
+        profile.jitter_ratio,
+    )
+
+
+def new_flips(spans_s: tuple[tuple[float, float], ...]) -> Flips:
+    """Up to how long each phase lasts in which drafting pays: (from, to)."""
+    return Flips(
+        np.array([up_s for up_s, _ in spans_s], np.float64),
+        np.array([end_s for _, end_s in spans_s], np.float64),
+        np.zeros(len(spans_s)),
+    )
+
+
+def new_log(steps: int, max_num_seqs: int, prepared: Prepared) -> Log:
     members = steps * max_num_seqs
+    has_trees = int(prepared.topk.max()) > 1
     return Log(
-        np.zeros((steps, 5), np.int64),
+        np.zeros((steps, 6), np.int64),
         np.zeros((steps, 3)),
         np.zeros(members, np.int8),
         np.zeros(members, np.int64),
+        np.zeros((members if has_trees else 0, int(prepared.depth.max())), np.int8),
     )

@@ -1,7 +1,6 @@
 """Compiled: steps of the engine on virtual time, until a moment or a number of steps.
 
-Luck is counter-based: whether the draft for a request's n-th output token is accepted depends on seed,
-request and n alone (and on the law), so that every policy meets the same luck.
+A step is scheduled, weighed, drawn and counted; the arrays that it reads and writes are in ``state``.
 """
 
 from __future__ import annotations
@@ -9,117 +8,82 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from specctl.simulate.costs import best_drafts, draft_seconds, law_bin, step_seconds, worth
-from specctl.simulate.scheduling import admit_arrivals, decoding, pending_prefill, release, schedule
+from specctl.simulate.acceptance import accepted_nodes, set_conditional
+from specctl.simulate.costs import Scratch, draft_seconds, setting_seconds, wave_factor, weigh
+from specctl.simulate.luck import jitter
+from specctl.simulate.scheduling import (
+    admit_arrivals,
+    decoding,
+    keep_in_flight,
+    next_arrival_s,
+    pending_prefill,
+    release,
+    schedule,
+)
 from specctl.simulate.state import (
     ACCEPTED,
     BATCH_BY_TIME,
     BEST_TOKENS,
     BUSY,
     DECODE,
+    DEPTH_BY_TIME,
     DRAFTED,
-    DRAFTS_BY_TIME,
-    DRAFTS_MAX,
     EMITTED_TOKENS,
+    EVERY_STEPS,
     FINISHED,
+    FLIP,
     HEAD,
-    JITTER,
     LAST_BATCH,
-    LAST_DRAFTS,
+    LAST_SETTING,
     LOG_BATCH,
     LOG_CONTEXT,
     LOG_DRAFT_S,
-    LOG_DRAFTS,
     LOG_EMITTED,
     LOG_ENDED_S,
     LOG_PREFILL,
+    LOG_SAMPLED,
+    LOG_SETTING,
     LOG_STEP_S,
     LOGGED,
     LOGGED_REQUESTS,
     LOST_TOKENS,
     MAX_BATCHED,
-    NEXT,
     NOW,
     RUNNING,
+    SAMPLE,
+    SAMPLE_TOKENS,
+    SAMPLED_STEPS,
     SCHEDULED,
     SEED,
+    SETTING,
     SETTING_CHANGES,
+    SINCE_SAMPLE,
     STEPS,
     TAIL,
+    WAS_OFF,
 )
 
-__all__ = ["advance", "classes_of", "uniform"]
-
-# Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014): SplitMix64's
-# finaliser.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11))
-_TO_UNIT = 2.0**-53
-# Streams of luck beside the drafts'.
-_CLASS_STREAM, _JITTER_STREAM = -1, -2
+__all__ = ["advance"]
 
 
 @njit(cache=True)
-def _mixed(x):
-    x = (x ^ (x >> _SHIFTS[0])) * _MIX_1
-    x = (x ^ (x >> _SHIFTS[1])) * _MIX_2
-    return x ^ (x >> _SHIFTS[2])
+def _add_member(requests, r, ends):
+    to_go = requests.output[r] - requests.emitted[r]
+    ends[requests.kind[r], min(to_go, ends.shape[1] - 1)] += 1
+    return requests.prompt[r] + requests.emitted[r]
 
 
 @njit(cache=True)
-def uniform(seed, first, second):
-    """A number from 0 to 1 that depends on the three alone."""
-    x = _mixed(np.uint64(seed) + _GOLDEN)
-    x = _mixed(x ^ (np.uint64(first) * _GOLDEN))
-    x = _mixed(x ^ (np.uint64(second) * _MIX_1))
-    return float(x >> _SHIFTS[3]) * _TO_UNIT
-
-
-@njit(cache=True)
-def classes_of(seed, shares, row, kind):
-    """Draw the class of every request r from its shares[row[r]]."""
-    for r in range(kind.size):
-        luck, k = uniform(seed, r, _CLASS_STREAM), 0
-        while k < shares.shape[1] - 1 and luck >= shares[row[r], k]:
-            luck -= shares[row[r], k]
-            k += 1
-        kind[r] = k
-
-
-@njit(cache=True)
-def _accepted(requests, seed, r, drafts, conditional):
-    """Leading drafts that are accepted."""
-    kind, at = requests.kind[r], requests.emitted[r]
-    for j in range(drafts):
-        if uniform(seed, r, at + j) >= conditional[kind, j]:
-            return j
-    return drafts
-
-
-@njit(cache=True)
-def _jitter(costs, seed, step):
-    """Factor with the mean 1: sum of three uniforms, which has a deviation of 1/2."""
-    ratio = costs.scalars[JITTER]
-    if ratio == 0.0:
-        return 1.0
-    luck = uniform(seed, step, _JITTER_STREAM) + uniform(seed, step, _JITTER_STREAM - 1)
-    return 1.0 + 2.0 * ratio * (luck + uniform(seed, step, _JITTER_STREAM - 2) - 1.5)
-
-
-@njit(cache=True)
-def _load(requests, server, members):
+def _load(requests, server, ends):
     """(context tokens of decoding requests, prompt tokens, pairs of the prompts) of the scheduled step."""
     context, prefill, pairs = 0, 0, 0.0
-    members[:] = 0
+    ends[:] = 0
     scheduled = 0
     for i in range(server.counts[RUNNING]):
         r, chunk = server.running[i], server.chunk[i]
         scheduled += chunk != 0
         if chunk < 0:
-            members[requests.kind[r]] += 1
-            context += requests.prompt[r] + requests.emitted[r]
+            context += _add_member(requests, r, ends)
         else:
             prefill += chunk
             pairs += chunk * (requests.computed[r] + 0.5 * chunk)
@@ -128,34 +92,65 @@ def _load(requests, server, members):
 
 
 @njit(cache=True)
-def _clairvoyant(requests, server, law, costs, members, values):
-    """The best number of drafts for who decodes now, with the prompts that the step could take."""
-    members[:] = 0
+def _clairvoyant(world, scratch):
+    """The best setting for who decodes now, with the prompts that the step could take."""
+    requests, server = world.requests, world.server
+    scratch.ends[:] = 0
     context = 0
     for i in range(server.counts[RUNNING]):
         r = server.running[i]
         if requests.computed[r] == requests.target[r]:
-            members[requests.kind[r]] += 1
-            context += requests.prompt[r] + requests.emitted[r]
-    batch = members.sum()
+            context += _add_member(requests, r, scratch.ends)
+    batch = scratch.ends.sum()
     if batch == 0:
         return 0
     prefill = min(pending_prefill(requests, server), server.limits[MAX_BATCHED] - batch)
-    conditional = law.conditional[law_bin(law, server.sums[NOW])]
-    worth(costs, server.limits, conditional, members, context, prefill, 0.0, values)
-    return best_drafts(values)
+    set_conditional(world.law, server.sums[NOW], batch, scratch.conditional)
+    weigh(world.law, world.costs, world.prepared, scratch, context, prefill, 0.0)
+    return int(np.argmax(scratch.values))
 
 
 @njit(cache=True)
-def _finish_step(requests, server, drafts, conditional, log):
+def _chosen(world, table, by_scheduled, scratch):
+    """(setting of the row in force, setting of the step, whether the step is a sample of the row)."""
+    counts = world.server.counts
+    if table.shape[0] == 0:
+        best = _clairvoyant(world, scratch)
+        return best, best, False
+    batch = counts[SCHEDULED] if by_scheduled else decoding(world.requests, world.server)
+    row = table[min(max(batch, 1), table.shape[0] - 1)]
+    if batch == 0:
+        return row[SETTING], row[SETTING], False
+    counts[SINCE_SAMPLE] += 1
+    if row[EVERY_STEPS] == 0 or counts[SINCE_SAMPLE] < row[EVERY_STEPS]:
+        return row[SETTING], row[SETTING], False
+    counts[SINCE_SAMPLE] = 0
+    return row[SETTING], row[SAMPLE], True
+
+
+@njit(cache=True)
+def _finish_step(world, setting, conditional, log):
     """Emit, finish, free. Returns (emitted tokens of decoding requests, of prompts)."""
+    requests, server, prepared = world.requests, world.server, world.prepared
     counts, now_s, seed = server.counts, server.sums[NOW], server.limits[SEED]
     by_decode, by_prefill, kept = 0, 0, 0
     for i in range(counts[RUNNING]):
         r, chunk = server.running[i], server.chunk[i]
         if chunk < 0:
-            accepted = _accepted(requests, seed, r, drafts, conditional)
-            counts[DRAFTED] += drafts
+            at = counts[LOGGED_REQUESTS] if log.ranks.shape[0] else 0
+            ranks = log.ranks[at] if log.ranks.shape[0] else log.accepted[:0]
+            accepted = accepted_nodes(
+                world.law,
+                prepared,
+                conditional,
+                seed,
+                r,
+                requests.emitted[r],
+                requests.kind[r],
+                setting,
+                ranks,
+            )
+            counts[DRAFTED] += prepared.depth[setting]
             counts[ACCEPTED] += accepted
             if log.floats.shape[0]:
                 log.accepted[counts[LOGGED_REQUESTS]] = accepted
@@ -165,12 +160,7 @@ def _finish_step(requests, server, drafts, conditional, log):
             requests.emitted[r] += tokens
             by_decode += tokens
         elif chunk > 0:
-            requests.computed[r] += chunk
-            if requests.computed[r] == requests.target[r]:
-                requests.emitted[r] += 1
-                by_prefill += 1
-                if requests.first_s[r] < 0:
-                    requests.first_s[r] = now_s
+            by_prefill += _prefill(requests, r, chunk, now_s)
         if requests.emitted[r] == requests.output[r]:
             requests.finish_s[r] = now_s
             counts[FINISHED] += 1
@@ -183,32 +173,64 @@ def _finish_step(requests, server, drafts, conditional, log):
 
 
 @njit(cache=True)
-def _account(server, batch, drafts, step_s, best_tokens, values):
-    counts, sums = server.counts, server.sums
+def _prefill(requests, r, chunk, now_s):
+    """Emitted tokens: one with the last chunk of the prompt."""
+    requests.computed[r] += chunk
+    if requests.computed[r] != requests.target[r]:
+        return 0
+    requests.emitted[r] += 1
+    if requests.first_s[r] < 0:
+        requests.first_s[r] = now_s
+    return 1
+
+
+@njit(cache=True)
+def _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens):
+    counts, sums = world.server.counts, world.server.sums
     counts[STEPS] += 1
     sums[BUSY] += step_s
     if batch == 0:
         return
+    values, tokens, seconds = scratch.values, scratch.tokens, scratch.seconds
     sums[DECODE] += step_s
     sums[BATCH_BY_TIME] += batch * step_s
-    sums[DRAFTS_BY_TIME] += drafts * step_s
+    sums[DEPTH_BY_TIME] += world.prepared.depth[setting] * step_s
     sums[BEST_TOKENS] += best_tokens
-    sums[LOST_TOKENS] += values.max() - values[drafts]
-    counts[SETTING_CHANGES] += counts[LAST_DRAFTS] >= 0 and drafts != counts[LAST_DRAFTS]
-    counts[LAST_DRAFTS] = drafts
+    sums[LOST_TOKENS] += values.max() - values[setting]
+    if is_sampled:
+        counts[SAMPLED_STEPS] += 1
+        rate = tokens[base] / scratch.alone[base]
+        sums[SAMPLE_TOKENS] += tokens[base] - tokens[setting] + rate * (seconds[setting] - seconds[base])
+    counts[SETTING_CHANGES] += counts[LAST_SETTING] >= 0 and base != counts[LAST_SETTING]
+    counts[LAST_SETTING] = base
     counts[LAST_BATCH] = batch
 
 
 @njit(cache=True)
-def _write(log, counts, now_s, drafts, batch, emitted, context, prefill, step_s, draft_s):
+def _watch_flips(world, base):
+    """Before a step with decoding requests: is the row in force back from off since drafting pays again?"""
+    flips, counts, now_s = world.flips, world.server.counts, world.server.sums[NOW]
+    while counts[FLIP] < flips.up_s.size and now_s >= flips.up_s[counts[FLIP]]:
+        at = counts[FLIP]
+        if now_s < flips.end_s[at] and world.prepared.depth[base] == 0:
+            counts[WAS_OFF] = 1
+            return
+        flips.back_s[at] = min(now_s, flips.end_s[at]) - flips.up_s[at] if counts[WAS_OFF] else 0.0
+        counts[FLIP] += 1
+        counts[WAS_OFF] = 0
+
+
+@njit(cache=True)
+def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s):
     if log.floats.shape[0] == 0 or batch == 0:
         return
     at = counts[LOGGED]
-    log.integers[at, LOG_DRAFTS] = drafts
+    log.integers[at, LOG_SETTING] = setting
     log.integers[at, LOG_BATCH] = batch
     log.integers[at, LOG_EMITTED] = emitted
     log.integers[at, LOG_CONTEXT] = context
     log.integers[at, LOG_PREFILL] = prefill
+    log.integers[at, LOG_SAMPLED] = is_sampled
     log.floats[at, LOG_STEP_S] = step_s
     log.floats[at, LOG_DRAFT_S] = draft_s
     log.floats[at, LOG_ENDED_S] = now_s
@@ -216,51 +238,73 @@ def _write(log, counts, now_s, drafts, batch, emitted, context, prefill, step_s,
 
 
 @njit(cache=True)
-def _step(requests, server, law, costs, table, by_scheduled, log, members, values):
-    counts, sums, limits = server.counts, server.sums, server.limits
-    if table.size == 0:
-        drafts = _clairvoyant(requests, server, law, costs, members, values)
-    else:
-        batch = counts[SCHEDULED] if by_scheduled else decoding(requests, server)
-        drafts = table[min(max(batch, 1), table.size - 1)]
-    schedule(requests, server, drafts)
-    context, prefill, pairs = _load(requests, server, members)
-    batch = members.sum()
-    conditional = law.conditional[law_bin(law, sums[NOW])]
+def _step(world, table, by_scheduled, log, scratch):
+    requests, server, costs, prepared = world.requests, world.server, world.costs, world.prepared
+    counts, sums = server.counts, server.sums
+    base, setting, is_sampled = _chosen(world, table, by_scheduled, scratch)
+    schedule(requests, server, prepared.width[setting])
+    context, prefill, pairs = _load(requests, server, scratch.ends)
+    batch = scratch.ends.sum()
+    set_conditional(world.law, sums[NOW], batch, scratch.conditional)
     best_tokens = 0.0
     if batch:
-        rate = worth(costs, limits, conditional, members, context, prefill, pairs, values)
+        _watch_flips(world, base)
+        rate = weigh(world.law, costs, prepared, scratch, context, prefill, pairs)
         # The seconds of prompts are nobody's loss: they are left out of what could have been emitted.
-        best_tokens = rate * step_seconds(costs, limits, batch, drafts, context, 0, 0.0)
-    step_s = step_seconds(costs, limits, batch, drafts, context, prefill, pairs)
-    step_s *= _jitter(costs, limits[SEED], counts[STEPS])
+        best_tokens = rate * scratch.alone[setting]
+        step_s = scratch.seconds[setting]
+    else:
+        step_s = setting_seconds(costs, prepared, setting, batch, context, prefill, pairs)
+    step_s *= jitter(costs.jitter_ratio, server.limits[SEED], counts[STEPS])
+    step_s *= wave_factor(costs.wave, sums[NOW])
     sums[NOW] += step_s
-    by_decode, by_prefill = _finish_step(requests, server, drafts, conditional, log)
+    by_decode, by_prefill = _finish_step(world, setting, scratch.conditional, log)
     sums[EMITTED_TOKENS] += by_decode + by_prefill
-    _account(server, batch, drafts, step_s, best_tokens, values)
-    draft_s = draft_seconds(costs.scalars, batch, drafts)
-    _write(log, counts, sums[NOW], drafts, batch, by_decode, context, prefill, step_s, draft_s)
+    _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens)
+    draft_s = draft_seconds(costs.steps, batch, prepared.depth[setting])
+    _write(log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s)
 
 
 @njit(cache=True)
-def advance(requests, server, law, costs, table, by_scheduled, log, until_s, steps_max):
-    """Run steps; idle time is skipped. Ends after the step that reaches ``until_s``, or when the log is full.
+def _scratch(world):
+    kinds, positions = world.law.conditional.shape[1], world.law.conditional.shape[2]
+    settings = world.prepared.depth.size
+    return Scratch(
+        np.zeros((kinds, positions + 2), np.int64),
+        np.zeros((kinds, positions)),
+        np.zeros(world.prepared.parent.shape[1]),
+        np.zeros(positions),
+        np.zeros(settings),
+        np.zeros(settings),
+        np.zeros(settings),
+        np.zeros(settings),
+    )
 
-    table: number of drafts by decode batch (index 0 unused); of no length: the clairvoyant chooses.
-    by_scheduled: look it up by the requests of the step before, prompts included.
+
+@njit(cache=True)
+def advance(world, table, by_scheduled, log, until_s, steps_max):
+    """Run steps; idle time is skipped. Ends after the step that reaches ``until_s``, when the log is full,
+    and when a closed loop is out of requests.
+
+    table: columns SETTING, SAMPLE, EVERY_STEPS by decode batch (index 0 unused); of no length: the
+    clairvoyant chooses. by_scheduled: the row is that of the requests of the step before, prompts included.
     """
+    requests, server, arrivals = world.requests, world.server, world.arrivals
     counts, sums = server.counts, server.sums
-    members = np.zeros(law.conditional.shape[1], np.int64)
-    values = np.zeros(server.limits[DRAFTS_MAX] + 1)
+    scratch = _scratch(world)
     logged_max = log.floats.shape[0]
     steps = 0
     while sums[NOW] < until_s and steps < steps_max and (logged_max == 0 or counts[LOGGED] < logged_max):
-        admit_arrivals(requests, server)
+        if arrivals.in_flight.size == 0:
+            admit_arrivals(requests, server)
+        elif not keep_in_flight(requests, server, arrivals):
+            break
         if counts[RUNNING] == 0 and counts[HEAD] == counts[TAIL]:
-            if counts[NEXT] == requests.arrival_s.size:
+            next_s = next_arrival_s(requests, server, arrivals)
+            if next_s < 0.0:
                 break
-            sums[NOW] = min(requests.arrival_s[counts[NEXT]], until_s)
+            sums[NOW] = min(next_s, until_s)
             continue
-        _step(requests, server, law, costs, table, by_scheduled, log, members, values)
+        _step(world, table, by_scheduled, log, scratch)
         steps += 1
     return steps

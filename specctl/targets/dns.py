@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 
 from specctl.errors import TargetError, TargetsError
+from specctl.local_file import in_thread
 from specctl.targets.base import Target, make_target
 
 __all__ = ["DnsSource", "resolve"]
@@ -22,30 +21,11 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 async def resolve(host: str, port: int) -> list[str]:
     """Every address of ``host``, by the system's resolver. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[str]] = loop.create_future()
 
-    def tell(addresses: list[str], error: OSError | UnicodeError | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(addresses)
-        else:
-            answer.set_exception(error)
+    def ask() -> list[str]:
+        return [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses, failure = [str(address[0]) for *_, address in found], None
-        except (OSError, UnicodeError) as error:
-            addresses, failure = [], error
-        # The loop may have ended before a slow resolver.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, addresses, failure)
-
-    # The loop's own threads are waited for at exit, and a resolver may hang for minutes.
-    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
-    return await answer
+    return await in_thread(ask, f"resolve {host}")
 
 
 class DnsSource:

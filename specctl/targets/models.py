@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 __all__ = ["KubernetesEntry", "PolicyRule", "TargetEntry", "TargetsSettings"]
 
@@ -22,14 +22,10 @@ class PolicyRule(BaseModel):
 
     match: Labels = Field(description="Labels that a target must have, all of them; {} matches every target.")
     policy: str = Field(
-        min_length=1, description="A policy file, from this file's folder, or a shipped policy's name."
+        min_length=1,
+        max_length=4096,
+        description="A policy file, from this file's folder, or a shipped policy's name.",
     )
-
-    @field_validator("policy", mode="before")
-    @classmethod
-    def _read_off(cls, value: object) -> object:
-        """YAML 1.1 reads a bare `off` as false."""
-        return "off" if value is False else value
 
 
 class KubernetesEntry(BaseModel):

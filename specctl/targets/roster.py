@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from specctl.clock import Clock
 from specctl.errors import TargetsError
+from specctl.plain_text import plain_text
 from specctl.targets.base import Assignment, Target, TargetSource
 from specctl.targets.file import Rule, TargetsFile
 
@@ -48,6 +49,10 @@ class LiveRoster:
         return (*self._failing.values(), *([refusal] if refusal else []))
 
     @property
+    def file(self) -> TargetsFile | None:
+        return self._file
+
+    @property
     def is_frozen(self) -> bool:
         """The targets file says that nothing is to be changed."""
         return self._file is not None and self._file.frozen
@@ -85,7 +90,7 @@ class LiveRoster:
                 if wanted.keys() <= self._known.keys():
                     self._leaving = ()
                 await self._clock.sleep(FILE_CHECK_S, stop)
-                if self._file is not None and self._file.refresh():
+                if self._file is not None and await self._file.refresh_async():
                     await self.read_fixed()
             for reader in readers.values():
                 reader.cancel()
@@ -127,7 +132,7 @@ class LiveRoster:
         self._failing[name] = words
 
     def _refuse(self, target: Target) -> None:
-        labels = ", ".join(f"{name}={value}" for name, value in target.labels) or "none"
+        labels = plain_text(", ".join(f"{name}={value}" for name, value in target.labels) or "none")
         logger.error("%s: refused: no policy rule matches its labels (%s)", target.url, labels)
 
     def _sources(self) -> tuple[TargetSource, ...]:

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.engine import COPYING, FakeEngine
+from fakes.engine import COPYING, RANDOM_TEXT, FakeEngine
 
-from specctl.cli.autotune import read_profiles
 from specctl.cli.main import main
+from specctl.cli.status import _table_lines
 from specctl.contract.classes import ClassLimit
-from specctl.engine_profile import load_profile
-from specctl.simulate.files import find_file
+from specctl.contract.setting import RowSample, Setting
+from specctl.contract.table import TableRow, TableState, uniform_rows
 
 
 def test_policy_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -29,9 +30,36 @@ def test_policy_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert main(["policy", "validate", "nosuch"]) == 3
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"kind: off\nfrozen: !!bool maybe",
+        b'!!int ""',
+        b"kind: &a [*a]",
+        b"\xff\xfe",
+        b"a: " + b"9" * 5000,
+        None,
+    ],
+)
+def test_policy_commands_print_messages_and_no_tracebacks(
+    content: bytes | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.yaml"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    for action in ("validate", "show", "schema"):
+        for file in (str(path), "x" * 300, "a\0b"):
+            assert main(["policy", action, file]) == 3
+            err = capsys.readouterr().err
+            assert "Traceback" not in err
+            assert len(err) < 1000
+
+
 def test_policy_show_and_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "show", "fixed"]) == 0
-    assert "num_speculative_tokens: 8" in capsys.readouterr().out
+    assert "num_speculative_tokens: 4" in capsys.readouterr().out
     assert main(["policy", "schema"]) == 0
     assert "discriminator" in json.loads(capsys.readouterr().out)
     assert main(["policy", "schema", "off"]) == 0
@@ -43,12 +71,94 @@ def test_status(capsys: pytest.CaptureFixture[str]) -> None:
         engine.advance(5.0)
         assert main(["status", engine.url]) == 0
         out = capsys.readouterr().out
-        for words in ("specctl_suffix on vllm 0.32.0", "1 running", "4 tokens", "acceptance  0.9", "nobody"):
+        known = ("specctl_suffix on vllm 0.32.0", "1 running", "batch 1 and more: up to 4 drafts")
+        for words in (*known, "acceptance  no drafts in the last 1 s", "the server was started with it"):
             assert words in out
-        assert main(["status", engine.url, "--json"]) == 0
+        assert main(["status", engine.url, "--since-start"]) == 0
+        assert "acceptance  0.9" in capsys.readouterr().out
+        assert main(["status", engine.url, "--json", "--since-start"]) == 0
         seen = json.loads(capsys.readouterr().out)
     assert seen["buckets"][0]["tokens_per_s"] > 10
     assert len(seen["survival_at"]) == 8
+
+
+@pytest.mark.parametrize("has_plugin", [True, False])
+def test_status_counts_over_a_second(has_plugin: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was before does not count: the text is another one by now."""
+
+    class Moving(FakeEngine):
+        reads = 0
+
+        def respond(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+            self.reads += path.endswith(("telemetry", "/metrics"))
+            if self.reads == 2:
+                self.advance(5.0)
+            return super().respond(method, path, headers, body)
+
+    with Moving(start_tokens=4, has_plugin=has_plugin, has_shadow=False) as engine:
+        engine.advance(5.0)
+        engine.traffic = RANDOM_TEXT
+        assert main(["status", engine.url, "--json"]) == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["window_s"] == 1.0
+    assert (seen if has_plugin else seen["stock"])["survival_at"][0] < 0.3
+
+
+def rows(*rows: TableRow, **changes: Any) -> list[str]:
+    """Lines of a table's status."""
+    with FakeEngine(start_tokens=2) as engine:
+        applied = engine.applied().model_copy(update={"rows": rows or engine.rows, **changes})
+    return _table_lines(applied)
+
+
+def test_rows_in_words() -> None:
+    setting = Setting(num_speculative_tokens=4, tree_topk=3, verify_width_tokens=12)
+    lines = rows(
+        TableRow(decode_batch_from=1, decode_batch_to=1, num_speculative_tokens=1),
+        TableRow(decode_batch_from=2, decode_batch_to=6, num_speculative_tokens=8, min_token_prob=0.2),
+        TableRow(
+            decode_batch_from=7,
+            context_to_tokens=4096,
+            num_speculative_tokens=0,
+            sample=RowSample(setting=setting, every_steps=200),
+        ),
+        TableRow(decode_batch_from=7, context_from_tokens=4097, num_speculative_tokens=3, tree_topk=2),
+    )
+    assert [line.strip() for line in lines[2:6]] == [
+        "batch 1: up to 1 draft",
+        "batch 2-6: up to 8 drafts, probability >= 0.2",
+        "batch 7 and more, context 0-4096 tokens: off; every 200 steps one with up to 4 drafts, 3 branches, "
+        "12 positions verified",
+        "batch 7 and more, context 4097 and more tokens: up to 3 drafts, 2 branches",
+    ]
+
+
+def test_why_a_table_is_in_force() -> None:
+    live = {"state": TableState.LIVE, "owner": "me@h:1", "age_s": 2.0}
+    lines = rows(
+        **live, lease_remaining_s=7.5, fallback_num_speculative_tokens=None, start_rows=uniform_rows(2)
+    )
+    assert "set by me@h:1 2.0 s ago, leased for another 7.5 s" in lines[0]
+    assert lines[-2].endswith("when the lease ends: the table that the server was started with")
+    assert lines[-1].strip() == "batch 1 and more: up to 2 drafts"
+    lines = rows(**live, lease_remaining_s=7.5, fallback_num_speculative_tokens=0)
+    assert lines[-1].endswith("when the lease ends: off for every batch")
+    assert "without a lease" in rows(**live, lease_remaining_s=None)[0]
+    fallback = rows(state=TableState.FALLBACK, age_s=3.0, fallback_num_speculative_tokens=1)[0]
+    assert fallback.endswith("the last lease ran out 3.0 s ago, up to 1 draft for every batch")
+
+
+def test_status_and_ctrl_c(tmp_path: Path) -> None:
+    with FakeEngine() as engine:
+        engine.delay_s = 30.0
+        command = [sys.executable, "-m", "specctl.cli.main", "status", engine.url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 20
+            while not engine.requests and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (130, "", "")
 
 
 def test_status_names_ranks_with_another_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +176,7 @@ def test_status_tells_rules_for_classes(capsys: pytest.CaptureFixture[str]) -> N
         )
         assert main(["status", engine.url]) == 0
     out = capsys.readouterr().out
-    assert "kind code: at most 3 tokens" in out
+    assert "kind code: up to 3 drafts" in out
     assert "namespace shared, context up to 1024: off" in out
 
 
@@ -96,42 +206,11 @@ def test_status_of_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None
         (["--policy", "balanced", "--target", "http://h:1", "--token-file", "/nonexistent"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--audit-log", "/nonexistent/log"], 4),
         (["--policy", "balanced", "--target", "http://h:1", "--metrics-host", "192.0.2.1"], 4),
-        (["--policy", "balanced", "--target", "http://h:1", "--engine-profile", "/nonexistent"], 4),
         (["--targets", "/nonexistent"], 4),
     ],
 )
 def test_autotune_refuses_before_the_first_look(arguments: list[str], code: int) -> None:
     assert main(["autotune", *arguments]) == code
-
-
-def test_engine_profiles_are_files_or_folders_of_them(tmp_path: Path) -> None:
-    shipped = find_file("h200-llama8b-vllm032", "profiles")
-    for name in ("b.yaml", "a.yaml", "notes.txt"):
-        shutil.copy(shipped, tmp_path / name)
-    one = load_profile(shipped)
-    assert read_profiles([]) == []
-    assert read_profiles([shipped, tmp_path]) == [one] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("method: specctl_suffix", "fingerprint: Field required"),
-        ("[", "expected YAML or JSON in UTF-8"),
-        (None, "expected a file *.yaml in the folder, got none"),
-    ],
-    ids=["not a profile", "not YAML", "empty folder"],
-)
-def test_a_broken_engine_profile_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None, words: str
-) -> None:
-    if text is not None:
-        (tmp_path / "p.yaml").write_text(text)
-    arguments = ["autotune", "--policy", "balanced", "--target", "http://h:1"]
-    assert main([*arguments, "--engine-profile", str(tmp_path)]) == 4
-    said = capsys.readouterr().err
-    assert words in said
-    assert str(tmp_path) in said
 
 
 def test_wrong_arguments() -> None:
@@ -190,14 +269,14 @@ def test_the_daemon_acts_serves_its_metrics_and_stops_cleanly(tmp_path: Path, nu
         command += ["--target", engine.url, "--audit-log", str(audit), "--metrics-port", str(port)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
             deadline = time.monotonic() + 20
-            while engine.tokens_at(1) != 8 and time.monotonic() < deadline:
+            while engine.tokens_at(1) != 4 and time.monotonic() < deadline:
                 time.sleep(0.05)
             page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
             daemon.send_signal(number)
             _, log = daemon.communicate(timeout=10)
         assert daemon.returncode == 0
-        assert engine.tokens_at(1) == 8
-    assert "specctl_target_up_ratio" in page
+        assert engine.tokens_at(1) == 4
+    assert "specctl_decisions_total" in page
     assert "Traceback" not in log
     assert log.rstrip().endswith("stopped")
     assert json.loads(audit.read_text().splitlines()[0])["reason"] == "set_by_policy"

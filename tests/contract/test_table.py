@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import SpeculationTable, TablePut, TableRow, uniform_rows
 from specctl.errors import TableError
 
@@ -65,8 +66,10 @@ def test_lookup_by_batch_and_context():
         pytest.param([row(1, 4, 1), row(4, None, 1)], r"overlap: rows\[0\], rows\[1\]", id="overlap"),
         pytest.param([row(1, None, 1, context_to_tokens=9)], "context 10 tokens", id="hole in context"),
         pytest.param([row(1, None, 3)], "3 is not one of 0, 1, 2, 4", id="illegal value"),
-        pytest.param([row(1, None, 1, tree_topk=2)], "drafts at most 1 a depth", id="tree"),
-        pytest.param([row(1, None, 1, verify_width_tokens=5)], "verifies 2 positions, got 5", id="width"),
+        pytest.param([row(1, None, 1, tree_topk=2)], "2 is not one of 1 at a depth of 1", id="tree"),
+        pytest.param(
+            [row(1, None, 1, verify_width_tokens=5)], "5 is not one of 2 at a depth of 1", id="width"
+        ),
         pytest.param([row(5, 4, 1), row(1, None, 1)], "4 is under decode_batch_from 5", id="reversed"),
         pytest.param(
             [row(i, i, 1) for i in range(1, 9)] + [row(9, None, 1)], "at most 8, got 9", id="too many"
@@ -134,10 +137,33 @@ def test_uniform_rows_tile():
     assert SpeculationTable(uniform_rows(2), capabilities()).lookup(7) == 2
 
 
-def test_branches_that_were_not_prepared_are_refused_with_those_that_were():
-    told = capabilities().model_copy(update={"tree_topk_max": 4, "tree_topk_legal": (1, 4)})
+def test_a_setting_that_was_not_prepared_is_refused_with_those_that_were():
+    prepared = [(0, 1, None), (2, 1, None), (2, 4, 7), (2, 4, 9)]
+    legal = tuple(
+        Setting(num_speculative_tokens=depth, tree_topk=topk, verify_width_tokens=width)
+        for depth, topk, width in prepared
+    )
+    told = capabilities().model_copy(update={"settings": legal})
     assert SpeculationTable([row(1, None, 2, tree_topk=4)], told).rows[0].tree_topk == 4
-    with pytest.raises(TableError, match=r"tree_topk: 2 is not one of 1, 4"):
+    assert SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=7)], told).rows
+    with pytest.raises(TableError, match=r"tree_topk: 2 is not one of 1, 4 at a depth of 2"):
         SpeculationTable([row(1, None, 2, tree_topk=2)], told)
-    with pytest.raises(TableError, match="at most 4 a depth, got 5"):
-        SpeculationTable([row(1, None, 2, tree_topk=5)], told)
+    with pytest.raises(TableError, match=r"verify_width_tokens: 8 is not one of 7, 9"):
+        SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=8)], told)
+    with pytest.raises(TableError, match=r"num_speculative_tokens: 1 is not one of 0, 2"):
+        SpeculationTable([row(1, None, 1)], told)
+
+
+def test_a_sample_is_refused_where_the_engine_takes_none_or_not_that_one():
+    def sampled(every_steps: int, number: int) -> TableRow:
+        other = Setting(num_speculative_tokens=number)
+        return row(1, None, 1, sample=RowSample(setting=other, every_steps=every_steps))
+
+    with pytest.raises(TableError, match=r"rows\[0\].sample: steps of ngram cannot be sampled"):
+        SpeculationTable([sampled(100, 0)], capabilities())
+    told = capabilities().model_copy(update={"sample_every_min_steps": 10})
+    assert SpeculationTable([sampled(10, 0)], told).rows[0].sample is not None
+    with pytest.raises(TableError, match=r"sample\.every_steps: at least 10, got 9"):
+        SpeculationTable([sampled(9, 0)], told)
+    with pytest.raises(TableError, match=r"sample\.setting\.num_speculative_tokens: 3 is not one of"):
+        SpeculationTable([sampled(10, 3)], told)

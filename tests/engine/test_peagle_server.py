@@ -7,6 +7,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.engine_control import controlled_server, wait_for
+from support.sampled_steps import assert_chains_are_sampled
 
 from benchmarks.lossless import compare
 from benchmarks.server import vllm_server
@@ -101,6 +102,10 @@ def test_greedy_output_is_the_same_while_the_table_changes(peagle, reference, co
     for cell in Telemetry.model_validate(peagle.get("telemetry")).cells:
         assert not any(cell.drafted_at[cell.num_speculative_tokens :])
         assert cell.accepted_tokens <= cell.drafted_tokens
+
+
+def test_samples_of_off_and_of_drafts(peagle):
+    assert_chains_are_sampled(peagle, PROMPTS * 2, FULL)
 
 
 def test_a_request_drafts_again_after_off(peagle):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, wait_for
+from support.sampled_steps import assert_samples_fill_both_cells, counted, ran
 from support.sglang_control import (
     NEEDS_SGLANG,
     PROMPTS,
@@ -23,6 +24,12 @@ from support.sglang_control import (
 )
 
 pytestmark = NEEDS_SGLANG
+START = (3, 3, 8)
+"""Passes, branches and positions, as the server is told them."""
+OFF = (0, 1, 1)
+NAMES = ("num_speculative_tokens", "tree_topk", "verify_width_tokens")
+CHAINS = [(0, 1, 1), (1, 1, 2), (2, 1, 3), (5, 1, 6)]
+TREES = [(1, 3, 4), (2, 2, 5), (2, 3, 5), (2, 3, 8), (3, 2, 5), (3, 2, 8), (3, 3, 5), START]
 ARGUMENTS = [
     *("--speculative-num-steps", "3"),
     *("--speculative-eagle-topk", "3"),
@@ -32,7 +39,7 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="module")
 def eagle3(shared_models: Path, logs: Path, token_file: Path):
-    """Few numbers, trees of three a depth, a token file."""
+    """Few chains, trees of three branches, a token file."""
     options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
     with controlled_sglang_server(
@@ -52,6 +59,22 @@ def reference(eagle3):
     return [one["output_ids"] for one in told]
 
 
+def shape_of(told):
+    """Depth, branches and positions of a row, a setting or a cell."""
+    depth, topk, width = (told[name] for name in NAMES)
+    return depth, topk, width or depth + 1
+
+
+def decoding_cells(control):
+    return [cell for cells in cells_by_number(control).values() for cell in cells]
+
+
+def verified(control, shape):
+    """Request-steps and verified positions of a setting so far."""
+    cells = [cell for cell in decoding_cells(control) if shape_of(cell) == shape]
+    return tuple(sum(cell[key] for cell in cells) for key in ("request_steps", "verified_tokens"))
+
+
 def emitted_a_step(control, number, since=(0, 0)):
     cells = cells_by_number(control).get(number, [])
     steps = sum(cell["request_steps"] for cell in cells)
@@ -61,10 +84,11 @@ def emitted_a_step(control, number, since=(0, 0)):
 
 def test_before_a_table_comes_drafts_are_as_the_server_was_started(eagle3):
     table = eagle3.get("table")
-    assert (table["state"], table["rows"][0]["num_speculative_tokens"]) == ("start", 7)
-    assert table["rows"][0]["tree_topk"] == 3
+    assert table["state"] == "start"
+    assert shape_of(table["rows"][0]) == START
+    assert table["start_rows"] == table["rows"]
     assert len(eagle3.complete(PROMPTS[1], 8)) == 8
-    assert sum(cell["steps"] for cell in cells_by_number(eagle3)[7]) > 0
+    assert {shape_of(cell) for cell in decoding_cells(eagle3)} == {START}
 
 
 def test_a_server_that_tells_no_load_is_not_recorded(eagle3, tmp_path):
@@ -74,41 +98,109 @@ def test_a_server_that_tells_no_load_is_not_recorded(eagle3, tmp_path):
     (tmp_path / "token").write_text(READ_TOKEN)
     output = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert output.returncode == 1
-    assert "SGLang tells its own with --enable-metrics only" in output.stderr
+    assert "SGLang serves its metrics with --enable-metrics only" in output.stderr
     assert not (tmp_path / "log").exists()
 
 
 def test_capabilities_name_what_was_prepared(eagle3):
     told = eagle3.get("capabilities")
     assert (told["method"], told["controllable"]) == ("eagle3", True)
-    assert told["num_speculative_tokens_legal"] == [0, 1, 2, 5, 7]
-    assert told["tree_topk_legal"] == [1, 3]
+    assert told["num_speculative_tokens_legal"] == [0, 1, 2, 3, 5]
+    assert [shape_of(one) for one in told["settings"]] == sorted([*CHAINS, *TREES])
+    assert told["why_chains_only"] is None
+    assert told["contract_version"] == 2
     assert "prepared, with the memory of their graphs: 0 drafts" in eagle3.server.log.read_text()
 
 
 @pytest.mark.parametrize(
-    ("tokens", "topk", "words"),
-    [(3, 1, "3 is not one of 0, 1, 2, 5, 7"), (8, 1, "8 is not one of"), (5, 2, "2 is not one of 1, 3")],
+    ("shape", "words"),
+    [
+        ((4, 1, None), "4 is not one of 0, 1, 2, 3, 5"),
+        ((8, 1, None), "8 is not one of"),
+        ((5, 3, None), "3 is not one of 1 at a depth of 5"),
+        ((3, 3, 7), "7 is not one of 5, 8 at a depth of 3 with 3 branches"),
+        ((2, 1, 8), "8 is not one of 3 at a depth of 2"),
+    ],
 )
-def test_what_was_not_prepared_is_refused_with_what_was(eagle3, tokens, topk, words):
-    refused = eagle3.put(eagle3.change(0, rows=rows(tokens, topk)))
+def test_what_was_not_prepared_is_refused_with_what_was(eagle3, shape, words):
+    refused = eagle3.put(eagle3.change(0, rows=rows(*shape)))
     assert refused.status_code == 422
     assert words in refused.json()["message"]
 
 
-@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
-def test_greedy_output_is_the_same_for_every_table_value(eagle3, reference, topk):
-    for tokens in (1, 2, 5, 7):
-        assert eagle3.put(eagle3.change(0, rows=rows(tokens, topk))).status_code == 200
-        told = [eagle3.generate(prompt) for prompt in PROMPTS]
-        assert [one["output_ids"] for one in told] == reference, tokens
-        # The head drafts well: each prompt takes fewer steps than tokens.
-        assert max(one["meta_info"]["spec_verify_ct"] for one in told) < 31 / (1.5 if tokens == 1 else 1.8)
+@pytest.mark.parametrize("shape", [*CHAINS[1:], *TREES], ids=str)
+def test_greedy_output_is_the_same_for_every_prepared_setting(eagle3, reference, shape):
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    before = verified(eagle3, shape)
+    told = [eagle3.generate(prompt) for prompt in PROMPTS]
+    assert [one["output_ids"] for one in told] == reference
+    # The head drafts well: each prompt takes fewer steps than tokens.
+    assert max(one["meta_info"]["spec_verify_ct"] for one in told) < 31 / (1.5 if shape[0] == 1 else 1.8)
+    after = verified(eagle3, shape)
+    assert after[1] - before[1] == (after[0] - before[0]) * shape[2] > 0
+
+
+def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
+    """0 is the head's first choice. A chain has no other, and tells none."""
+    for shape in (START, (2, 2, 5), (5, 1, 6)):
+        outputs, found = ran(eagle3, rows(*shape), PROMPTS, max_tokens=32)
+        assert outputs == reference
+        told = found[shape]
+        if shape[1] == 1:
+            assert told.ranks == []
+            continue
+        assert sum(told.ranks) == sum(told.accepted_at)
+        assert len(told.ranks) == shape[1]
+        assert told.ranks[0] > 2 * sum(told.ranks[1:]) > 0
+    for cell in decoding_cells(eagle3):
+        by_depth = [sum(at_depth) for at_depth in cell["accepted_rank_at"]]
+        assert by_depth == cell["accepted_at"][: len(by_depth)]
+
+
+@pytest.mark.parametrize(
+    ("base", "sampled"),
+    [(START, OFF), (OFF, START), (START, (2, 1, 3)), ((5, 1, 6), (2, 3, 5)), (START, (3, 3, 5))],
+    ids=["off", "while off", "a chain", "a tree", "another width"],
+)
+def test_a_row_samples_another_setting(eagle3, base, sampled):
+    prompts = PROMPTS * 2
+    reference, _ = ran(eagle3, rows(*OFF), prompts)
+    _, alone = ran(eagle3, rows(*sampled), prompts)
+    found = assert_samples_fill_both_cells(eagle3, reference, base, sampled, prompts)
+    if sampled == OFF:
+        # Other programs run beside the tests.
+        assert found[OFF].step_s < 1.3 * found[base].step_s
+    else:
+        assert abs(found[sampled].accepted_a_draft - alone[sampled].accepted_a_draft) < 0.25 * sampled[0]
+    assert sum(one.after_rest_steps for one in found.values()) == 0, "the head reads along"
+
+
+def test_a_sample_that_cannot_be_is_refused(eagle3):
+    asked = {"num_speculative_tokens": 3, "tree_topk": 3, "verify_width_tokens": 6}
+    refused = eagle3.put(eagle3.change(0, rows=rows(*START, {"setting": asked, "every_steps": 10})))
+    assert refused.status_code == 422
+    assert "sample.setting.verify_width_tokens: 6 is not one of 5, 8" in refused.json()["message"]
+
+
+def test_rows_by_context_keep_their_trees_and_samples(eagle3, reference):
+    sample = {"setting": dict(zip(NAMES, (2, 3, 5), strict=True)), "every_steps": 4}
+    table = [
+        {**rows(*START, sample)[0], "context_to_tokens": 15},
+        {**rows(1, 1, 2)[0], "context_from_tokens": 16},
+    ]
+    before = eagle3.get("telemetry")["cells"]
+    applied = eagle3.put(eagle3.change(0, rows=table)).json()
+    assert [shape_of(row) for row in applied["rows"]] == [START, (1, 1, 2)]
+    assert applied["rows"][0]["sample"]["setting"]["tree_topk"] == 3
+    assert [eagle3.complete(prompt) for prompt in PROMPTS] == reference
+    assert set(counted(eagle3, before)) == {START, (1, 1, 2), (2, 3, 5)}
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_greedy_output_is_the_same_while_the_table_changes(eagle3, reference, concurrency):
-    settings = zip(cycle((7, 0, 2, 1, 5, 0)), cycle((1, 1, 3, 3)))
+    sample = {"setting": dict(zip(NAMES, (2, 2, 5), strict=True)), "every_steps": 2}
+    shapes = (START, OFF, (2, 3, 5), (1, 1, 2), (5, 1, 6), OFF, (1, 3, 4))
+    settings = cycle([*shapes, *((*shape, sample) for shape in shapes)])
     assert greedy_while_changing(eagle3, concurrency, settings) == reference * 3
 
 

@@ -40,7 +40,7 @@ class Drafted:
 
 
 CASES = {
-    "tree": Drafted(SUFFIX, "red, blue, red, green, red, blue, red, green, red,", 3, 400, 5),
+    "tree": Drafted(SUFFIX, "red, blue, red, green, red, blue, red, green, red,", 4, 400, 5),
     # Of its continuations, unlike those above, the nucleus holds some dozens.
     "chain": Drafted(SUFFIX, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
     "head": Drafted(PEAGLE, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
@@ -64,7 +64,7 @@ def told(shared_models: Path, logs: Path) -> Any:
         defaults = {"answers": 1, "sampling": dict(SAMPLING), "by_engine": False}
         branches = more.pop("branches", 1)
         ids = [tokenizer.encode(prompt).ids for prompt in prompts]
-        return {**defaults, "prompts": ids, "table": [drafts, branches], **more}
+        return {**defaults, "prompts": ids, "table": [drafts, branches if drafts else 1], **more}
 
     def arms(algorithm: str) -> dict[str, Any]:
         found = {}

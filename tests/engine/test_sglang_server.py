@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.engine_control import assert_refused, wait_for
+from support.sampled_steps import assert_samples_fill_both_cells, ran
 from support.sglang_control import (
     LISTING,
     NEEDS_SGLANG,
@@ -64,24 +65,44 @@ def test_capabilities(suffix):
     assert told["controllable"]
     assert told["num_speculative_tokens_legal"] == list(range(9))
     assert (told["decode_batch_max"], told["dtype"], told["parallelism"]) == (8, "float32", "tp1")
-    assert told["tree_topk_max"] == 4
+    trees = {(one["num_speculative_tokens"], one["tree_topk"]) for one in told["settings"]}
+    assert {(8, 4), (8, 2), (4, 4), (1, 2)} <= trees
+    assert told["why_chains_only"] is None
     assert "stand-ins" in suffix.server.log.read_text()
 
 
-@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
-def test_greedy_output_is_the_same_for_every_table_value(suffix, reference, topk):
-    for tokens in range(1, 9):
-        assert suffix.put(suffix.change(tokens, rows=rows(tokens, topk))).status_code == 200
+@pytest.mark.parametrize("topk", [1, 2, 4], ids=["chain", "two branches", "four branches"])
+def test_greedy_output_is_the_same_for_every_setting(suffix, reference, topk):
+    settings = [one for one in suffix.get("capabilities")["settings"] if one["tree_topk"] == topk]
+    assert len(settings) > 8
+    for setting in settings:
+        row = {"decode_batch_from": 1, **setting}
+        assert suffix.put(suffix.change(0, rows=[row])).status_code == 200
         told = [suffix.generate(prompt) for prompt in PROMPTS]
-        assert [one["output_ids"] for one in told] == reference, tokens
+        assert [one["output_ids"] for one in told] == reference, setting
         steps = [one["meta_info"]["spec_verify_ct"] for one in told]
-        assert min(steps) < 32
+        assert min(steps) < 32 if setting["num_speculative_tokens"] else min(steps) == 31
 
 
 @pytest.mark.parametrize("concurrency", [1, 4, 8])
 def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
-    settings = zip(cycle((8, 0, 3, 1, 5, 0, 8, 2)), cycle((1, 3)))
+    settings = cycle(((8, 1), (0, 1), (3, 2, 4), (1, 1), (5, 4), (0, 1), (8, 4), (2, 1), (4, 2, 9)))
     assert greedy_while_changing(suffix, concurrency, settings, rounds=6) == reference * 6
+
+
+@pytest.mark.parametrize(
+    ("base", "sampled"),
+    [((8, 1, 9), (0, 1, 1)), ((0, 1, 1), (8, 1, 9)), ((8, 1, 9), (4, 4, 9)), ((8, 4, 9), (2, 2, 3))],
+    ids=["off", "while off", "a tree", "a smaller tree"],
+)
+def test_a_row_samples_another_setting(suffix, base, sampled):
+    """Of drafts from finished answers: the first run finds none of them."""
+    prompts = [PROMPTS[0], PROMPTS[3]] * 4
+    reference, _ = ran(suffix, rows(0), prompts)
+    found = assert_samples_fill_both_cells(suffix, reference, base, sampled, prompts)
+    for shape, one in found.items():
+        assert sum(one.ranks) == (sum(one.accepted_at) if shape[1] > 1 else 0)
+    assert all(one.verified_tokens >= one.request_steps for one in found.values())
 
 
 def test_tokens_are_verified_by_their_chances(suffix, reference):
@@ -291,7 +312,8 @@ from specctl_sglang.proposers.layout import Emitted
 seen = []
 NGRAMWorker._update_ngram_corpus = lambda self, batch: seen.append(self.draft_token_num)
 worker = SteeredNgramWorker.__new__(SteeredNgramWorker)
-worker._full_width, worker.draft_token_num = 6, 3
+worker._full_width, worker._branches, worker.draft_token_num = 6, 2, 3
+worker._states = SimpleNamespace(keys=(0, 1, 2, 3, 5))
 tokens, mask = np.arange(12, dtype=np.int64), np.tile(np.tril(np.ones((6, 6), bool)), (2, 1, 1))
 def drafted(batch):
     print("after", batch.spec_info.accept_tokens.tolist(), batch.spec_info.accept_lens.tolist())
@@ -299,12 +321,19 @@ def drafted(batch):
 worker._prepare_draft_tokens = drafted
 batch = SimpleNamespace(reqs=[1, 2], spec_info=SimpleNamespace())
 emitted = Emitted(np.array([9, 9]), np.array([[7, 8], [6, 0]], np.int32), np.array([2, 1]))
-found = worker._find(batch, OpenStep(2, 1, 0.0), emitted)
-print("drafts", found.tokens.tolist(), found.parents.tolist(), found.drafted.tolist(), found.width)
+def asked(*shape):
+    step = OpenStep()
+    step.take(shape)
+    found = worker._find(batch, step, emitted)
+    print("drafts", found.tokens.tolist(), found.parents.tolist(), found.drafted.tolist(), found.width)
+asked(2, 2, 3)
+mask[1, 3, 2] = mask[1, 4, 2] = mask[1, 4, 3] = mask[1, 5, 2] = False
+asked(5, 1, 6)
+asked(2, 2, 6)
 worker.draft_token_num = 3
 worker._update_ngram_corpus(batch)
 print("learns by rows of", seen, worker.draft_token_num)
-worker._rest(batch, OpenStep(0, 1, 0.0)); worker._rest(batch, OpenStep(0, 1, 0.0))
+worker._rest(batch, OpenStep()); worker._rest(batch, OpenStep())
 print("rests", seen, worker.prev_accept_lens)
 """
 
@@ -320,6 +349,10 @@ def test_stock_ngrams_drafts_are_cut_to_what_the_table_says():
     assert done.returncode == 0, done.stderr
     assert "after [7, 8, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0] [2, 1]" in done.stdout
     assert "drafts [[1, 2], [7, 8]] [[-1, 0], [-1, 0]] [2, 2] 3" in done.stdout
+    # The second request's tree: 8 and 9 after 7, and nothing after 8.
+    assert "drafts [[1, 2, 3, 4, 5], [7, 8, 0, 0, 0]]" in done.stdout
+    assert "drafts [[1, 2, 0, 0, 0], [7, 8, 9, 0, 0]]" in done.stdout
+    assert "[-1, 0, 0, -1, -1]] [2, 3] 4" in done.stdout
     assert "learns by rows of [6] 3" in done.stdout
     assert "rests [6, 3] [0, 0]" in done.stdout
 

@@ -8,6 +8,7 @@ import shutil
 import httpx
 import pytest
 from support.engine_control import controlled_server
+from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.lossless import compare
 from benchmarks.server import vllm_server
@@ -44,6 +45,9 @@ class TestNgram:
     def test_lossless_while_the_table_changes(self, ngram):
         assert_lossless(ngram, dict(ngram.client.headers))
 
+    def test_samples_of_off_and_of_drafts(self, ngram):
+        assert_chains_are_sampled(ngram, [PROMPTS[0], PROMPTS[3]] * 3, 4, margin=0.4)
+
     def test_every_legal_value_is_obeyed(self, ngram):
         for tokens in ngram.get("capabilities")["num_speculative_tokens_legal"]:
             assert ngram.put(ngram.change(tokens)).status_code == 200
@@ -67,6 +71,35 @@ class TestNgram:
 class TestEagle3:
     def test_lossless_while_the_table_changes(self, eagle3):
         assert_lossless(eagle3)
+
+    def test_samples_of_off_and_of_drafts(self, eagle3):
+        assert_chains_are_sampled(eagle3, PROMPTS, 4, max_tokens=48)
+
+    @pytest.mark.parametrize(("base", "sampled"), [(2, 4), (4, 1)])
+    def test_samples_of_another_number_at_every_second_step(self, eagle3, base, sampled):
+        reference, _ = ran(eagle3, [{"decode_batch_from": 1, "num_speculative_tokens": 0}], PROMPTS)
+        shapes = chain(base), chain(sampled)
+        assert_samples_fill_both_cells(eagle3, reference, *shapes, PROMPTS, every_steps=2)
+
+    @pytest.mark.parametrize(
+        ("setting", "words"),
+        [
+            ({"num_speculative_tokens": 5}, "5 is not one of 0, 1, 2, 3, 4"),
+            ({"num_speculative_tokens": 2, "tree_topk": 2}, "vLLM drafts and verifies chains"),
+            ({"num_speculative_tokens": 2, "verify_width_tokens": 8}, "8 is not one of 3"),
+            ({"num_speculative_tokens": 2, "min_token_prob": 0.5}, "cannot be chosen by their chances"),
+        ],
+    )
+    def test_a_sample_that_cannot_be_is_refused(self, eagle3, setting, words):
+        assert eagle3.put(eagle3.change(3)).status_code == 200
+        sample = {"setting": setting, "every_steps": 10}
+        row = {"decode_batch_from": 1, "num_speculative_tokens": 3, "sample": sample}
+        refused = eagle3.put(eagle3.change(3, rows=[row]))
+        assert refused.status_code == 422
+        (refusal,) = refused.json()["refusals"]
+        assert refusal["field"].startswith("sample.setting.")
+        assert words in refusal["reason"]
+        assert eagle3.get("table")["rows"][0]["sample"] is None
 
     def test_fewer_drafts_cost_fewer_draft_passes(self, eagle3):
         for tokens in (1, 4):
@@ -131,6 +164,8 @@ def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs):
     with controlled_server(tiny_mtp, logs / "mtp.log", config, arguments=arguments) as control:
         assert_lossless(control)
         assert control.get("capabilities")["num_speculative_tokens_legal"] == [0, 1, 2, 3]
+        # Its weights are random: nothing says how much is accepted.
+        assert_chains_are_sampled(control, PROMPTS[:4], 3, margin=1.0)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +183,7 @@ def test_other_drafters_are_lossless_while_the_table_changes(shared_models, logs
     log = logs / f"{config['method']}.log"
     with controlled_server(shared_models / "reference-target", log, {**config, "specctl": {}}) as control:
         assert_lossless(control)
+        assert_chains_are_sampled(control, PROMPTS, 3)
 
 
 @pytest.mark.skipif(

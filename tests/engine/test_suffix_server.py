@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
+from support.sampled_steps import assert_chains_are_sampled
 
 from benchmarks.autotune import autotune
 from benchmarks.lossless import compare
@@ -27,6 +28,11 @@ PROMPTS = [
     '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":',
 ]
 SAMPLED_PROMPT = "The weather today is"
+
+
+def sampled(tokens, every_steps):
+    sample = {"setting": {"num_speculative_tokens": tokens}, "every_steps": every_steps}
+    return {"decode_batch_from": 1, "num_speculative_tokens": 4, "sample": sample}
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +200,29 @@ def test_a_lease_that_ends_falls_back(suffix):
             "table_refused",
             id="overlap",
         ),
+        pytest.param({"rows": [sampled(99, 10)]}, 422, "table_refused", id="illegal sample"),
+        pytest.param({"rows": [sampled(0, 1)]}, 400, "malformed", id="nothing but samples"),
         pytest.param(b"x" * 70_000, 413, "too_large", id="too large"),
     ],
 )
 def test_bad_puts_are_refused_and_the_last_good_table_stays(suffix, change, status, error):
     assert_refused(suffix, change, status, error)
+
+
+def test_samples_of_off_and_of_drafts(suffix):
+    copying = [LISTING * 3 + "item_0", PROMPTS[3]] * 4
+    assert_chains_are_sampled(suffix, copying, 8, margin=0.4)
+
+
+def test_once_a_lease_has_run_out_the_start_table_holds(suffix):
+    start = suffix.get("table")["start_rows"]
+    assert [row["num_speculative_tokens"] for row in start] == [8]
+    change = suffix.change(2, lease_s=0.5, fallback_num_speculative_tokens=None)
+    assert suffix.put(change).json()["fallback_num_speculative_tokens"] is None
+    wait_for(lambda: suffix.get("table")["state"] == "fallback")
+    assert suffix.get("table")["rows"] == start
+    suffix.complete(SAMPLED_PROMPT, 8)
+    assert suffix.get("telemetry")["num_speculative_tokens"] == 8
 
 
 def test_a_browser_is_not_trusted(suffix):

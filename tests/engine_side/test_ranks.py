@@ -4,6 +4,7 @@ import pytest
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import TrafficClass
+from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TableState, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine.ranks import merged_capabilities, merged_table, merged_telemetry
@@ -179,6 +180,26 @@ def test_cells_are_added_by_their_key():
     assert cells[0] == cell(1, 0, 7)
     assert cells[1] == cell(1, 2, 7).model_copy(update={"drafted_at": (7, 2)})
     assert cells[3] == cell(2, 2, 1, has_prefill=True)
+
+
+def test_trees_widths_and_rests_are_keys_of_cells_and_ranks_are_added_by_depth():
+    def of(steps, *by_rank, **more):
+        return cell(1, 2, steps).model_copy(update={"accepted_rank_at": by_rank, "sampled_steps": 1, **more})
+
+    first = (of(3, (2, 1), (1,)), of(1, tree_topk=3), of(1, after_rest=True))
+    second = (of(4, (1, 0, 5)), of(5), of(2, tree_topk=3, verify_width_tokens=8))
+    cells = merged_telemetry([telemetry("a", cells=first), telemetry("b", cells=second)]).cells
+    keys = [(one.tree_topk, one.verify_width_tokens, one.after_rest, one.steps) for one in cells]
+    assert keys == [(1, None, False, 12), (1, None, True, 1), (3, None, False, 1), (3, 8, False, 2)]
+    assert cells[0].accepted_rank_at == ((3, 1, 5), (1,))
+    assert cells[0].sampled_steps == 3
+
+
+def test_ranks_of_which_one_was_started_with_other_trees_share_no_table():
+    trees = (Setting(num_speculative_tokens=2, tree_topk=2, verify_width_tokens=5),)
+    merged = merged_capabilities([capabilities("a"), capabilities("b", settings=trees)])
+    assert not merged.controllable
+    assert "settings" in merged.why_not_controllable
 
 
 def test_sums_never_fall_while_a_rank_rises():

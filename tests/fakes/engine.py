@@ -6,9 +6,8 @@ Faults are switched on by attributes.
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fakes.decoding import COPYING, MAX_TOKENS, RANDOM_TEXT, Cost, Decoding, Traffic
@@ -18,21 +17,21 @@ from pydantic import ValidationError
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
-from specctl.contract.table import (
-    AppliedTable,
-    SpeculationTable,
-    TablePut,
-    TableState,
-    limit_refusals,
-    uniform_rows,
-)
-from specctl.errors import TableError
+from specctl.contract.setting import Setting
+from specctl.contract.table import AppliedTable, TablePut, TableRow, TableState
+from specctl.engine.live_table import LiveTable
+from specctl.engine.ranks import Adoption
+from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 __all__ = ["COPYING", "MAX_TOKENS", "RANDOM_TEXT", "Cost", "FakeEngine", "Traffic"]
 
 
 class FakeEngine(Decoding, FakeServer):
-    """``with FakeEngine() as engine: engine.url``. ``start_tokens``: the table before the first PUT."""
+    """``with FakeEngine() as engine: engine.url``.
+
+    ``start_tokens`` or ``start``: the table before the first PUT. ``settings``: the prepared ones; none:
+    chains of the ``legal`` depths. ``sample_every_min_steps`` None: rows' samples are refused.
+    """
 
     def __init__(
         self,
@@ -40,7 +39,10 @@ class FakeEngine(Decoding, FakeServer):
         traffic: Traffic = COPYING,
         cost: Cost | None = None,
         start_tokens: int = 0,
-        has_shadow: bool = True,
+        start: Setting | None = None,
+        settings: tuple[Setting, ...] = (),
+        sample_every_min_steps: int | None = 2,
+        has_shadow: bool = False,
         has_plugin: bool = True,
         token: str | None = None,
         legal: tuple[int, ...] = tuple(range(MAX_TOKENS + 1)),
@@ -51,9 +53,10 @@ class FakeEngine(Decoding, FakeServer):
     ) -> None:
         super().__init__(traffic, cost or Cost(), decode_batch_max, seed)
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
-        self.legal, self.decode_batch_max = legal, decode_batch_max
+        self.settings, self.legal, self.decode_batch_max = settings, legal, decode_batch_max
+        self.sample_every_min_steps = sample_every_min_steps
         self.class_limits_max, self.min_token_prob = class_limits_max, min_token_prob
-        self.start_tokens = start_tokens
+        self.start = start or Setting(num_speculative_tokens=start_tokens)
         self.requests: list[tuple[str, str]] = []
         self.puts: list[TablePut] = []
         self.boots = 0
@@ -63,6 +66,7 @@ class FakeEngine(Decoding, FakeServer):
         self.forced_body = b'{"error": "forced", "message": "forced"}'
         self.mangle: dict[str, Callable[[bytes], bytes]] = {}
         self.lies = False
+        self.refuses_samples = False
         self.ranks_behind: tuple[int, ...] = ()
         self.more_metrics: Callable[[], str] = str
         self.restart()
@@ -71,24 +75,65 @@ class FakeEngine(Decoding, FakeServer):
         self.boots += 1
         self.boot_id = f"boot-{id(self)}-{self.boots}"
         self.begin()
-        self.version, self.state = 0, TableState.START
-        self.rows = uniform_rows(self.start_tokens)
-        self.class_limits: tuple[ClassLimit, ...] = ()
-        self.lease_s: float | None = None
-        self.lease_ends_s = math.inf
-        self.fallback, self.owner, self.reason, self.applied_s = 0, None, "start", 0.0
+        start = TableRow(decode_batch_from=1, **self.start.model_dump())
+        self.live = LiveTable(self.capabilities(), (start,), lambda: self.time_s)
+
+    @property
+    def rows(self) -> tuple[TableRow, ...]:
+        applied = self.live.read()
+        return applied.start_rows if self.lies else applied.rows
+
+    @property
+    def version(self) -> int:
+        return self.live.version
+
+    @property
+    def state(self) -> TableState:
+        return self.live.state
+
+    @property
+    def owner(self) -> str | None:
+        return self.live.read().owner
+
+    @property
+    def reason(self) -> str:
+        return self.live.read().reason
+
+    @property
+    def fallback(self) -> int | None:
+        return self.live.read().fallback_num_speculative_tokens
+
+    @property
+    def lease_s(self) -> float | None:
+        return self.live.read().lease_s
+
+    @property
+    def class_limits(self) -> tuple[ClassLimit, ...]:
+        return self.live.class_limits
+
+    @class_limits.setter
+    def class_limits(self, limits: tuple[ClassLimit, ...]) -> None:
+        self.live.class_limits = limits
+
+    def operator_puts(self, put: TablePut) -> None:
+        """Past any lease and version."""
+        self.live.adopt(Adoption(decider="operator", version=self.version + 1, change=put))
 
     def tokens_at(self, decode_batch: int) -> int:
-        return SpeculationTable(self.rows, self.capabilities()).lookup(decode_batch)
+        return self.setting_at(decode_batch).num_speculative_tokens
 
-    def expire(self) -> None:
-        if self.state is TableState.LIVE and self.time_s >= self.lease_ends_s:
-            self.state, self.rows = TableState.FALLBACK, uniform_rows(self.fallback)
-            self.owner, self.lease_s, self.lease_ends_s = None, None, math.inf
+    def setting_at(self, decode_batch: int) -> Setting:
+        """Of the row; a sample apart."""
+        return self.start if self.lies else self.live.lookup_row(decode_batch).setting
+
+    def next_step(self, decode_batch: int) -> tuple[Setting, bool]:
+        return (self.start, False) if self.lies else self.live.next_step(decode_batch)
 
     # Messages.
 
     def capabilities(self) -> Capabilities:
+        depths = tuple(sorted({one.num_speculative_tokens for one in self.settings})) or self.legal
+        topks = sorted({one.tree_topk for one in self.settings}) or [1]
         return Capabilities(
             contract_version=CONTRACT_VERSION,
             engine="vllm",
@@ -98,7 +143,12 @@ class FakeEngine(Decoding, FakeServer):
             model="fake",
             method="specctl_suffix",
             controllable=True,
-            num_speculative_tokens_legal=self.legal,
+            num_speculative_tokens_legal=depths,
+            settings=self.settings,
+            tree_topk_max=topks[-1],
+            tree_topk_legal=tuple(topks),
+            why_chains_only=None if topks[-1] > 1 else "only chains are prepared",
+            sample_every_min_steps=self.sample_every_min_steps,
             decode_batch_max=self.decode_batch_max,
             context_max_tokens=4096,
             decode_batch_buckets=self.buckets.uppers,
@@ -110,37 +160,11 @@ class FakeEngine(Decoding, FakeServer):
         )
 
     def applied(self) -> AppliedTable:
-        has_lease = self.lease_s is not None and self.state is TableState.LIVE
-        return AppliedTable(
-            contract_version=CONTRACT_VERSION,
-            boot_id=self.boot_id,
-            version=self.version,
-            state=self.state,
-            method="specctl_suffix",
-            rows=self.rows,
-            fallback_num_speculative_tokens=self.fallback,
-            lease_s=self.lease_s,
-            lease_remaining_s=max(self.lease_ends_s - self.time_s, 0.0) if has_lease else None,
-            owner=self.owner,
-            reason=self.reason,
-            age_s=self.time_s - self.applied_s,
-            ranks_behind=self.ranks_behind,
-            class_limits=self.class_limits,
-        )
+        told = self.live.read().model_copy(update={"ranks_behind": self.ranks_behind})
+        return told.model_copy(update={"rows": told.start_rows}) if self.lies else told
 
     def telemetry(self) -> dict[str, Any]:
-        cells = []
-        for (bucket, tokens, has_prefill), cell in self.cells.items():
-            low, high = self.buckets.bounds(bucket)
-            cells.append(
-                {
-                    "decode_batch_from": low,
-                    "decode_batch_to": high,
-                    "num_speculative_tokens": tokens,
-                    "has_prefill": has_prefill,
-                    **vars(cell),
-                }
-            )
+        cells = [{**key.named(self.buckets), **vars(cell)} for key, cell in self.cells.items()]
         batch = self.traffic.decode_batch if self.traffic else 0
         return {
             "contract_version": CONTRACT_VERSION,
@@ -194,32 +218,22 @@ class FakeEngine(Decoding, FakeServer):
         except ValidationError as error:
             return 400, {"error": "malformed", "message": str(error), "refusals": []}
         self.puts.append(put)
-        is_leased = self.state is TableState.LIVE and self.lease_s is not None
-        if is_leased and self.owner != put.owner:
-            left_s = self.lease_ends_s - self.time_s
-            return 409, {"error": "lease_held", "message": "", "owner": self.owner, "remaining_s": left_s}
-        if put.base_version != self.version:
-            return 409, {"error": "version_conflict", "message": "", "version": self.version}
+        if self.refuses_samples and any(row.sample for row in put.rows):
+            refusal = {"row": 0, "field": "sample.setting", "reason": "no graph is captured for it"}
+            return 422, {"error": "table_refused", "message": "", "refusals": [refusal]}
         try:
-            SpeculationTable(put.rows, self.capabilities())
-            if refused := limit_refusals(put.class_limits, self.capabilities()):
-                raise TableError(refused)
+            answer = self.live.put(put).model_dump(mode="json")
+        except LeaseHeld as error:
+            held = {"owner": error.owner, "remaining_s": error.remaining_s}
+            return 409, {"error": "lease_held", "message": str(error), **held}
+        except VersionConflict as error:
+            return 409, {"error": "version_conflict", "message": str(error), "version": error.expected}
         except TableError as error:
             refusals = [refusal.model_dump() for refusal in error.refusals]
             return 422, {"error": "table_refused", "message": str(error), "refusals": refusals}
-        self.version += 1
-        self.state, self.owner, self.reason = TableState.LIVE, put.owner, put.reason
-        self.rows = uniform_rows(self.start_tokens) if self.lies else put.rows
-        self.class_limits = put.class_limits
-        self.lease_s, self.fallback = put.lease_s, put.fallback_num_speculative_tokens
-        self.lease_ends_s = math.inf if put.lease_s is None else self.time_s + put.lease_s
-        self.applied_s = self.time_s
-        answer = self.applied()
-        if self.lies:
-            answer = answer.model_copy(update={"rows": put.rows})
-        return 200, answer.model_dump(mode="json")
+        return 200, answer
 
-    def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         if self.delay_s:
             time.sleep(self.delay_s)
         if path in self.forced_status:
@@ -244,7 +258,7 @@ class FakeEngine(Decoding, FakeServer):
             return 200, json.dumps(self.telemetry()).encode()
         return 404, b"{}"
 
-    def respond(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+    def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         with self.lock:
             self.requests.append((method, path))
             status, answer = self.answer(method, path, headers, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,17 @@ from typing import Any
 from fakes.clock import ManualClock
 from fakes.engine import FakeEngine
 
-from specctl.actuate.base import Actuator
-from specctl.actuate.dry_run import DryRunActuator
-from specctl.actuate.http import HttpActuator
-from specctl.controller.audit import AuditLog
-from specctl.controller.loop import TargetLoop
+from specctl.core.messages import Plan
+from specctl.core.rollout import RolloutGroup
+from specctl.daemon.audit import AuditLog
+from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.reporter import Reporter
+from specctl.engine_api.client import EngineClient
+from specctl.engine_api.observer import EngineObserver
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.observe.engine import EngineObserver
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
-from specctl.types import Decision
 
 __all__ = ["PATIENT_S", "Rig", "Source", "records"]
 
@@ -34,7 +35,7 @@ class Source:
 
 
 class Rig:
-    """One daemon's loop on one engine; ``run`` gives a second of traffic before every look."""
+    """One daemon's loop on one engine; ``run`` gives a second of traffic before every poll."""
 
     def __init__(
         self,
@@ -48,24 +49,36 @@ class Rig:
         clock: ManualClock | None = None,
         target: str | None = None,
         timeout_s: float = PATIENT_S,
+        group: RolloutGroup | None = None,
+        exporter: Exporter | None = None,
     ) -> None:
         self.engine, self.clock = engine, clock or ManualClock()
-        self.exporter = Exporter()
+        self.target = target or engine.url
+        self.exporter = exporter or Exporter()
         self.source = Source(parse_policy(policy, "p"))
-        self.client = HttpClient(target or engine.url, token=token, timeout_s=timeout_s)
-        actuator: Actuator = HttpActuator(self.client)
+        self.is_frozen = False
+        self.client = EngineClient(HttpClient(self.target, token=token, timeout_s=timeout_s))
+        self.audit = AuditLog(audit, self.clock)
         self.loop = TargetLoop(
-            target or engine.url,
+            self.target,
             EngineObserver(self.client, self.clock),
-            DryRunActuator(actuator) if dry_run else actuator,
+            self.client,
             self.source,
-            owner=owner,
-            clock=self.clock,
-            audit=AuditLog(audit, self.clock),
-            exporter=self.exporter,
+            Reporter(self.target, owner, self.audit, self.exporter),
+            LoopContext(owner, self.clock, is_dry_run=dry_run, is_frozen=lambda: self.is_frozen),
+            group,
         )
 
-    async def run(self, seconds: int, then: Callable[[], None] | None = None) -> list[Decision | None]:
+    async def __aenter__(self) -> Rig:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
+    def set_policy(self, text: str) -> None:
+        self.source.policy = parse_policy(text, "p")
+
+    async def run(self, seconds: int, then: Callable[[], object] | None = None) -> list[Plan | None]:
         seen = []
         for _ in range(seconds):
             self.engine.advance(1.0)
@@ -75,11 +88,17 @@ class Rig:
             then()
         return seen
 
+    async def stop(self) -> None:
+        """As SIGTERM ends it."""
+        stop = asyncio.Event()
+        stop.set()
+        await self.loop.run(stop)
+
     def metric(self, name: str, **labels: str) -> float | None:
-        return self.exporter.registry.get_sample_value(name, labels)
+        return self.exporter.registry.get_sample_value(name, {"target": self.target, **labels})
 
 
-def records(path: Path, event: str) -> list[dict[str, Any]]:
-    return [
-        record for line in path.read_text().splitlines() if (record := json.loads(line))["event"] == event
-    ]
+def records(path: Path, *events: str) -> list[dict[str, Any]]:
+    """Of the audit log: those of some events, or all."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if not events or line["event"] in events]

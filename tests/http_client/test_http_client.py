@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from specctl.errors import TargetError
-from specctl.http_client import HttpClient, Response
+from specctl.http_client import HttpClient, Response, normalise_target
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -105,6 +107,10 @@ def test_an_answer_byte_by_byte() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Le", "cannot be reached"),
         (b"220 mail.example.org ESMTP\r\n\r\n", "cannot be reached"),
         (b"HTTP/2 200\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nhi", "HTTP 101"),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "HTTP 101"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000, "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "cannot be reached"),
         (b"HTTP/1.1 2x0 OK\r\n\r\n", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhi", "cannot be reached"),
@@ -245,3 +251,80 @@ def test_a_name_and_a_password_in_the_address() -> None:
     asyncio.run(whole())
     assert b"\r\nAuthorization: Basic dTpw\r\n" in requests[0]
     assert b"u:p" not in requests[0]
+
+
+def test_an_answer_is_taken_as_it_is() -> None:
+    """A small compressed answer may be a large one, and a redirect may go anywhere."""
+    zipped = gzip.compress(b"x" * 10_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(zipped)
+    assert answer_to(head + zipped) == Response(200, zipped)
+    moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    assert answer_to(moved).status == 302
+
+
+def test_no_cookies_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    server = Server([b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n", OK])
+
+    async def course(client: HttpClient) -> None:
+        await client.get("/1")
+        await client.get("/2")
+
+    server.run(course)
+    assert b"ookie" not in server.requests[1]
+
+
+def test_an_endless_answer_ends_with_the_time() -> None:
+    async def whole() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(CHUNKED)
+            try:
+                while True:
+                    writer.write(b"1\r\nx\r\n")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+            finally:
+                writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, HttpClient(url, timeout_s=0.3) as client:
+            with pytest.raises(TargetError, match=r"no answer within 0\.3 s"):
+                await client.get("/1")
+
+    asyncio.run(whole())
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    requests: list[bytes] = []
+
+    async def whole() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            requests.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(OK)
+            writer.close()
+
+        server = await asyncio.start_unix_server(serve, tmp_path / "engine.sock")
+        async with server, HttpClient(f"unix://{tmp_path}/engine.sock", token="t") as client:
+            assert (await client.get("/a")).body == b"hi"
+
+    asyncio.run(whole())
+    assert requests[0].startswith(b"GET /a HTTP/1.1\r\nHost: localhost\r\n")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[1]", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b"9" * 10_000]
+)
+def test_fields_of_what_is_no_object(body: bytes) -> None:
+    assert Response(200, body).fields() == {}
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["http://h:1/\n", "h:1\r\nX: y", "http://" + "h" * 3000, "http://h\x1b:1", "unix://", "http://h:1:2"],
+)
+def test_a_target_that_is_no_url_is_named_in_one_line(target: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        normalise_target(target)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500

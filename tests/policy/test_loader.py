@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +16,8 @@ from specctl.contract.classes import ClassLimit
 from specctl.errors import PolicyError
 from specctl.policy.loader import find_policy, load_policy, parse_policy, shipped_policies
 from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
-from specctl.policy.watch import PolicyFile
+from specctl.policy.watch import PolicyFile, PolicyFiles
+from specctl.yaml_text import FILE_MAX_BYTES, dump_yaml
 
 SHIPPED = ("balanced", "cost", "fixed", "latency", "off", "slo", "throughput")
 
@@ -84,6 +89,25 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
             "- {kind: a, max_num_speculative_tokens: 2}",
             "p.yaml:2: classes: two rules are for the same classes",
         ),
+        ("kind: off\nfrozen: !!bool maybe", "p.yaml:2: the tag tag:yaml.org,2002:bool is not allowed"),
+        ('kind: off\nfrozen: !!int ""', "p.yaml:2: the tag tag:yaml.org,2002:int is not allowed"),
+        ("kind: off\n\nname: !x y", "p.yaml:3: the tag !x is not allowed"),
+        ("kind: &a [*a]", "p.yaml:1: anchors and aliases are not allowed"),
+        ("a: &a b\nkind: *a", "p.yaml:1: anchors and aliases are not allowed"),
+        ("kind: off\nclasses: *a", "p.yaml:2: anchors and aliases are not allowed"),
+        ("kind: off\n? [a]\n: b", "p.yaml:2: a key must be a text"),
+        ("kind: off\n" + "k" * 300 + ": 1", "p.yaml:2: a key must be a text of at most 256 characters"),
+        ("kind: off\n---\nkind: off", "p.yaml:2: a second document begins here"),
+        ("kind: off\nlease_s: " + "9" * 5000, "p.yaml:2: a number of 5000 characters"),
+        ("kind: fixed\nnum_speculative_tokens: 0x" + "f" * 5000, "p.yaml:2: a number of 5002 characters"),
+        ("kind: off\nlease_s: 1e" + "9" * 5000, "p.yaml:2: a number of 5002 characters"),
+        ("kind: off\nlease_s: 1e999", "p.yaml:2: lease_s: Input should be a finite number"),
+        ("kind: off\nname: '" + "9" * 5000 + "'", "p.yaml:2: name: "),
+        ("kind: off\nclasses: " + "[" * 100_000, "p.yaml:2: nested deeper than 32 levels"),
+        ("kind: off\nclasses: " + "{a: " * 50_000, "p.yaml:2: nested deeper than 32 levels"),
+        ("kind: off\nclasses:\n" + "- " * 50_000, "p.yaml:3: nested deeper than 32 levels"),
+        ("kind: [off]", f"p.yaml:1: kind: expected one of {KINDS}, got a list of 1"),
+        ("kind: off\nname: \x07", "p.yaml: not YAML"),
         ("kind: slo", "needs max_tpot_ms or max_ttft_ms"),
         ("kind: cost", "server_price_per_hour: missing (allowed: number at least 0, at most 1e+06)"),
         ("kind: cost\nserver_price_per_hour: 0", "everything would be free"),
@@ -127,6 +151,65 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_policy(tmp_path / "big.yaml")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "p.yaml")
+    with pytest.raises(PolicyError, match="expected a regular file"):
+        load_policy(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "x" * 300, "a\0b", "/dev/tty", "\x1b[2J\n"])
+def test_paths_that_are_no_policy_are_refused_in_one_line(path: str) -> None:
+    for read in (load_policy, find_policy):
+        with pytest.raises(PolicyError) as caught:
+            load_policy(find_policy(path)) if read is find_policy else load_policy(Path(path))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 600
+
+
+N = FILE_MAX_BYTES
+HEAVY = {
+    "aliases": "a: &a ["
+    + "x," * 9
+    + "]\n"
+    + "".join(f"b{i}: &b{i} [" + f"*b{i - 1}," * 9 + "]\n" for i in range(1, 8)),
+    "values": "classes: [" + "1," * (N // 2 - 10) + "]",
+    "pairs": "classes: {" + "".join(f"{i:x}," for i in range(N // 6)) + "}",
+    "keys": "kind: off\n" + "".join(f"{i:x}:\n" for i in range(N // 7)),
+    "rules": "kind: off\nclasses: [" + "{}," * 9_999 + "]",
+    "many rules": "kind: off\nclasses: [" + "{}," * (N // 3 - 20) + "]",
+    "depth": "[" * N,
+    "dashes": "- " * (N // 2),
+    "questions": "? " * (N // 2),
+    "escapes": 'name: "' + "\\n" * (N // 2 - 10) + '"',
+    "words": "name: " + "a " * (N // 2 - 10),
+    "digits": "lease_s: " + "9" * (N - 10),
+    "documents": "---\n" * (N // 4),
+    "comments": "#\n" * (N // 2),
+    "colons": ":" * N,
+    "quotes": "'" * N,
+    "tags": "!a " * (N // 3),
+    "strings": "kind: off\nclasses: [" + "'a'," * (N // 4 - 20) + "]",
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_file_of_the_largest_size_takes_neither_time_nor_memory(name: str) -> None:
+    text = HEAVY[name]
+    assert len(text) <= N
+    started_s = time.process_time()
+    words = policy_or_refusal(text)
+    assert words
+    assert time.process_time() - started_s < 1.0
+    assert len(words) < 64 * 1024
+    tracemalloc.start()
+    try:
+        policy_or_refusal(text)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 NESTED = st.recursive(
     LEAVES | st.sampled_from(["fixed", "goodput"]),
@@ -152,7 +235,7 @@ def test_any_text_is_a_policy_or_a_policy_error(text: str) -> None:
 
 @given(st.dictionaries(KEYS, NESTED))
 def test_any_mapping_is_a_policy_or_a_policy_error(data: dict[str, object]) -> None:
-    assert isinstance(policy_or_refusal(yaml.safe_dump(data)), str)
+    assert isinstance(policy_or_refusal(dump_yaml(data)), str)
 
 
 def test_every_field_has_a_description() -> None:
@@ -165,7 +248,7 @@ def test_every_field_has_a_description() -> None:
 
 def test_a_shown_policy_is_the_same_policy() -> None:
     policy = load_policy(find_policy("latency"))
-    again = parse_policy(yaml.safe_dump(policy.model_dump(mode="json")), "p.yaml")
+    again = parse_policy(dump_yaml(policy.model_dump(mode="json")), "p.yaml")
     assert again == policy
     assert isinstance(again, GoodputPolicy)
 
@@ -189,6 +272,29 @@ def test_a_policy_that_becomes_invalid_on_disk_is_refused(
     path.write_text("kind: 'off'\n")
     assert source.refresh()
     assert (source.policy.kind, source.refusal) == ("off", None)
+
+
+@pytest.mark.parametrize(
+    "content", [b"frozen: !!bool maybe", b"kind: &a [*a]", b"\xff", b"[" * 9999, b"", None]
+)
+def test_the_last_good_policy_stays_for_any_bytes(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("kind: fixed\nnum_speculative_tokens: 3\n")
+    files = PolicyFiles()
+    source = files.get(path)
+    path.unlink()
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    asyncio.run(files.refresh_async())
+    assert source.policy == parse_policy("kind: fixed\nnum_speculative_tokens: 3", "p")
+    assert not files.is_valid
+    path.unlink()
+    path.write_text("kind: off\n")
+    asyncio.run(files.refresh_async())
+    assert source.policy.kind == "off"
+    assert files.is_valid
 
 
 def test_rules_for_classes() -> None:

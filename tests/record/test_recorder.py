@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 from fakes.engine import FakeEngine
 from fakes.load import EngineClock, FakeLoad
 
-from specctl.errors import ContractError, SpecctlError, TargetError
+from specctl.engine_api.client import EngineClient
+from specctl.errors import ContractError, SimulationInputError, SpecctlError, TargetError
 from specctl.http_client import HttpClient
 from specctl.record.lines import End
+from specctl.record.reader import read_lines
 from specctl.record.recorder import Recorder
 from specctl.record.writer import LogWriter
 from specctl.simulate.recorded import load_recorded
+from specctl.simulate.recorded_windows import Recorded, windows_of
 
 MANY_BYTES = 1 << 20
 
@@ -34,7 +38,7 @@ def recorded(
 
     async def run() -> None:
         clock = EngineClock(engine, events)
-        async with HttpClient(engine.url, timeout_s=5.0) as client:
+        async with EngineClient(HttpClient(engine.url, timeout_s=5.0)) as client:
             recorder = Recorder(client, clock, every_s=1.0)
             await recorder.reach()
             with LogWriter(path, max_bytes=max_bytes) as writer:
@@ -137,6 +141,37 @@ def test_broken_telemetry_is_a_gap_and_the_load_goes_on(tmp_path: Path) -> None:
     assert "telemetry" in reading["gaps"][0]
 
 
+@pytest.mark.parametrize("route", ["/specctl/v1/telemetry", "/specctl/v1/capabilities", "/metrics"])
+@pytest.mark.parametrize("body", [b"[" * 50_000, b'{"a":' * 50_000, b"9" * 5000, b"\xff"])
+def test_what_cannot_be_read_is_a_line_of_the_log(tmp_path: Path, route: str, body: bytes) -> None:
+    with FakeEngine() as engine:
+
+        def break_it() -> None:
+            engine.mangle[route] = lambda _: body
+            engine.restart()
+
+        lines = recorded(engine, tmp_path / "log", looks=3, events={1: break_it})
+    assert lines[-1]["kind"] == "end"
+    assert len(lines) > 4
+
+
+@pytest.mark.parametrize("place", ["kind", "time_s", "telemetry", "load"])
+@pytest.mark.parametrize("odd", [None, [], {}, [[]], "x", 10**30, 1e308, -1, True, "\x1b[2J", [0] * 70_000])
+def test_any_line_is_read_or_refused_in_one_line(tmp_path: Path, place: str, odd: object) -> None:
+    with FakeEngine(start_tokens=4) as engine:
+        lines = recorded(engine, tmp_path / "log", looks=3)
+    at = next(i for i, line in enumerate(lines) if line["kind"] == "reading") + 1
+    lines[at][place] = odd
+    (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ""
+    try:
+        windows_of(read_lines(tmp_path / "log", Counter()), Recorded())
+    except SimulationInputError as error:
+        words = str(error)
+    assert words.isprintable()
+    assert len(words) < 1000
+
+
 def test_a_server_without_the_plugin_gives_its_load(tmp_path: Path) -> None:
     with FakeEngine(has_plugin=False) as engine:
         lines = recorded(engine, tmp_path / "log", looks=2)
@@ -147,7 +182,7 @@ def test_a_server_without_the_plugin_gives_its_load(tmp_path: Path) -> None:
 
 def test_a_stock_sglang_gives_a_trace(tmp_path: Path) -> None:
     """Twelve requests come and go between the second look, before which none was counted, and the third."""
-    page = (Path(__file__).parents[1] / "observe" / "sglang_0.5.21_metrics.txt").read_bytes()
+    page = (Path(__file__).parents[1] / "engine_api" / "sglang_0.5.21_metrics.txt").read_bytes()
     gauges = b"\n".join(line for line in page.splitlines() if b"_reqs" in line) + b"\n"
     with FakeEngine(has_plugin=False) as engine:
         engine.mangle["/metrics"] = lambda _: gauges

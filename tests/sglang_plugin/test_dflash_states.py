@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from specctl_sglang.terms import OFF
 from support.stand_ins import (
     STATES,
     Configuration,
@@ -62,8 +63,8 @@ def engine(monkeypatch, request):
     common.make_draft_sampler_capture_hook = lambda sampler: f"hook of the {sampler}"
     *_, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.dflash_states")
     worker = Worker(context, request.param)
-    states = module.DflashStates(worker, (WIDTH - 1, 1))
-    states.prepare([(0, 1), (3, 1), (WIDTH - 1, 1)])
+    states = module.DflashStates(worker, (WIDTH - 1, 1, WIDTH))
+    states.prepare([OFF, (3, 1, 4), (WIDTH - 1, 1, WIDTH)])
     return SimpleNamespace(worker=worker, states=states, has_graphs=request.param)
 
 
@@ -77,7 +78,7 @@ def parts(worker):
 def test_a_state_is_swapped_whole_and_back(engine):
     worker, states = engine.worker, engine.states
     before = parts(worker)
-    states.activate((3, 1))
+    states.activate((3, 1, 4))
     assert (worker.block_size, worker.speculative_num_draft_tokens, worker.draft_model.block_size) == (
         4,
         4,
@@ -94,24 +95,24 @@ def test_a_state_is_swapped_whole_and_back(engine):
     assert worker.draft_model_runner.attn_backend == 4
     assert worker.draft_model_runner.decode_cuda_graph_runner == graph
     assert worker._draft_sampler == ("sampler of 4" if engine.has_graphs else None)
-    states.activate((WIDTH - 1, 1))
+    states.activate((WIDTH - 1, 1, WIDTH))
     assert parts(worker) == before
 
 
 def test_what_a_state_has_grown_stays_with_it(engine):
     worker, states = engine.worker, engine.states
-    states.activate((3, 1))
+    states.activate((3, 1, 4))
     worker._draft_block_ids_buf = "grown"
-    states.activate((WIDTH - 1, 1))
+    states.activate((WIDTH - 1, 1, WIDTH))
     assert worker._draft_block_ids_buf == WIDTH
-    states.activate((3, 1))
+    states.activate((3, 1, 4))
     assert worker._draft_block_ids_buf == "grown"
 
 
 def test_off_changes_the_target_alone_and_gives_hidden_states(engine):
     worker, states = engine.worker, engine.states
     told, (_, draft), block, _ = parts(worker)
-    states.activate((0, 1))
+    states.activate(OFF)
     off_told, (target, off_draft), off_block, _ = parts(worker)
     assert (off_told, off_draft, off_block) == (told, draft, block)
     captured = (1, "none", "full", ("own",)) if engine.has_graphs else None

@@ -5,7 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from specctl_sglang.terms import OFF
 from support.stand_ins import STATES, Configuration, imported_alone, sglang_of_states
+
+TREE = (3, 4, 8)
+"""Of the server's start: passes, branches and positions."""
 
 
 class Drafter:
@@ -82,7 +86,7 @@ def engine(monkeypatch):
         target_worker=SimpleNamespace(model_runner=target),
     )
     worker.draft_worker.speculative_num_steps, worker.draft_worker.speculative_num_draft_tokens = 3, 8
-    states = module.EagleStates(worker, (7, 4))
+    states = module.EagleStates(worker, TREE)
     return SimpleNamespace(module=module, context=context, worker=worker, target=target, states=states)
 
 
@@ -100,80 +104,76 @@ def parts(engine):
 
 def test_what_the_server_was_started_with_stays_in_force_while_states_are_made(engine):
     before, configured = parts(engine), vars(engine.context).copy()
-    engine.states.prepare([(0, 1), (3, 1), (7, 1), (3, 4), (7, 4)])
-    assert engine.states.keys == ((0, 1), (3, 1), (3, 4), (7, 1), (7, 4))
+    engine.states.prepare([OFF, (3, 1, 4), (7, 1, 8), (2, 4, 8), TREE])
+    assert engine.states.keys == (OFF, (2, 4, 8), (3, 1, 4), TREE, (7, 1, 8))
     assert parts(engine) == before
     assert vars(engine.context) == configured
     assert engine.worker.draft_worker.topk == 4
 
 
 @pytest.mark.parametrize(
-    ("setting", "steps", "width"), [((3, 1), 3, 4), ((7, 1), 7, 8), ((2, 4), 2, 3), ((1, 1), 1, 2)]
+    "shape", [(3, 1, 4), (7, 1, 8), (2, 4, 3), (1, 1, 2), (3, 2, 8), (3, 4, 5), (1, 4, 5)]
 )
-def test_a_state_is_swapped_whole(engine, setting, steps, width):
-    engine.states.prepare([setting])
+def test_a_state_is_swapped_whole(engine, shape):
+    steps, topk, width = shape
+    engine.states.prepare([shape])
     before = parts(engine)
-    engine.states.activate(setting)
-    shape = (steps, width, setting[1])
-    assert parts(engine) == (shape, shape, shape, shape, width, (width, False, None))
+    engine.states.activate(shape)
+    made = (steps, width, topk)
+    assert parts(engine) == (made, made, made, made, width, (width, False, None))
     assert engine.states.steps == steps
-    engine.states.activate((7, 4))
+    engine.states.activate(TREE)
     assert parts(engine) == before
 
 
 def test_off_is_the_targets_own_decode_which_gives_hidden_states_to_the_draft_model(engine):
-    engine.states.prepare([(0, 1)])
-    engine.states.activate((0, 1))
+    engine.states.prepare([OFF])
+    engine.states.activate(OFF)
     assert engine.target.decode_cuda_graph_runner == (1, True, "full")
     assert engine.worker.draft_worker.cuda_graph_runner_for_draft_extend == (0, 1, 1)
 
 
 def test_a_draft_model_that_reads_no_hidden_states_is_given_none(engine):
     engine.worker.reads_hidden_states = False
-    engine.states.prepare([(0, 1)])
-    engine.states.activate((0, 1))
+    engine.states.prepare([OFF])
+    engine.states.activate(OFF)
     assert engine.target.decode_cuda_graph_runner == (1, True, None)
 
 
 def test_what_memory_does_not_hold_is_left_out_and_said(engine, caplog):
     engine.target.full_for = (8,)
     before = parts(engine)
-    engine.states.prepare([(0, 1), (3, 1), (7, 1)])
-    assert engine.states.keys == ((0, 1), (3, 1), (7, 4))
-    assert (7, 1) not in engine.states
+    engine.states.prepare([OFF, (3, 1, 4), (7, 1, 8)])
+    assert engine.states.keys == (OFF, (3, 1, 4), TREE)
+    assert (7, 1, 8) not in engine.states
     assert parts(engine) == before
     assert "no memory for 7 drafts" in caplog.text
-
-
-def test_a_tree_of_one_draft_is_a_chain(engine):
-    setting_of = engine.module.setting_of
-    assert [setting_of(0, 4), setting_of(1, 4), setting_of(2, 4)] == [(0, 1), (1, 1), (2, 4)]
 
 
 def test_bytes_of_each_state_are_told(engine, monkeypatch):
     used = iter([0, 100, 100, 350])
     monkeypatch.setitem(engine.states.prepare.__globals__, "_device_bytes", lambda: next(used))
-    engine.states.prepare([(3, 1), (3, 4)])
+    engine.states.prepare([(3, 1, 4), (3, 4, 5)])
     assert engine.states.stats() == {
-        "graph_bytes": 350.0, "graph_bytes_3_4": 100.0, "graph_bytes_3": 250.0,
+        "graph_bytes": 350.0, "graph_bytes_3_4_5": 100.0, "graph_bytes_3": 250.0,
     }  # fmt: skip
 
 
-def test_branches_of_which_a_state_is_missing_are_left_out_whole(engine, caplog):
-    whole = engine.module.whole
-    chains = {(0, 1), (1, 1), (3, 1), (7, 1)}
-    assert whole(chains | {(3, 4), (7, 4)}, (1, 4)) == chains | {(3, 4), (7, 4)}
-    assert caplog.text == ""
-    assert whole(chains | {(7, 4)}, (1, 4)) == chains
-    assert "no memory for all trees of 4 a depth" in caplog.text
+def test_a_tree_that_memory_does_not_hold_is_named_by_its_shape(engine, caplog):
+    engine.target.full_for = (5,)
+    engine.states.prepare([(3, 4, 5)])
+    assert engine.states.keys == (TREE,)
+    assert "no memory for trees 3 deep with 4 branches and 5 positions" in caplog.text
 
 
 def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
     seen = []
     drafter, worker = engine.worker.draft_worker, engine.worker
 
-    def draft(batch):
+    def draft(batch, with_topology=False):
         seen.append((drafter.topk, batch.spec_info.topk_p.shape, batch.spec_info.topk_index.tolist()))
+        verify_input = SimpleNamespace()
+        return (verify_input, "parents", "made") if with_topology else verify_input
 
     drafter.draft = draft
     engine.module.narrow_drafts(drafter, worker)
@@ -181,12 +181,13 @@ def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
         worker.topk = topk
         carried = SimpleNamespace(topk_p=torch.ones(1, 4), topk_index=torch.tensor([[9, 8, 7, 6]]))
         mode = SimpleNamespace(is_idle=lambda: False)
-        drafter.draft(SimpleNamespace(spec_info=carried, forward_mode=mode))
+        told = drafter.draft(SimpleNamespace(spec_info=carried, forward_mode=mode))
+        assert getattr(told, "specctl_made", None) == ("made" if topk > 1 else None)
         assert drafter.topk == 4
     assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]
 
 
 def test_what_needs_more_places_than_the_server_reserves_is_left_out(engine, caplog):
-    engine.states.prepare([(15, 1), (5, 4)])
-    assert engine.states.keys == ((5, 4), (7, 4))
+    engine.states.prepare([(15, 1, 16), (2, 4, 8)])
+    assert engine.states.keys == ((2, 4, 8), TREE)
     assert "up to 16 KV places of a request, 12 are reserved" in caplog.text

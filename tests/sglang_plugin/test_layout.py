@@ -5,7 +5,7 @@ import pytest
 import torch
 from specctl_sglang.compat import verify_block
 from specctl_sglang.compat.verify_block import VerifyBlock
-from specctl_sglang.proposers.layout import Drafts, Emitted, Places, block_bytes, cut, lay_out, limit_branches
+from specctl_sglang.proposers.layout import Drafts, Emitted, Places, block_bytes, cut, lay_out, limit_tree
 from support.plain_layout import tree_layout
 
 STRIDE = 1000
@@ -113,20 +113,33 @@ def test_a_request_whose_row_was_never_written_is_padding():
     assert emitted.last.tolist() == [3, 9]
 
 
+@pytest.mark.parametrize("deepest", [1, 2, 12])
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_branches_are_limited_with_all_that_hangs_from_them(most):
+def test_branches_and_levels_are_limited_with_all_that_hangs_from_them(most, deepest):
     nodes, parents, sizes = random_trees(9, 20, 12)
-    new_nodes, new_parents, new_sizes = limit_branches(nodes, parents, sizes, most)
+    new_nodes, new_parents, new_sizes = limit_tree(nodes, parents, sizes, most, deepest)
     for i in range(20):
         kept, children = {-1: -1}, {}
         for node in range(sizes[i]):
             parent = parents[i, node]
-            if parent in kept and children.get(parent, 0) < most:
+            is_shallow = len(path(parents[i], node)) - 1 <= deepest
+            if parent in kept and children.get(parent, 0) < most and is_shallow:
                 children[parent] = children.get(parent, 0) + 1
                 at = len(kept) - 1
                 assert (new_nodes[i, at], new_parents[i, at]) == (nodes[i, node], kept[parent])
                 kept[node] = at
         assert new_sizes[i] == len(kept) - 1
+
+
+@pytest.mark.parametrize("width", [1, 4, 13])
+def test_how_deep_drafts_are(width):
+    nodes, parents, sizes = random_trees(5, 20, 12)
+    told = Drafts(nodes, parents, sizes, width).depths
+    for i in range(20):
+        taken = min(sizes[i], width - 1)
+        assert told[i] == max((len(path(parents[i], node)) - 1 for node in range(taken)), default=0)
+    chains = Drafts(nodes, None, sizes, width)
+    assert chains.depths.tolist() == chains.drafted.tolist()
 
 
 def test_a_wider_draft_is_cut_to_its_first_places():

@@ -4,7 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from specctl_sglang.control.steering import OpenStep
+from specctl_sglang.terms import chain
 from support.stand_ins import STATES, imported_alone, sglang_of_states, with_names_alone
+
+TREE = (3, 4, 8)
+"""Of a server that was started with trees."""
 
 
 class Base:
@@ -12,6 +17,7 @@ class Base:
 
     def __init__(self, drafts, topk, has_graphs):
         self.speculative_num_draft_tokens, self.topk, self.device = drafts + 1, topk, "cpu"
+        self.speculative_num_steps = drafts if topk == 1 else 3
         runner = SimpleNamespace(decode_cuda_graph_runner=object() if has_graphs else None)
         self.target_worker = SimpleNamespace(model_runner=runner, forward_batch_generation=self._decode)
         self.ran = []
@@ -91,8 +97,8 @@ def make(engine, monkeypatch):
     return made
 
 
-def step(worker, drafts, branches=1):
-    current = SimpleNamespace(num_speculative_tokens=drafts, branches=branches)
+def step(worker, depth, branches=1, width=None):
+    current = OpenStep(depth, tree_topk=branches, verify_width_tokens=width, requests=["a", "b"])
     worker.specctl = SimpleNamespace(is_active=True, current=current)
     return current
 
@@ -116,60 +122,86 @@ def batch(is_decode=True, is_greedy=True):
 
 
 @pytest.mark.parametrize(
-    ("more", "prepared", "topks"),
+    ("more", "chains", "trees"),
     [
-        ({}, (0, 1, 2, 3, 5, 7), (1,)),
-        ({"has_graphs": False}, tuple(range(8)), (1,)),
-        ({"options": '{"candidates": [2]}'}, (2, 7), (1,)),
-        ({"options": '{"candidates": [2]}', "has_graphs": False}, (0, 2, 7), (1,)),
-        ({"topk": 4}, (0, 1, 2, 3, 5, 7), (1, 4)),
-        ({"topk": 4, "options": '{"tree_topks": [2]}'}, (0, 1, 2, 3, 5, 7), (1, 2, 4)),
-        ({"topk": 4, "full_for": {(3, 4)}}, (0, 1, 2, 3, 5, 7), (1,)),
-        ({"topk": 4, "full_for": {(3, 1)}}, (0, 1, 2, 5, 7), (1, 4)),
-        ({"own": (0, 1, 3, 9)}, (0, 1, 3, 9), (1,)),
-        ({"own": (0, 1, 3, 9), "options": '{"candidates": [5]}'}, (5, 7, 9), (1,)),
+        ({}, (0, 1, 2, 3, 5, 7), ()),
+        ({"has_graphs": False}, tuple(range(8)), ()),
+        ({"options": '{"candidates": [2]}'}, (2, 7), ()),
+        ({"options": '{"candidates": [2]}', "has_graphs": False}, (0, 2, 7), ()),
+        ({"topk": 4}, (0, 1, 2, 3, 5, 7), ((2, 4, 5), (3, 2, 5), (3, 4, 5), TREE)),
+        ({"topk": 4, "options": '{"trees": []}'}, (0, 1, 2, 3, 5, 7), (TREE,)),
+        ({"topk": 4, "options": '{"trees": [[2, 3, 6]]}'}, (0, 1, 2, 3, 5, 7), ((2, 3, 6), TREE)),
+        ({"topk": 4, "options": '{"candidates": [0]}'}, (0,), ((2, 4, 5), (3, 2, 5), (3, 4, 5), TREE)),
+        ({"topk": 4, "full_for": {(3, 4, 5)}}, (0, 1, 2, 3, 5, 7), ((2, 4, 5), (3, 2, 5), TREE)),
+        ({"full_for": {(3, 1, 4)}}, (0, 1, 2, 5, 7), ()),
+        ({"own": (0, 1, 3, 9)}, (0, 1, 3, 7, 9), ()),
+        ({"own": (0, 1, 3, 9), "options": '{"candidates": [5]}'}, (5, 7), ()),
     ],
-    ids=["usual", "no graphs", "asked", "asked without graphs", "trees", "more trees", "no room for a tree",
-         "no room for a number", "of the algorithm", "asked of the algorithm"],
+    ids=["usual", "no graphs", "asked", "asked without graphs", "trees", "no more trees", "named trees",
+         "trees and off", "no room for a tree", "no room for a number", "of the algorithm",
+         "asked of the algorithm"],
 )  # fmt: skip
-def test_what_is_prepared(make, more, prepared, topks):
+def test_what_is_prepared(make, more, chains, trees):
+    """The start's own shape is prepared in any case."""
     worker = make(**more)
-    if "own" in more and "options" not in more:
-        # The start's own number is prepared in any case.
-        prepared = tuple(sorted({*prepared, 7}))
-    assert (worker.prepared, worker.tree_topks) == (prepared, topks)
-    assert all((tokens, 1) in worker._states for tokens in worker.prepared)
+    assert set(worker.shapes) == {*map(chain, chains), *trees}
 
 
-def test_a_start_that_cannot_be_kept_gives_way_to_the_largest(make):
-    worker = make(topk=4, full_for={(7, 1)})
-    assert worker.prepared == (0, 1, 2, 3, 5)
-    assert worker.at_start == (5, 4)
+def test_a_start_that_not_every_rank_could_prepare_gives_way_to_the_largest(make):
+    others = (chain(0), chain(5), (2, 4, 5))
+    group = SimpleNamespace(world_size=2, rank_in_group=0, all_gather_object=lambda keys: [keys, others])
+    worker = make(topk=4, group=group)
+    assert set(worker.shapes) == set(others)
+    assert worker.at_start == chain(5)
 
 
 def test_a_table_beyond_the_start_is_refused_by_its_option(make):
     with pytest.raises(ValueError, match="expected at most 7"):
         make(options='{"candidates": [8]}')
-    with pytest.raises(ValueError, match="expected at most 1"):
-        make(options='{"tree_topks": [2]}')
+    with pytest.raises(ValueError, match="expected at most 1 branches"):
+        make(options='{"trees": [[2, 2, 4]]}')
 
 
 def test_a_batch_takes_the_state_of_its_row(make):
     worker = make(topk=4)
-    current = step(worker, 3, 4)
+    current = step(worker, 3, 4, width=5)
     assert worker.forward_batch_generation(batch()) == "drafted"
-    assert worker._states._active == (3, 4)
-    assert current.drafted == [3, 3]
-    step(worker, 1, 4)
+    assert worker._states._active == (3, 4, 5)
+    assert (current.drafted, current.verified_tokens) == ([3, 3], 10)
+    step(worker, 1)
     worker.forward_batch_generation(batch())
-    assert worker._states._active == (1, 1)
+    assert worker._states._active == chain(1)
     worker.forward_batch_generation(batch(is_decode=False))
-    assert worker._states._active == (7, 4)
+    assert worker._states._active == TREE
+
+
+def test_a_draft_model_that_reads_along_never_rests(make):
+    worker = make()
+    current = step(worker, 3)
+    worker.forward_batch_generation(batch())
+    assert not current.after_rest
+
+
+def test_steps_in_which_a_head_catches_up_are_told_apart(make, monkeypatch):
+    worker = make()
+    monkeypatch.setattr(type(worker), "_has_rested", lambda _self, _batch: True)
+    for number, after_rest in ((3, True), (0, False)):
+        current = step(worker, number)
+        worker.forward_batch_generation(batch())
+        assert current.after_rest is after_rest
+
+
+def test_a_row_that_names_no_width_takes_the_largest(make):
+    worker = make(topk=4)
+    current = step(worker, 3, 4)
+    worker.forward_batch_generation(batch())
+    assert worker._states._active == TREE
+    assert (current.verify_width_tokens, current.verified_tokens) == (8, 16)
 
 
 def test_an_algorithm_may_draft_for_some_of_a_batch_alone(make, monkeypatch):
     worker = make()
-    monkeypatch.setattr(type(worker), "_numbers_drafted", lambda _self, _batch, setting: [setting[0], 0])
+    monkeypatch.setattr(type(worker), "_numbers_drafted", lambda _self, _batch, shape: [shape[0], 0])
     current = step(worker, 3)
     worker.forward_batch_generation(batch())
     assert (current.num_speculative_tokens, current.drafted) == (3, [3, 0])
@@ -178,7 +210,7 @@ def test_an_algorithm_may_draft_for_some_of_a_batch_alone(make, monkeypatch):
 def test_without_a_table_the_start_stays_in_force(make):
     worker = make(topk=4)
     worker.forward_batch_generation(batch())
-    assert worker._states._active == (7, 4)
+    assert worker._states._active == TREE
 
 
 def test_at_0_the_target_decodes_and_the_draft_model_follows(make):
@@ -199,27 +231,28 @@ def test_at_0_the_target_decodes_and_the_draft_model_follows(make):
     )
     assert result.next_draft_input == ("carried", [7, 8], [4, 6])
     assert (result.new_seq_lens.tolist(), result.speculative_num_draft_tokens) == ([4, 6], 1)
-    assert current.drafted == [0, 0]
+    assert (current.drafted, current.verified_tokens) == ([0, 0], 2)
 
 
 def test_sampled_batches_are_guarded_on_a_cpu(make):
     worker = make(has_graphs=False)
     current = step(worker, 5)
+    current.is_sampled = True
     worker.forward_batch_generation(batch(is_greedy=False))
-    assert (current.is_guarded, current.num_speculative_tokens) == (True, 0)
+    assert (current.is_guarded, current.num_speculative_tokens, current.is_sampled) == (True, 0, False)
     assert "drafted" not in worker.ran
 
 
 def test_ranks_take_the_first_ones_setting_and_what_all_could_prepare(make):
-    others = ((0, 1), (2, 1), (7, 1))
+    others = (chain(0), chain(2), chain(7))
     group = SimpleNamespace(
         world_size=2,
         rank_in_group=1,
         all_gather_object=lambda keys: [keys, others],
-        broadcast_object=lambda told, src: (2, 1),
+        broadcast_object=lambda told, src: chain(2),
     )
     worker = make(group=group)
-    assert worker.prepared == (0, 2, 7)
+    assert worker.shapes == others
     step(worker, 7)
     worker.forward_batch_generation(batch())
-    assert worker._states._active == (2, 1)
+    assert worker._states._active == chain(2)

@@ -2,18 +2,24 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from specctl_sglang.control import steering
 from specctl_sglang.control.steering import Steering
+from specctl_sglang.proposers.layout import Drafts
+from specctl_sglang.terms import chain, setting_of
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TablePut, TableRow
 
+SETTINGS = tuple(map(setting_of, [*map(chain, (0, 1, 2, 4)), (2, 3, 5), (4, 3, 8)]))
 CAPABILITIES = Capabilities(
-    contract_version=1, engine="sglang", engine_version="0", plugin_version="0", boot_id="b", model="m",
-    method="specctl_suffix", controllable=True, num_speculative_tokens_legal=(0, 1, 2, 4), tree_topk_max=4,
+    contract_version=2, engine="sglang", engine_version="0", plugin_version="0", boot_id="b", model="m",
+    method="specctl_suffix", controllable=True, num_speculative_tokens_legal=(0, 1, 2, 4), settings=SETTINGS,
     decode_batch_max=8, context_max_tokens=4096, decode_batch_buckets=(1, 2, 8), rows_max=8, lease_max_s=60.0,
-    has_shadow_acceptance=False,
+    has_shadow_acceptance=False, sample_every_min_steps=2,
 )  # fmt: skip
 
 
@@ -50,7 +56,7 @@ class Engine:
         mode = SimpleNamespace(is_decode=lambda: is_decode)
         batch = SimpleNamespace(forward_mode=mode, reqs=requests, extend_num_tokens=7)
         self.steering.before_run(batch)
-        if is_decode:
+        if is_decode and drafted is not None:
             self.steering.current.drafted = list(drafted)
         self.now_s += takes_s
         result = SimpleNamespace(num_correct_drafts_per_req_cpu=None, of=list(requests))
@@ -66,8 +72,9 @@ class Engine:
             request.output_ids = request.output_ids + [3] * number
         self.steering.after_result(result)
 
-    def put(self, tokens, topk=1):
-        row = TableRow(decode_batch_from=1, num_speculative_tokens=tokens, tree_topk=topk)
+    def put(self, tokens, topk=1, width=None, sample=None):
+        setting = {"num_speculative_tokens": tokens, "tree_topk": topk, "verify_width_tokens": width}
+        row = TableRow(decode_batch_from=1, **setting, sample=sample)
         version = self.steering.table.version
         self.steering.table.put(
             TablePut(base_version=version, rows=(row,), fallback_num_speculative_tokens=0, owner="t")
@@ -83,18 +90,30 @@ def engine(monkeypatch):
 
 
 def test_until_a_table_comes_drafts_are_those_of_the_start(engine):
-    steered = Steering(CAPABILITIES, engine.steering._view, None, (2, 3))
+    steered = Steering(CAPABILITIES, engine.steering._view, None, (2, 3, 5))
     mode = SimpleNamespace(is_decode=lambda: True)
     steered.before_run(SimpleNamespace(forward_mode=mode, reqs=engine.requests))
-    assert (steered.current.num_speculative_tokens, steered.current.branches) == (2, 3)
+    current = steered.current
+    assert (current.num_speculative_tokens, current.tree_topk, current.verify_width_tokens) == (2, 3, 5)
     assert steered.telemetry().num_speculative_tokens == 2
+
+
+def test_an_engine_that_has_one_tree_alone_runs_that(engine):
+    """An algorithm that is not steered."""
+    told = CAPABILITIES.model_copy(
+        update={"settings": (setting_of((4, 3, 8)),), "controllable": False, "sample_every_min_steps": None}
+    )
+    engine.steering = Steering(told, engine.view, None)
+    engine.finish(engine.launch(None), [3, 1])
+    (cell,) = engine.cells().values()
+    assert (cell.tree_topk, cell.verify_width_tokens, cell.verified_tokens) == (3, 8, 16)
 
 
 def test_a_step_is_counted_by_what_it_drafted_and_what_was_accepted(engine):
     engine.finish(engine.launch([4, 2]), [3, 0])
     (cell,) = engine.cells().values()
     assert (cell.decode_batch_from, cell.num_speculative_tokens, cell.steps) == (2, 4, 1)
-    assert (cell.request_steps, cell.emitted_tokens, cell.verified_tokens) == (2, 5, 8)
+    assert (cell.request_steps, cell.emitted_tokens, cell.verified_tokens) == (2, 5, 10)
     assert cell.drafted_at == (2, 2, 1, 1)
     assert cell.accepted_at == (1, 1, 1, 0)
     assert cell.context_tokens == 22
@@ -169,10 +188,46 @@ def test_filled_up_drafts_are_not_counted_as_ours(engine):
     assert engine.cells()[4].accepted_at == (1, 0, 0, 0)
 
 
+def test_every_so_many_steps_run_the_rows_sample(engine):
+    tree = Setting(num_speculative_tokens=4, tree_topk=3, verify_width_tokens=8)
+    engine.put(2, sample=RowSample(setting=tree, every_steps=3))
+    for _ in range(12):
+        current_drafts = engine.launch(None)
+        engine.finish(current_drafts, [1, 0], after_s=1.0)
+    base, sampled = (engine.cells()[number] for number in (2, 4))
+    assert (base.steps, base.sampled_steps, base.step_s) == (8, 0, 8.0)
+    assert (sampled.steps, sampled.sampled_steps, sampled.step_s) == (4, 4, 4.0)
+    assert (sampled.tree_topk, sampled.verify_width_tokens) == (3, 8)
+
+
+def test_ranks_come_with_the_result(engine):
+    engine.put(4, topk=3, width=8)
+    for path in ([[0, 1, -1], [8, -1, -1]], [[0, 2, 3], [8, 9, 10]]):
+        result = engine.launch(None)
+        made, nodes = torch.tensor([[0, 1, 3, 4, 5, 6, 7]] * 2), torch.tensor(path, dtype=torch.int32)
+        result.specctl_accepted = SimpleNamespace(made=made, nodes=nodes)
+        engine.finish(result, [sum(node > -1 for node in one) - 1 for one in path])
+    (cell,) = engine.cells().values()
+    # 1, then 2 and 3, and 1 and 2 of the second request: 0; 1 and 3; 0 and 1.
+    assert cell.accepted_rank_at == ((2, 1, 0), (1, 1, 0), (0, 0, 0), (0, 0, 0))
+    assert sum(map(sum, cell.accepted_rank_at)) == sum(cell.accepted_at)
+
+
+def test_ranks_of_trees_on_the_host(engine):
+    engine.put(4, topk=3, width=8)
+    result = engine.launch([2, 1])
+    parts = ([[5, 6, 7], [5, 8, 0]], [[-1, -1, 1], [-1, -1, -1]], [3, 2])
+    result.specctl_step.tree = Drafts(*(np.array(part, np.int32) for part in parts), 8)
+    result.next_token_ids = torch.tensor([6, 7, 1, 0, 8, 2, 0, 0], dtype=torch.int32)
+    engine.finish(result, [2, 1])
+    (cell,) = engine.cells().values()
+    assert cell.accepted_rank_at[:2] == ((0, 2, 0), (1, 0, 0))
+
+
 def test_the_table_tells_the_branches_too(engine):
     engine.put(4, topk=3)
     engine.launch([4, 4])
-    assert (engine.steering.current.num_speculative_tokens, engine.steering.current.branches) == (4, 3)
+    assert (engine.steering.current.num_speculative_tokens, engine.steering.current.tree_topk) == (4, 3)
 
 
 def test_an_error_of_ours_ends_the_steering_and_not_the_engine(engine):

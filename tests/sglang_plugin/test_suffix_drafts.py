@@ -9,6 +9,7 @@ from specctl_sglang.proposers import suffix
 from specctl_sglang.proposers.layout import Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
 from specctl_sglang.proposers.weighing import Weighing
+from specctl_sglang.terms import chain as chain_of
 
 from specctl.engine.options import SuffixOptions
 
@@ -44,7 +45,7 @@ def emitted(requests, last, behind=True):
 def chain(drafts, one, wanted=4, not_yet=None):
     drafts.prepare([one])
     told = None if not_yet is None else emitted([one], not_yet)
-    tokens, parents, sizes = drafts.draft([one], told, wanted, 1)
+    tokens, parents, sizes = drafts.draft([one], told, chain_of(wanted))
     assert parents is None
     return tokens[0, : sizes[0]].tolist()
 
@@ -71,7 +72,7 @@ def test_tokens_that_the_output_holds_already_are_read_once(drafts):
     one.output_ids.extend([5, 6, 7])
     for _ in range(2):
         drafts.prepare([one])
-        tokens, _, sizes = drafts.draft([one], emitted([one], [[7]], behind=False), 4, 1)
+        tokens, _, sizes = drafts.draft([one], emitted([one], [[7]], behind=False), chain_of(4))
         assert tokens[0, : sizes[0]].tolist() == [8, 9, 5, 6]
     assert chain(drafts, one, not_yet=[[8, 9]]) == [5, 6, 7, 8]
 
@@ -83,7 +84,7 @@ def test_a_request_that_was_not_drafted_for_meanwhile_is_read_from_its_output(dr
         chain(drafts, one)
         one.output_ids.extend(more)
     drafts.prepare(pair)
-    tokens, _, sizes = drafts.draft(pair, emitted(pair, [[5], [8]]), 4, 1)
+    tokens, _, sizes = drafts.draft(pair, emitted(pair, [[5], [8]]), chain_of(4))
     assert [tokens[i, : sizes[i]].tolist() for i in range(2)] == [[6, 7, 8, 9], [9, 5, 6, 7]]
 
 
@@ -107,10 +108,10 @@ def test_requests_that_left_untold_give_their_place_away(drafts):
 def test_more_requests_than_places_go_without(drafts):
     batch = [request(f"r{number}", REPEATED) for number in range(6)]
     drafts.prepare(batch)
-    tokens, _, sizes = drafts.draft(batch, emitted(batch, [[5]] * 6), 3, 1)
+    tokens, _, sizes = drafts.draft(batch, emitted(batch, [[5]] * 6), chain_of(3))
     assert sizes.tolist() == [3] * 4 + [0] * 2
     assert tokens.shape[0] == 6
-    nodes, parents, sizes = drafts.draft(batch, None, 3, 2)
+    nodes, parents, sizes = drafts.draft(batch, None, (3, 2, 4))
     assert parents is not None
     assert nodes.shape == parents.shape
     assert sizes.tolist()[4:] == [0, 0]
@@ -119,11 +120,20 @@ def test_more_requests_than_places_go_without(drafts):
 def test_a_tree_branches_where_the_text_did(drafts):
     text = [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]
     drafts.prepare([request("a", text)])
-    nodes, parents, sizes = drafts.draft([request("a", text)], None, 4, 2)
+    nodes, parents, sizes = drafts.draft([request("a", text)], None, (4, 2, 5))
     firsts = [nodes[0, i] for i in range(sizes[0]) if parents[0, i] == -1]
     assert sorted(firsts) == [3, 5]
-    _, parents, sizes = drafts.draft([request("a", text)], None, 4, 1)
+    _, parents, sizes = drafts.draft([request("a", text)], None, chain_of(4))
     assert parents is None
+
+
+def test_a_tree_is_as_deep_and_as_wide_as_it_is_asked_for(drafts):
+    text = [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]
+    drafts.prepare([request("a", text)])
+    _, parents, sizes = drafts.draft([request("a", text)], None, (1, 2, 5))
+    assert parents[0, : sizes[0]].tolist() == [-1, -1]
+    _, parents, sizes = drafts.draft([request("a", text)], None, (4, 2, 3))
+    assert 0 < sizes[0] <= 2
 
 
 def test_near_the_end_of_the_context_drafts_are_shorter(drafts):
@@ -147,11 +157,12 @@ def test_a_step_drafts_what_pays_for_all_of_it(drafts):
     batch = [request("a", REPEATED), *(request(f"b{n}", [90 + n, 80 + n, 70 + n]) for n in range(3))]
     drafts.prepare(batch)
     sizes = [
-        drafts.draft(batch, None, 4, 1, weighing)[2].tolist()
+        drafts.draft(batch, None, chain_of(4), weighing)[2].tolist()
         for weighing in (None, Weighing(0.05, EVERY), Weighing(0.5, EVERY))
     ]
     assert sizes == [[4, 0, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0]]
     alone = [request("c", REPEATED)]
     drafts.prepare(alone)
-    assert drafts.draft(alone, None, 2, 1, Weighing(0.1, EVERY))[2].tolist() == [2]
-    assert drafts.draft(alone, None, 4, 2, Weighing(1.0, EVERY))[2].tolist() != [0], "trees are not weighed"
+    assert drafts.draft(alone, None, chain_of(2), Weighing(0.1, EVERY))[2].tolist() == [2]
+    sizes = drafts.draft(alone, None, (4, 2, 5), Weighing(1.0, EVERY))[2]
+    assert sizes.tolist() != [0], "trees are not weighed"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specctl.engine_profile import EngineProfile, load_profile
 from specctl.policy.loader import shipped_policies
+from specctl.simulate.engine_profile import EngineProfile, load_profile
 from specctl.simulate.trace import Trace
 
 

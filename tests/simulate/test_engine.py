@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from simulate.made import scenario_of, trace_of
 
-from specctl.engine_profile import EngineProfile
 from specctl.policy.loader import find_policy, load_policy
 from specctl.simulate import state as at
 from specctl.simulate.arms import Arm, Clairvoyant, SglangAdaptive, Static, StockTable
 from specctl.simulate.compare import ArmResult, capacity_s, compare, simulate
 from specctl.simulate.daemon import Autotune
-from specctl.simulate.engine import SimulatedEngine
-from specctl.simulate.stepping import uniform
+from specctl.simulate.engine import SimulatedEngine, table_of
+from specctl.simulate.engine_profile import EngineProfile
+from specctl.simulate.luck import uniform
 from specctl.simulate.trace import Trace
 
 SMALL_KV = {"kv_tokens": 2000, "max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 2000}
@@ -58,7 +58,7 @@ def test_kv_use_never_passes_the_limit_while_it_runs(
     bursty: Trace, small: Callable[..., EngineProfile]
 ) -> None:
     engine = SimulatedEngine(bursty, small(**SMALL_KV), scenario_of(0.7), seed=3)
-    engine.set_table(np.full(2, 4))
+    engine.set_table(table_of(np.full(2, 4)))
     while not engine.is_done:
         engine.run(1e9, 1)
         running = engine.server.running[: engine.server.counts[at.RUNNING]]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from simulate.made import scenario_of, trace_of
 
-from specctl.engine_profile import EngineProfile
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import simulate
+from specctl.simulate.engine_profile import EngineProfile
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 # What is asked of a simulator that plans capacity.

@@ -14,6 +14,7 @@ from fakes.engine import FakeEngine, Traffic
 from fakes.load import EDGES, EngineClock, FakeLoad
 
 from specctl.cli.main import main
+from specctl.engine_api.client import EngineClient
 from specctl.errors import SimulationInputError
 from specctl.http_client import HttpClient
 from specctl.record.recorder import Recorder
@@ -336,7 +337,7 @@ def _recorded(path: Path) -> None:
             load.finish(30, 20)
 
         clock = EngineClock(engine, dict.fromkeys(range(1, 60), one))
-        async with HttpClient(engine.url, timeout_s=5.0) as client:
+        async with EngineClient(HttpClient(engine.url, timeout_s=5.0)) as client:
             recorder = Recorder(client, clock, every_s=1.0)
             await recorder.reach()
             with LogWriter(path, max_bytes=1 << 20) as writer:

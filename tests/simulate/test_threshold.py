@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from simulate.made import scenario_of
 
-from specctl.engine_profile import EngineProfile
 from specctl.policy.loader import find_policy, load_policy
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import simulate
 from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine import SimulatedEngine
+from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.trace import Trace
 
 LEARNING_S, END_S = 60.0, 240.0

@@ -38,8 +38,11 @@ NEEDS_SGLANG = [
 ]
 
 
-def rows(tokens: int, topk: int = 1) -> list[dict[str, Any]]:
-    return [{"decode_batch_from": 1, "num_speculative_tokens": tokens, "tree_topk": topk}]
+def rows(
+    tokens: int, topk: int = 1, width: int | None = None, sample: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    setting = {"num_speculative_tokens": tokens, "tree_topk": topk, "verify_width_tokens": width}
+    return [{"decode_batch_from": 1, **setting, "sample": sample}]
 
 
 def ran_by_sglang(script: str, work: Mapping[str, Any], out: Path, **environment: str) -> Any:
@@ -98,17 +101,17 @@ def controlled_sglang_server(
 
 
 def greedy_while_changing(
-    control: SglangControl, concurrency: int, settings: Iterable[tuple[int, int]], rounds: int = 3
+    control: SglangControl, concurrency: int, settings: Iterable[tuple[Any, ...]], rounds: int = 3
 ) -> list[list[int]]:
-    """The outputs of ``PROMPTS``, ``rounds`` times over, while one (drafts, branches) follows the other. At
-    least five do."""
+    """The outputs of ``PROMPTS``, ``rounds`` times over, while one setting (depth, branches, positions,
+    sample) follows the other. At least five do."""
     tables = 0
     with ThreadPoolExecutor(concurrency) as pool:
         running = [pool.submit(control.complete, prompt) for prompt in PROMPTS * rounds]
-        for tokens, topk in settings:
+        for setting in settings:
             if all(one.done() for one in running):
                 break
-            assert control.put(control.change(0, rows=rows(tokens, topk))).status_code == 200
+            assert control.put(control.change(0, rows=rows(*setting))).status_code == 200
             tables += 1
             time.sleep(0.02)
         outputs = [one.result() for one in running]

@@ -6,8 +6,10 @@ Python with a JSON object of its work, one scenario after the other; writes what
 
 A scenario: prompts (token ids), each ``apart`` steps after the one before it, tokens of each answer, table
 values, the next one every ``every`` steps, sampling parameters, and whether drafts find room behind prompts.
+A table value is a number of drafts, or [number, sampled number, every so many steps].
 Its result: for each prompt the output ids and its steps, each with the drafts that were verified, how many of
-them were accepted, and how many are told as drafted.
+them were accepted, and how many are told as drafted; and how many steps were counted, by drafts, whether they
+come after a rest, and whether they are samples.
 """
 
 import json
@@ -56,6 +58,7 @@ class Run(InProcess):
         if not has_room:
             worker.draft_worker.has_room, worker.before_launch = False, lambda batch: None
         self.steps, requests, at = {}, [], 0
+        before = self.counted()
         while len(requests) < len(prompts) or not all(request.finished() for request in requests):
             while len(requests) < len(prompts) and at >= apart * len(requests):
                 rid = str(len(requests))
@@ -63,12 +66,25 @@ class Run(InProcess):
                 options = {"temperature": 0} | sampling
                 requests.append(self.arrive(rid, prompts[len(requests)], tokens, options))
             if at % every == 0:
-                self.put(values[at // every % len(values)])
+                value = values[at // every % len(values)]
+                number, *sample = value if isinstance(value, list) else [value]
+                self.put(number, 1, *sample)
             at += 1
             self.step()
         self.step()
         outputs = [list(request.output_ids[:tokens]) for request in requests]
-        return {"outputs": outputs, "steps": [self.steps[request.rid] for request in requests]}
+        counted = [[*key, count - before.get(key, 0)] for key, count in self.counted().items()]
+        steps = [self.steps[request.rid] for request in requests]
+        return {"outputs": outputs, "steps": steps, "counted": counted}
+
+    def counted(self):
+        found = {}
+        for cell in self.scheduler.specctl.telemetry().cells:
+            for is_sampled, steps in ((True, cell.sampled_steps), (False, cell.steps - cell.sampled_steps)):
+                key = cell.num_speculative_tokens, cell.after_rest, is_sampled
+                if cell.decode_batch_to:
+                    found[key] = found.get(key, 0) + steps
+        return found
 
 
 def main():

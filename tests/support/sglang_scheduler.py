@@ -55,11 +55,16 @@ class InProcess:
         if is_as_on_gpu:
             _guard_nothing()
 
-    def put(self, number: int, topk: int = 1) -> None:
+    def put(self, number: int, topk: int = 1, sampled: int | None = None, every_steps: int = 2) -> None:
+        """sampled: a chain of so many drafts, on every so many steps."""
         steering = self.scheduler.specctl
+        row: dict[str, Any] = {"decode_batch_from": 1, "num_speculative_tokens": number, "tree_topk": topk}
+        if sampled is not None:
+            setting = {"num_speculative_tokens": sampled}
+            row["sample"] = {"setting": setting, "every_steps": every_steps}
         change = {
             "base_version": steering.table.version,
-            "rows": [{"decode_batch_from": 1, "num_speculative_tokens": number, "tree_topk": topk}],
+            "rows": [row],
             "fallback_num_speculative_tokens": 0,
             "owner": "test",
         }

@@ -3,11 +3,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specctl.errors import PolicyError, TargetsError
+from specctl.policy.loader import find_policy
 from specctl.targets.file import TargetsFile, parse_targets
 
 
@@ -57,8 +61,14 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("- a", "expected a mapping"),
         ("targets: [}", "not YAML"),
         ("policies: []", "t:1: targets: missing"),
-        ("targets: []\npolices: []", "t:2: polices: unknown key. Allowed here: frozen, policies, targets"),
-        ("targets:\n  - url: a:1\n    lables: {}", "t:3: targets.0.lables: unknown key. Allowed here: dns,"),
+        (
+            "targets: []\npolices: []",
+            "polices: unknown key; did you mean policies? Allowed here: frozen, policies",
+        ),
+        (
+            "targets:\n  - url: a:1\n    lables: {}",
+            "t:3: targets.0.lables: unknown key; did you mean labels? Allowed",
+        ),
         ("targets:\n  - url: a:1\n    dns: b:2", "expected one of url, dns, kubernetes; got url and dns"),
         ("targets:\n  - labels: {}", "expected one of url, dns, kubernetes; got none"),
         ("targets:\n  - dns: nameonly", "t:2: targets.0.dns:"),
@@ -72,6 +82,13 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("targets:\n  - kubernetes: {namespace: ../../x, selector: b, port: 1}", "namespace"),
         ("targets: []\npolicies:\n  - {match: {a: b}}", "policies.0.policy: missing"),
         ("targets: []\ntargets: []", "t:2: targets: given twice"),
+        ('targets: []\nfrozen: !!int ""', "t:2: the tag tag:yaml.org,2002:int is not allowed"),
+        ("targets: []\nfrozen: !!bool maybe", "t:2: the tag tag:yaml.org,2002:bool is not allowed"),
+        ("targets: &a [*a]", "t:1: anchors and aliases are not allowed"),
+        (
+            "targets: []\npolicies: [{match: {}, policy: " + "x" * 5000 + "}]",
+            "t:2: policies.0.policy: String",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, words: str) -> None:
@@ -90,6 +107,51 @@ def test_a_wrong_url_and_a_wrong_policy_are_named_with_their_lines(tmp_path: Pat
         TargetsFile(path, find)
     with pytest.raises(TargetsError, match="No such file"):
         TargetsFile(tmp_path / "none.yaml", find)
+
+
+def test_a_policy_name_that_no_file_can_have_is_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "targets.yaml"
+    path.write_text(f"targets: []\npolicies:\n  - match: {{}}\n    policy: {'x' * 300}\n")
+
+    def exists(name: str, folder: Path) -> Path:
+        (folder / name).exists()
+        return find(name, folder)
+
+    with pytest.raises(PolicyError, match=r"targets.yaml:4: policies.0.policy: .*File name too long"):
+        TargetsFile(path, exists)
+    with pytest.raises(PolicyError, match=r"policies.0.policy: x+\.*: no such file; shipped"):
+        TargetsFile(path, lambda name, folder: find_policy(name))
+
+
+def test_a_file_is_read_beside_the_event_loop(tmp_path: Path) -> None:
+    """A FIFO in its place is refused at once; a disk that hangs holds nobody up."""
+    path = tmp_path / "targets.yaml"
+    path.write_text("targets:\n  - url: a:1\n")
+    hangs = threading.Event()
+
+    class Slow(TargetsFile):
+        def _changed(self) -> Any:
+            hangs.wait(10)
+            return super()._changed()
+
+    async def course() -> None:
+        file = Slow(path, find)
+        before = file.sources
+        path.write_text("targets:\n  - url: b:1\n")
+        started_s = time.perf_counter()
+        assert not await file.refresh_async()
+        assert not await file.refresh_async()
+        assert time.perf_counter() - started_s < 5
+        assert file.sources is before
+        hangs.set()
+        assert await file.refresh_async()
+        path.unlink()
+        os.mkfifo(path)
+        assert not await file.refresh_async()
+        assert "expected a regular file" in (file.refusal or "")
+        assert len(file.sources) == 1
+
+    asyncio.run(course())
 
 
 def test_a_wrong_change_keeps_the_last_good_one_and_is_logged_once(

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import ssl
 import subprocess
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +126,55 @@ def test_an_answer_that_is_no_list_of_pods(token: Path, body: bytes) -> None:
         api.body = body
         with pytest.raises(TargetsError):
             read(KubernetesSource(query(api, token), interval_s=5))
+
+
+def listing(items: list[object], rest: str = "") -> bytes:
+    return json.dumps({"items": items, "metadata": {"continue": rest}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (listing([], "more"), "does not end"),
+        (listing([pod("10.0.0.1")], "more"), "does not end"),
+        (b'{"items": ' + b"[" * 100_000, "recursion limit"),
+        (b'{"items": [' + b"{}," * 500_000 + b"{}]}", "over 200000 objects and lists"),
+        (b'{"items": [' + b"{}," * 100_000 + b"{}]}", r"items.0.metadata: Field required"),
+        (listing([{**pod("10.0.0.1"), "status": {"conditions": [{}] * 100_000}}]), "conditions"),
+        (listing([pod("10.0.0.1", labels={f"l{i}": "x" for i in range(300)})]), "labels"),
+        (listing([pod("10.0.0.1", labels={"app": "x" * 5000})]), "labels"),
+        (listing([pod("10.0.0.1\n")]), "does not appear to be"),
+        (b'{"items": [], "metadata": {"continue": "' + b"x" * 20_000 + b'"}}', "metadata.continue"),
+    ],
+)
+def test_lists_that_lie_end_with_a_refusal(token: Path, body: bytes, words: str) -> None:
+    with FakeKubernetes([]) as api:
+        api.body = body
+        started_s = time.process_time()
+        with pytest.raises(TargetsError, match=words) as caught:
+            read(KubernetesSource(query(api, token), interval_s=5))
+        assert time.process_time() - started_s < 2.0
+        assert len(api.requests) <= 2
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("bound", ["PAGES_MAX", "READ_TIMEOUT_S"])
+def test_an_endless_list_ends(token: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    class Endless(FakeKubernetes):
+        def respond(
+            self, method: str, path: str, headers: Mapping[str, str], body: bytes
+        ) -> tuple[int, bytes]:
+            self.requests.append({})
+            if bound == "READ_TIMEOUT_S":
+                time.sleep(0.05)
+            return 200, listing([pod("10.0.0.1")], str(len(self.requests)))
+
+    monkeypatch.setattr(kubernetes, bound, 5 if bound == "PAGES_MAX" else 0.3)
+    with Endless([]) as api:
+        with pytest.raises(TargetsError, match=r"over 5 pages of pods|not read within 0\.3 s"):
+            read(KubernetesSource(query(api, token), interval_s=5))
+        assert len(api.requests) < 10
 
 
 def test_a_late_api_server(token: Path) -> None:

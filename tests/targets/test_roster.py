@@ -48,7 +48,7 @@ class File(TargetsFile):
         self.sources = sources
         self.next: tuple[Polled | FixedSource, ...] | None = None
 
-    def refresh(self) -> bool:
+    async def refresh_async(self) -> bool:
         if self.next is None:
             return False
         self.sources, self.next = self.next, None

@@ -68,8 +68,7 @@ def test_nobody_is_asked_for_drafts_that_are_cut_anyway(kinds, proposed, wanted)
     """Legal are 0, 2 and 4: three drafts are cut from four."""
     steering = SimpleNamespace(
         _limits=RequestLimits(),
-        _proposed=proposed,
         table=SimpleNamespace(class_limits=RULES),
         capabilities=SimpleNamespace(num_speculative_tokens_legal=(0, 2, 4)),
     )
-    assert Steering._wanted(steering, [request(kind) for kind in kinds]) == wanted
+    assert Steering._wanted(steering, proposed, [request(kind) for kind in kinds]) == wanted

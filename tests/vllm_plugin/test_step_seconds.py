@@ -18,11 +18,18 @@ class Stream:
         self.waited_for.append(other)
 
 
+MAIN = Stream()
+"""The current one, on which a speculator runs."""
+
+
 class Event:
     def __init__(self, *, enable_timing):
         assert enable_timing
 
-    def record(self, stream):
+    def record(self, stream=None):
+        if stream is None:
+            self.at_ms = MAIN.now_ms
+            return
         assert stream.waited_for, "the tokens are sampled on the main stream"
         self.at_ms = stream.now_ms
 
@@ -41,7 +48,8 @@ class Output:
 @pytest.fixture
 def timed(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    return step_seconds._timed(Output)
+    monkeypatch.setattr(step_seconds, "_marks", step_seconds._Marks())
+    return step_seconds._timed(Output, step_seconds._marks)
 
 
 def test_seconds_are_those_between_the_tokens_of_two_steps(timed):
@@ -57,3 +65,53 @@ def test_seconds_are_those_between_the_tokens_of_two_steps(timed):
 
 def test_a_worker_that_does_not_tell_is_no_zero(timed):
     assert step_seconds.device_seconds_of(SimpleNamespace()) is None
+
+
+class Speculator:
+    """vLLM's: it tells the end of its first pass to whoever overrides the method."""
+
+    def __init__(self):
+        self.ended = []
+
+    def on_prefill_end(self, num_reqs):
+        self.ended.append(num_reqs)
+
+
+def test_a_first_pass_belongs_to_the_step_whose_tokens_it_reads(timed):
+    speculator = step_seconds.watch_first_pass(Speculator())
+    copies, outputs = Stream(), []
+    for sampled_ms, read_ms in ((5.0, 6.0), (12.0, 14.0), (20.0, 20.5)):
+        copies.now_ms, MAIN.now_ms = sampled_ms, read_ms
+        outputs.append(timed(main_stream=MAIN, copy_stream=copies))
+        speculator.on_prefill_end(3)
+    told = [output.get_output() for output in outputs]
+    assert [step_seconds.device_seconds_of(one) for one in told] == [
+        None, pytest.approx(0.006), pytest.approx(0.006),
+    ]  # fmt: skip
+    assert [step_seconds.read_seconds_of(one) for one in told] == [
+        None, pytest.approx(0.001), pytest.approx(0.002),
+    ]  # fmt: skip
+    assert speculator.ended == [3, 3, 3]
+
+
+def test_a_step_without_a_first_pass_behind_it_read_nothing(timed):
+    """A head that keeps what it has to read; and one that catches up, which is work for the drafts."""
+    speculator = step_seconds.watch_first_pass(Speculator())
+    copies, outputs = Stream(), []
+    for now_ms in (5.0, 12.0, 20.0):
+        copies.now_ms = MAIN.now_ms = now_ms
+        outputs.append(timed(main_stream=MAIN, copy_stream=copies))
+        if now_ms == 12.0:
+            MAIN.now_ms += 3.0
+            speculator.on_prefill_end(1)
+            step_seconds.skip_first_pass()
+    told = [output.get_output() for output in outputs]
+    assert [step_seconds.read_seconds_of(one) for one in told] == [None, 0.0, 0.0]
+    assert step_seconds.device_seconds_of(told[2]) == pytest.approx(0.008)
+
+
+def test_a_speculator_of_one_pass_is_left_as_it_is(timed):
+    speculator = SimpleNamespace()
+    assert step_seconds.watch_first_pass(speculator) is speculator
+    outputs = [timed(main_stream=MAIN, copy_stream=Stream()) for _ in range(2)]
+    assert step_seconds.read_seconds_of(outputs[1].get_output()) is None

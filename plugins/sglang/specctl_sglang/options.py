@@ -19,18 +19,22 @@ VERIFIED_BY_DEFAULT = (SUFFIX, PEAGLE)
 """Algorithms whose drafts our kernels verify where ``verify`` is not given."""
 
 
+_Count = Annotated[int, Field(ge=1, le=1024)]
+_Tree = tuple[_Count, _Count, _Count]
+
+
 class Options(ControlOptions):
     """What SPECCTL_SGLANG_OPTIONS may hold."""
 
     candidates: tuple[Annotated[int, Field(ge=0, le=1023)], ...] | None = Field(
         default=None,
-        description="numbers of drafted tokens that are prepared at start and that a table may name; without "
-        "it every number on a CPU, a dozen up to the full one on a GPU, where each takes graphs of its own",
+        description="depths of chains that are prepared at start and that a table may name; without it "
+        "every one on a CPU, a dozen up to the longest on a GPU, where each takes graphs of its own",
     )
-    tree_topks: tuple[Annotated[int, Field(ge=1, le=64)], ...] | None = Field(
+    trees: tuple[_Tree, ...] | None = Field(
         default=None,
-        description="values of tree_topk that are prepared at start for an algorithm with a draft model, at "
-        "most --speculative-eagle-topk; without it 1 and that one",
+        description="trees that are prepared beside the server's own, each as [num_speculative_tokens, "
+        "tree_topk, verify_width_tokens]; without it smaller ones than its own, three on a GPU",
     )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
+from itertools import product
 
-from specctl.draft.options import SHARED
+from specctl.contract.setting import Setting
 
 __all__ = [
+    "OFF",
     "PEAGLE",
     "STEERED",
     "SUFFIX",
+    "Shape",
+    "chain",
     "checked_candidates",
-    "checked_topks",
     "checked_tree",
+    "checked_trees",
     "default_candidates",
+    "default_trees",
     "drafts_of",
     "method_of",
-    "namespace_of",
-    "steps_of",
+    "setting_of",
+    "trees_without_passes",
     "width_of",
+    "widths_by_tree",
 ]
 
 SUFFIX = "SPECCTL_SUFFIX"
@@ -27,17 +32,42 @@ PEAGLE = "SPECCTL_PEAGLE"
 """Names for ``--speculative-algorithm``."""
 STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 """SGLang's own algorithms that get a table where it is asked for."""
+Shape = tuple[int, int, int]
+"""Of a step's drafts: speculative_num_steps, speculative_eagle_topk and speculative_num_draft_tokens. The
+contract calls them num_speculative_tokens (a draft's depth), tree_topk and verify_width_tokens."""
+OFF: Shape = (0, 1, 1)
 _ON_A_DEVICE = (0, 1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
 
 
 def width_of(num_speculative_tokens: int) -> int:
-    """speculative_num_draft_tokens, which counts the target's own last token too."""
+    """speculative_num_draft_tokens of a chain, which counts the target's own last token too."""
     return num_speculative_tokens + 1
 
 
 def drafts_of(speculative_num_draft_tokens: int) -> int:
-    """num_speculative_tokens."""
+    """Nodes of a draft; of a chain that is num_speculative_tokens."""
     return speculative_num_draft_tokens - 1
+
+
+def chain(num_speculative_tokens: int) -> Shape:
+    return num_speculative_tokens, 1, width_of(num_speculative_tokens)
+
+
+def setting_of(shape: Shape) -> Setting:
+    """As the contract lists it: the width is named where it is not depth + 1."""
+    depth, topk, width = shape
+    named = None if width == width_of(depth) else width
+    return Setting(num_speculative_tokens=depth, tree_topk=topk, verify_width_tokens=named)
+
+
+def widths_by_tree(shapes: Iterable[Shape]) -> dict[tuple[int, int], int]:
+    """The width of a setting that names none, by depth and branches: depth + 1 where that was prepared, else
+    the largest."""
+    found: dict[tuple[int, int], int] = {}
+    for depth, topk, width in sorted(shapes):
+        if found.get((depth, topk)) != width_of(depth):
+            found[depth, topk] = width
+    return found
 
 
 def method_of(speculative_algorithm: str) -> str:
@@ -54,7 +84,7 @@ def default_candidates(full: int, has_graphs: bool) -> tuple[int, ...]:
 
 
 def checked_candidates(asked: Iterable[int], full: int) -> tuple[int, ...]:
-    """Sorted, with ``full``, which SGLang prepares in any case. Raises ValueError."""
+    """Sorted. Raises ValueError."""
     numbers = set(asked)
     over = sorted(number for number in numbers if number > full)
     if over:
@@ -62,55 +92,83 @@ def checked_candidates(asked: Iterable[int], full: int) -> tuple[int, ...]:
             f"candidates: expected at most {full} (--speculative-num-draft-tokens {width_of(full)} less the "
             f"target's own token), got {', '.join(map(str, over))}"
         )
-    return tuple(sorted(numbers | {full}))
+    return tuple(sorted(numbers))
 
 
-def namespace_of(lora_id: str | None, extra_key: str | None) -> str:
-    """One namespace for each adapter and cache salt, SGLang's own means to keep tenants apart.
-
-    The salt itself is a secret of its tenant: only a digest of it is kept.
-    """
-    parts = []
-    if lora_id is not None:
-        parts.append(f"adapter={lora_id}")
-    if extra_key:
-        parts.append(f"salt={hashlib.blake2b(extra_key.encode(), digest_size=8).hexdigest()}")
-    return ",".join(parts) or SHARED
+def _nodes_of_passes(depth: int, topk: int) -> int:
+    """That a draft model of so many passes makes: topk in the first one, its square in each later one."""
+    return topk + (depth - 1) * topk**2 if depth else 0
 
 
-def steps_of(num_speculative_tokens: int, tree_topk: int, steps_at_start: int) -> int:
-    """speculative_num_steps: passes of a draft model, which is how deep a draft can be.
-
-    As many as drafts for a chain. A tree keeps the depth of the server's start, is never deeper than it has
-    drafts, and deep enough to hold them: the first pass makes tree_topk, each later one its square.
-    """
-    if tree_topk == 1:
-        return num_speculative_tokens
-    return max(min(steps_at_start, num_speculative_tokens), _steps_needed(num_speculative_tokens, tree_topk))
+def _nodes_of_branches(depth: int, topk: int) -> int:
+    """Of a tree with all its branches."""
+    return sum(topk**level for level in range(1, depth + 1))
 
 
-def _steps_needed(num_speculative_tokens: int, tree_topk: int) -> int:
-    return 1 + -(-max(num_speculative_tokens - tree_topk, 0) // tree_topk**2)
-
-
-def checked_tree(num_speculative_tokens: int, tree_topk: int, steps: int) -> None:
+def checked_tree(shape: Shape) -> None:
     """Raises ValueError for a server whose own trees cannot hold the drafts that it was started with: SGLang
     would end at the first of them."""
-    if tree_topk > 1 and _steps_needed(num_speculative_tokens, tree_topk) > steps:
-        most = tree_topk + (steps - 1) * tree_topk**2
+    depth, topk, width = shape
+    most = _nodes_of_passes(depth, topk)
+    if topk > 1 and drafts_of(width) > most:
         raise ValueError(
             f"--speculative-num-draft-tokens: expected at most {width_of(most)}, as trees of "
-            f"--speculative-num-steps {steps} and --speculative-eagle-topk {tree_topk} have {most} nodes, "
-            f"got {width_of(num_speculative_tokens)}"
+            f"--speculative-num-steps {depth} and --speculative-eagle-topk {topk} have {most} nodes, "
+            f"got {width}"
         )
 
 
-def checked_topks(asked: Iterable[int] | None, at_start: int) -> tuple[int, ...]:
-    """Values of tree_topk to prepare, sorted, with 1 and speculative_eagle_topk. Raises ValueError."""
-    numbers = {1, at_start, *(asked or ())}
-    if max(numbers) > at_start:
-        raise ValueError(
-            f"tree_topks: expected at most {at_start} (--speculative-eagle-topk, which sizes a draft's KV "
-            f"cache), got {max(numbers)}"
-        )
-    return tuple(sorted(numbers))
+def default_trees(start: Shape, has_graphs: bool) -> tuple[Shape, ...]:
+    """Trees of a draft model that are prepared beside the server's own where the user names none: shallower,
+    with fewer branches and narrower ones. Few where each takes graphs of its own."""
+    depth, topk, width = start
+    half_depth, half_topk, half_width = (depth + 1) // 2, (topk + 1) // 2, width // 2 + 1
+    if has_graphs:
+        wanted = [(depth, topk, half_width), (depth, half_topk, half_width), (half_depth, topk, half_width)]
+    else:
+        wanted = [*product((depth, half_depth), (topk, half_topk), (width, half_width)), (1, topk, topk + 1)]
+    return tuple(sorted({one for one in wanted if one != start and one[2] <= width and _is_useful(one)}))
+
+
+def _is_useful(shape: Shape) -> bool:
+    """Whether it has a branch beside a chain of its depth, and nodes for its width."""
+    depth, topk, width = shape
+    return topk > 1 and depth < drafts_of(width) <= _nodes_of_passes(depth, topk)
+
+
+def trees_without_passes(widths: Iterable[int], topk: int) -> tuple[Shape, ...]:
+    """Trees that are found and not computed, so that nothing but their width needs to be prepared: as deep as
+    they have nodes, or half of it."""
+    found = set()
+    for width, branches in product(widths, {2, topk} if topk > 1 else ()):
+        nodes = drafts_of(width)
+        found |= {
+            (depth, branches, width)
+            for depth in (nodes, nodes // 2)
+            if nodes > 1 and depth and _nodes_of_branches(depth, branches) >= nodes
+        }
+    return tuple(sorted(found))
+
+
+def checked_trees(asked: Iterable[Shape], start: Shape, *, has_passes: bool) -> tuple[Shape, ...]:
+    """Trees to prepare as the user names them. Raises ValueError.
+
+    start: the server's own; it sizes the draft model's KV cache, and the scheduler's rows.
+    """
+    nodes_of = _nodes_of_passes if has_passes else _nodes_of_branches
+    for shape in asked:
+        depth, topk, width = shape
+        most_nodes = nodes_of(depth, topk)
+        limits = {
+            f"at least 2 branches, got {topk}": topk >= 2,
+            f"at most {start[1]} branches (--speculative-eagle-topk), got {topk}": topk <= start[1],
+            f"at most {start[2]} positions (--speculative-num-draft-tokens), got {width}": width <= start[2],
+            f"at least {width_of(depth)} positions for a depth of {depth}, got {width}": width > depth,
+            f"at most {width_of(most_nodes)} positions, as such trees have {most_nodes} nodes, got {width}": (
+                drafts_of(width) <= most_nodes
+            ),
+        }
+        wrong = next((words for words, holds in limits.items() if not holds), None)
+        if wrong is not None:
+            raise ValueError(f"trees: [{depth}, {topk}, {width}]: expected {wrong}")
+    return tuple(sorted(set(asked)))

@@ -20,6 +20,10 @@ class MethodSupport:
     has_shadow_acceptance: bool = False
     can_weigh_tokens: bool = False
     """Drafts have calibrated chances, and each request verifies as many as it has."""
+    drafts_beside_prompts: bool = False
+    """One pass reads the prompts of a step and makes drafts: its seconds cannot be split."""
+    head_rests: bool = False
+    """At 0 drafts a head keeps what it has to read; before it drafts again it catches up."""
 
 
 def method_support(
@@ -28,11 +32,13 @@ def method_support(
     num_speculative_tokens_max: int,
     ranks_in_step: int,
     is_on_device: bool = False,
+    has_one_pass: bool = False,
 ) -> MethodSupport:
     """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it.
 
     ranks_in_step: data-parallel ranks that run every step together; 1 where each runs its own.
-    is_on_device: whether Model Runner V2 runs the model.
+    is_on_device: whether Model Runner V2 runs the model. has_one_pass: the head makes all drafts at once, or
+    no pass of it only reads what was verified.
     """
     every = tuple(range(num_speculative_tokens_max + 1))
     fixed = (num_speculative_tokens_max,)
@@ -43,14 +49,30 @@ def method_support(
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):
-        # On the device drafts are not read back, so that nothing follows them; all requests verify as many.
-        is_on_host = engine_method == "custom_class"
-        return MethodSupport(every, has_shadow_acceptance=is_on_host, can_weigh_tokens=is_on_host)
+        return _of_ours(every, asked_method, engine_method == "custom_class", is_on_device)
     steered = _ANY_LENGTH | _CUT_ON_THE_DEVICE if is_on_device else _ANY_LENGTH
     if engine_method in steered or engine_method.endswith("_mtp"):
-        return MethodSupport(every)
+        in_one_pass = {"dflash", "draft_model"} if is_on_device else {"suffix"}
+        return MethodSupport(
+            every,
+            drafts_beside_prompts=has_one_pass or engine_method in in_one_pass,
+            head_rests=is_on_device and engine_method in ("eagle", "eagle3"),
+        )
     why = (
         f"method {engine_method} drafts a fixed number of tokens in this vLLM; "
         f"steered are specctl_suffix, {', '.join(sorted(steered))}"
     )
     return MethodSupport(fixed, why)
+
+
+def _of_ours(every: tuple[int, ...], method: str, is_on_host: bool, is_on_device: bool) -> MethodSupport:
+    """is_on_host: drafts are found there. On the device they are not read back, so that nothing follows them;
+    all requests verify as many."""
+    has_head = method != "specctl_suffix"
+    return MethodSupport(
+        every,
+        has_shadow_acceptance=is_on_host,
+        can_weigh_tokens=is_on_host,
+        drafts_beside_prompts=has_head,
+        head_rests=has_head and is_on_device,
+    )

@@ -12,6 +12,7 @@ __all__ = ["WorkerReport"]
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
     draft_s: float
+    """Of the drafts for the next step."""
     verify_s: float
     shadow: ShadowAcceptance | None
     """None: the method has no shadow, or nothing new since the last report."""

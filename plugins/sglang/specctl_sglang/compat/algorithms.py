@@ -42,6 +42,9 @@ def steer_stock() -> None:
 
     Reason for the hooks: the registry takes new names only.
     """
+    from specctl_sglang.compat import accepted_nodes
+
+    accepted_nodes.install()
     algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
     HookRegistry.register(f"{algorithm}.create_worker", _steered_worker, HookType.AROUND)
     HookRegistry.register(f"{algorithm}.create_future_map", _steered_future_map, HookType.AROUND)

@@ -11,9 +11,8 @@ from sglang.srt.speculative.draft_worker_common import (
     make_draft_sampler_capture_hook,
 )
 
-from specctl_sglang.compat.eagle_states import OFF, Setting
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if_configured, capture_target
-from specctl_sglang.terms import width_of
+from specctl_sglang.terms import OFF, Shape
 
 __all__ = ["DflashStates"]
 
@@ -41,10 +40,10 @@ _OF_WORKER = (
 )
 
 
-class DflashStates(RuntimeStates[Setting]):
-    """By num_speculative_tokens, with 1 for tree_topk; a block is the target's own token and the drafts."""
+class DflashStates(RuntimeStates[Shape]):
+    """By the shape of drafts; a block is the target's own token and a chain."""
 
-    def __init__(self, worker: Any, at_start: Setting) -> None:
+    def __init__(self, worker: Any, at_start: Shape) -> None:
         """worker: SGLang's DFlashWorkerV2, after it has captured its graphs."""
         self._worker, self._draft_runner = worker, worker.draft_model_runner
         self._target = worker.target_worker.model_runner
@@ -59,12 +58,12 @@ class DflashStates(RuntimeStates[Setting]):
         super()._write(parts)
         self._worker.draft_model.set_block_size(self._worker.block_size)
 
-    def _build(self, key: Setting) -> None:
+    def _build(self, key: Shape) -> None:
         if key == OFF:
             with as_if_configured(speculative_num_draft_tokens=1, return_hidden_states_mode="full"):
                 capture_target(self._target, is_plain=True)
             return
-        width = width_of(key[0])
+        _, _, width = key
         with as_if_configured(speculative_num_draft_tokens=width):
             self._make_block(width)
             self._capture_draft()

@@ -3,8 +3,7 @@ backends and graphs, for its passes and for catching up with what was accepted."
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,15 +12,10 @@ from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, spe
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if, as_if_configured, capture_target
-from specctl_sglang.terms import steps_of, width_of
+from specctl_sglang.terms import Shape
 
-__all__ = ["OFF", "EagleStates", "Setting", "as_drafter", "narrow_drafts", "setting_of", "whole"]
+__all__ = ["EagleStates", "as_drafter", "narrow_drafts"]
 
-logger = logging.getLogger("sglang.specctl")
-
-Setting = tuple[int, int]
-"""num_speculative_tokens and tree_topk."""
-OFF: Setting = (0, 1)
 _OF_WORKER = ("topk", "speculative_num_steps", "speculative_num_draft_tokens")
 _OF_DRAFTER = (
     "speculative_num_steps",
@@ -35,23 +29,17 @@ _OF_DRAFTER = (
 )
 
 
-def setting_of(num_speculative_tokens: int, tree_topk: int) -> Setting:
-    """A tree of one draft is a chain."""
-    return num_speculative_tokens, tree_topk if num_speculative_tokens > 1 else 1
-
-
-class EagleStates(RuntimeStates[Setting]):
-    """By what a table row names; (0, 1) has the target's own decode, with graphs as without speculation.
+class EagleStates(RuntimeStates[Shape]):
+    """By the shape of drafts; without any it has the target's own decode, with graphs as without speculation.
 
     A drafter's ``topk`` is no part of a state: what is carried from step to step has the start's number of
     columns, whatever a draft takes of them.
     """
 
-    def __init__(self, worker: Any, at_start: Setting) -> None:
+    def __init__(self, worker: Any, at_start: Shape) -> None:
         """worker: SGLang's EAGLEWorkerV2 or one derived from it, after it has captured its graphs."""
         self._worker, self._drafter = worker, worker.draft_worker
         self._target = worker.target_worker.model_runner
-        self._steps_at_start = worker.speculative_num_steps
         self._reserved_tokens = get_alloc_len_per_decode()
         draft_runner = self._drafter.draft_runner
         places = [
@@ -67,10 +55,9 @@ class EagleStates(RuntimeStates[Setting]):
         """Of the active state: how deep a draft is."""
         return int(self._worker.speculative_num_steps)
 
-    def _build(self, key: Setting) -> None:
-        tokens, topk = key
+    def _build(self, key: Shape) -> None:
+        steps, topk, width = key
         worker, drafter = self._worker, self._drafter
-        steps, width = steps_of(tokens, topk, self._steps_at_start), width_of(tokens)
         configured = {"speculative_num_steps": steps, "speculative_num_draft_tokens": width}
         with as_if_configured(speculative_eagle_topk=topk, **configured), as_if(drafter, topk=topk):
             self._check_places(get_alloc_len_per_decode())
@@ -81,7 +68,7 @@ class EagleStates(RuntimeStates[Setting]):
             with as_drafter(drafter):
                 drafter.init_attention_backend()
                 drafter._capture_cuda_graphs()
-            self._capture_target(is_plain=tokens == 0)
+            self._capture_target(is_plain=steps == 0)
 
     def _check_places(self, tokens: int) -> None:
         """The scheduler reserves KV places for what the server was started with."""
@@ -110,39 +97,33 @@ def as_drafter(drafter: Any) -> Iterator[None]:
         yield
 
 
-def whole(keys: Iterable[Setting], topks: Iterable[int]) -> set[Setting]:
-    """A table may name any of the numbers with any of the branches: branches of which one state could not be
-    prepared are left out, all of them."""
-    keys = set(keys)
-    numbers = {tokens for tokens, topk in keys if topk == 1}
-    found = {key for key in keys if key[1] == 1}
-    for topk in topks:
-        trees = {setting_of(tokens, topk) for tokens in numbers}
-        if trees <= keys:
-            found |= trees
-        elif topk > 1:
-            logger.warning("specctl: no memory for all trees of %d a depth, which a table may not name", topk)
-    return found
-
-
 def narrow_drafts(drafter: Any, worker: Any) -> None:
     """A draft takes as many first tokens as the active state has branches, of those that were carried over,
-    which are the start's. Reason for setting the method on the object: SGLang's worker makes it itself."""
+    which are the start's; what the passes of a tree have made is noted. Reason for setting the method on the
+    object: SGLang's worker makes it itself."""
     if drafter.topk == 1:
         return
     original, carried = drafter.draft, drafter.topk
 
     def draft(batch: Any, **more: Any) -> Any:
         topk = worker.topk
-        if topk == carried or batch.forward_mode.is_idle():
+        if batch.forward_mode.is_idle():
             return original(batch, **more)
+        if topk == carried:
+            return noted(batch, **more)
         information = batch.spec_info
         information.topk_p = information.topk_p[:, :topk].contiguous()
         information.topk_index = information.topk_index[:, :topk].contiguous()
         drafter.topk = topk
         try:
-            return original(batch, **more)
+            return original(batch, **more) if topk == 1 else noted(batch, **more)
         finally:
             drafter.topk = carried
+
+    def noted(batch: Any, with_topology: bool = False) -> Any:
+        verify_input, parents, made = original(batch, with_topology=True)
+        # For compat.accepted_nodes, which copies it before the next draft.
+        verify_input.specctl_made = made
+        return (verify_input, parents, made) if with_topology else verify_input
 
     drafter.draft = draft

@@ -16,9 +16,11 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
+from specctl_sglang.compat.accepted_nodes import copied
 from specctl_sglang.compat.eagle_states import EagleStates, as_drafter, narrow_drafts
 from specctl_sglang.compat.steered_states import SteeredByStates
-from specctl_sglang.terms import checked_tree, drafts_of
+from specctl_sglang.proposers.ranks import compile_all
+from specctl_sglang.terms import checked_tree
 
 __all__ = ["SteeredEagle", "SteeredStandalone"]
 
@@ -28,7 +30,7 @@ logger = logging.getLogger("sglang.specctl")
 class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        checked_tree(drafts_of(self.speculative_num_draft_tokens), self.topk, self.speculative_num_steps)
+        checked_tree(self.at_start)
         self._replaced_candidates = self._replace_adaptive_policy()
         narrow_drafts(self._draft_worker, self)
 
@@ -52,10 +54,18 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
         return self._replaced_candidates
 
     def _made_at_start(self) -> EagleStates:
+        if self.topk > 1:
+            compile_all()
         return EagleStates(self, self.at_start)
 
     def _carried(self, tokens: torch.Tensor, lengths: torch.Tensor) -> EagleDraftInput:
         return EagleDraftInput(bonus_tokens=tokens.to(torch.int32))
+
+    def verify(self, batch: Any, *given: Any, **named: Any) -> GenerationBatchResult:
+        verify_input = batch.spec_info
+        result = super().verify(batch, *given, **named)
+        result.specctl_accepted = copied(verify_input)
+        return result
 
     def _follow(self, batch: Any, result: GenerationBatchResult) -> None:
         if _skips_while_off():

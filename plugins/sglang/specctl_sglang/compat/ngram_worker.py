@@ -11,8 +11,8 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from specctl_sglang.compat.steered_worker import SteeredWorker
 from specctl_sglang.control.steering import OpenStep
-from specctl_sglang.proposers.layout import Drafts, Emitted, cut
-from specctl_sglang.terms import width_of
+from specctl_sglang.proposers.layout import Drafts, Emitted, cut, limit_tree
+from specctl_sglang.terms import Shape, chain, drafts_of, width_of
 
 __all__ = ["SteeredNgramWorker"]
 
@@ -21,9 +21,17 @@ _RESTING_S = 0.05
 
 
 class SteeredNgramWorker(SteeredWorker):
-    """The corpus fills every place, each after its parent: the first ones are a draft as well."""
+    """The corpus fills every place with a tree's node, each after its parent: the first ones are a tree as
+    well, of which fewer branches or levels are kept where the table says so."""
 
     _learnt_s = 0.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        full = drafts_of(self._full_width)
+        self.at_start: Shape = (
+            chain(full) if self._branches == 1 else (full, self._branches, self._full_width)
+        )
 
     def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
         self.draft_token_num = full = self._full_width
@@ -34,11 +42,15 @@ class SteeredNgramWorker(SteeredWorker):
         batch.spec_info.accept_lens = torch.from_numpy(emitted.counts)
         tokens, mask = self._prepare_draft_tokens(batch)
         requests = len(batch.reqs)
-        return cut(
-            tokens.reshape(requests, full),
-            mask.reshape(requests, full, full).astype(np.bool_),
-            width_of(step.num_speculative_tokens),
+        width = step.verify_width_tokens or full
+        drafts = cut(
+            tokens.reshape(requests, full), mask.reshape(requests, full, full).astype(np.bool_), width
         )
+        depth, branches = step.num_speculative_tokens, step.tree_topk
+        if branches >= self._branches and depth >= drafts_of(width):
+            return drafts
+        tree = limit_tree(drafts.tokens, drafts.parents, drafts.sizes, branches, depth)
+        return Drafts(*tree, width_of(self.smallest_prepared(int(tree[2].max()))))
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         # It reads accepted tokens by rows, which are of the full width whatever was verified.

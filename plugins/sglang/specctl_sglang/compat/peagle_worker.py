@@ -21,14 +21,14 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from specctl_kernels.peagle_rows import PassBuffers, PassRows, peagle_rows
 from specctl_kernels.peagle_rows.reference import peagle_rows_reference
 
-from specctl_sglang.compat.eagle_states import EagleStates, Setting, as_drafter
+from specctl_sglang.compat.eagle_states import EagleStates, as_drafter
 from specctl_sglang.compat.eagle_worker import SteeredEagle
 from specctl_sglang.compat.peagle_graph import PassGraphs, captured_pass
 from specctl_sglang.compat.peagle_prompts import drafted_behind_prompts, make_room
 from specctl_sglang.compat.runtime_states import as_if, as_if_configured
 from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
-from specctl_sglang.terms import width_of
+from specctl_sglang.terms import Shape, width_of
 
 __all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker"]
 
@@ -309,9 +309,8 @@ def _before_step(
 class PEagleStates(EagleStates):
     """A state is the target's alone: the head's pass is the same for every number."""
 
-    def _build(self, key: Setting) -> None:
-        drafts, _ = key
-        width = width_of(drafts)
+    def _build(self, key: Shape) -> None:
+        drafts, _, width = key
         with as_if_configured(speculative_num_steps=drafts, speculative_num_draft_tokens=width):
             self._worker.speculative_num_steps, self._worker.speculative_num_draft_tokens = drafts, width
             self._drafter.verify_at_most(drafts)
@@ -336,11 +335,14 @@ class PEagleWorker(SteeredEagle):
     def _made_at_start(self) -> PEagleStates:
         return PEagleStates(self, self.at_start)
 
-    def _numbers_drafted(self, batch: Any, setting: Setting) -> list[int]:
+    def _has_rested(self, batch: Any) -> bool:
+        return any(request.specctl_missed for request in batch.reqs)
+
+    def _numbers_drafted(self, batch: Any, shape: Shape) -> list[int]:
         """0 for requests that verify nobody's drafts: what is accepted says nothing about the head."""
         if _needs_a_pass(batch):
-            return super()._numbers_drafted(batch, setting)
-        return [setting[0] if request.specctl_has_drafts else 0 for request in batch.reqs]
+            return super()._numbers_drafted(batch, shape)
+        return [shape[0] if request.specctl_has_drafts else 0 for request in batch.reqs]
 
     def _follow(self, batch: Any, result: Any) -> None:
         with as_drafter(self._draft_worker):

@@ -169,6 +169,8 @@ _EAGLE_WORKER: tuple[Seam, ...] = (
         "topk",
     ),
     Seam(_EAGLE, "EagleDraftWorker.draft", ("self", "batch")),
+    Seam(_EAGLE, "EAGLEWorkerV2.verify", ("self", "batch")),
+    Seam("sglang.srt.utils.common", "async_d2h", ("tensor",)),
     Seam(_EAGLE, "EagleDraftWorker.init_attention_backend", ("self",)),
     Seam(_EAGLE, "EagleDraftWorker._capture_cuda_graphs", ("self",)),
     Seam(_EAGLE, "EagleDraftWorker._draft_extend_for_decode", ("self", "batch", "batch_result")),

@@ -21,7 +21,7 @@ __all__ = ["RuntimeStates", "TargetStates", "as_if", "as_if_configured", "captur
 
 logger = logging.getLogger("sglang.specctl")
 
-Key = TypeVar("Key", int, tuple[int, int])
+Key = TypeVar("Key", int, tuple[int, int, int])
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RuntimeStates(ABC, Generic[Key]):
 
 
 class TargetStates(RuntimeStates[int]):
-    """Of a worker without a draft model, by num_speculative_tokens; 0 is the target's own decode, with
+    """Of a worker without a draft model, by the nodes of its drafts; 0 is the target's own decode, with
     graphs as without speculation."""
 
     def __init__(self, model_runner: Any, full: int) -> None:
@@ -151,13 +151,13 @@ def as_if_configured(**values: Any) -> Iterator[None]:
 
 
 def _name(key: Any) -> str:
-    return str(key) if isinstance(key, int) else "_".join(map(str, key[: 1 if key[1] == 1 else 2]))
+    return str(key) if isinstance(key, int) else "_".join(map(str, key[:1] if key[1] == 1 else key))
 
 
 def _told(key: Any) -> str:
     if isinstance(key, int) or key[1] == 1:
         return f"{key if isinstance(key, int) else key[0]} drafts"
-    return f"trees of {key[0]} drafts, {key[1]} a depth"
+    return f"trees {key[0]} deep with {key[1]} branches and {key[2]} positions"
 
 
 def _device_bytes() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 from typing import Any
 
 from sglang.srt.managers.io_struct import GetInternalStateReqOutput
@@ -17,10 +16,8 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
 
-from specctl import __version__
-from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
+from specctl.engine.capabilities import described
 from specctl_sglang.compat import verified_batches
 from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
@@ -35,7 +32,6 @@ __all__ = ["install"]
 
 logger = logging.getLogger("sglang.specctl")
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_ROWS_MAX = 64
 
 
 def install() -> None:
@@ -154,37 +150,30 @@ class _View:
 def _support(scheduler: Any) -> MethodSupport:
     worker, name = scheduler.draft_worker, scheduler.spec_algorithm.name
     spec = get_spec()
-    width, topk = spec.speculative_num_draft_tokens, spec.speculative_eagle_topk
+    at_start = spec.speculative_num_steps, spec.speculative_eagle_topk or 1, spec.speculative_num_draft_tokens
     if _is_steered(worker):
-        return method_support(name, width, worker.prepared, worker.tree_topks, speculative_eagle_topk=topk)
-    return method_support(name, width, None, why_as_stock=why_as_stock(type(worker).__name__))
+        return method_support(name, at_start, worker.shapes)
+    return method_support(name, at_start, None, why_as_stock(type(worker).__name__))
 
 
 def _capabilities(scheduler: Any, options: Options) -> Capabilities:
     support = _support(scheduler)
     server_args = scheduler.server_args
-    decode_batch_max = scheduler.max_running_requests
-    return Capabilities(
-        contract_version=CONTRACT_VERSION,
+    is_suffix = scheduler.spec_algorithm.name == SUFFIX
+    return described(
+        support.settings,
+        support.why_not_controllable,
+        scheduler.max_running_requests,
         engine="sglang",
         engine_version=engine_version,
-        plugin_version=__version__,
-        boot_id=uuid.uuid4().hex,
         model=str(server_args.served_model_name or server_args.model_path),
         method=method_of(scheduler.spec_algorithm.name),
-        controllable=support.why_not_controllable is None,
-        why_not_controllable=support.why_not_controllable,
-        num_speculative_tokens_legal=support.legal,
-        tree_topk_max=support.tree_topks[-1],
-        tree_topk_legal=support.tree_topks,
-        decode_batch_max=decode_batch_max,
+        why_chains_only=support.why_chains_only,
         context_max_tokens=scheduler.model_config.context_len,
-        decode_batch_buckets=DecodeBatchBuckets(decode_batch_max).uppers,
-        rows_max=_ROWS_MAX,
         lease_max_s=options.lease_max_s,
-        has_shadow_acceptance=scheduler.spec_algorithm.name == SUFFIX,
+        has_shadow_acceptance=is_suffix,
         # Without a row's word the longest draft of a batch decides how many are verified.
-        min_token_prob=0.0 if scheduler.spec_algorithm.name == SUFFIX else None,
+        min_token_prob=0.0 if is_suffix else None,
         algorithms=(SUFFIX, PEAGLE),
         warnings=support.warnings(scheduler.device),
         **machine_of(scheduler),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import Any
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl_sglang.control.steering import OpenStep, Steering
+from specctl_sglang.terms import OFF, Shape, width_of, widths_by_tree
 
 __all__ = ["Steered", "current_step", "start_guarded"]
 
@@ -17,15 +19,22 @@ class Steered:
     specctl: Steering | None = None
     """Set by compat.scheduler once the scheduler is there; None while it starts."""
     host_relay: Any = None
-    tree_topks: tuple[int, ...] = (1,)
-    """Branches a depth that a table may name; empty: every number up to the method's own bound."""
-    at_start: tuple[int, int] | None = None
-    """num_speculative_tokens and tree_topk of the server's own start; None: a chain of the largest number."""
+    at_start: Shape | None = None
+    """Of the server's own start; None: a chain of the largest number."""
 
     @property
-    def prepared(self) -> tuple[int, ...]:
-        """Numbers of drafts that a table may name."""
+    def shapes(self) -> tuple[Shape, ...]:
+        """Prepared ones, which a table may name."""
         raise NotImplementedError
+
+    @cached_property
+    def _widths(self) -> dict[tuple[int, int], int]:
+        return widths_by_tree(self.shapes)
+
+    def shape_of(self, step: OpenStep) -> Shape:
+        """As the table says; where it names no width, the usual one of its depth and branches."""
+        tree = step.num_speculative_tokens, step.tree_topk
+        return *tree, step.verify_width_tokens or self._widths.get(tree, width_of(tree[0]))
 
     def before_launch(self, batch: Any) -> None:
         """A batch is about to be launched, and the scheduler's stream is the current one."""
@@ -40,13 +49,12 @@ class Steered:
         return {}
 
 
-def current_step(steering: Steering | None, batch: Any, at_start: tuple[int, int]) -> OpenStep:
+def current_step(steering: Steering | None, batch: Any, at_start: Shape) -> OpenStep:
     """What the table says of a decode batch; what the server was started with where nothing is steered."""
     step = None if steering is None or not steering.is_active else steering.current
     if step is None:
-        drafts, branches = at_start
-        requests = list(batch.reqs)
-        step = OpenStep(drafts, branches, time.monotonic(), requests, [drafts] * len(requests))
+        step = OpenStep(started_s=time.monotonic(), requests=list(batch.reqs))
+        step.take(at_start)
     return step
 
 
@@ -55,4 +63,5 @@ def start_guarded(step: OpenStep, batch: Any, device: str) -> None:
     nothing is drafted for a batch with one."""
     step.is_guarded = device == "cpu" and not batch.sampling_info.is_all_greedy
     if step.is_guarded:
-        step.num_speculative_tokens = 0
+        step.take(OFF)
+        step.is_sampled = False

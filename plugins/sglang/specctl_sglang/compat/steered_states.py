@@ -7,7 +7,6 @@ Drafting, verification and the bookkeeping of the overlap scheduler stay SGLang'
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,11 +16,19 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
-from specctl_sglang.compat.eagle_states import OFF, Setting, setting_of, whole
 from specctl_sglang.compat.runtime_states import RuntimeStates
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
 from specctl_sglang.options import Options, options_from_env
-from specctl_sglang.terms import checked_candidates, checked_topks, default_candidates, drafts_of
+from specctl_sglang.terms import (
+    OFF,
+    Shape,
+    chain,
+    checked_candidates,
+    checked_trees,
+    default_candidates,
+    default_trees,
+    drafts_of,
+)
 
 __all__ = ["SteeredByStates"]
 
@@ -37,12 +44,14 @@ class SteeredByStates(Steered, BaseSpecWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.options = options_from_env() or Options()
-        self.at_start: Setting = (drafts_of(self.speculative_num_draft_tokens), getattr(self, "topk", 1))
+        width = self.speculative_num_draft_tokens
+        topk = getattr(self, "topk", 1)
+        self.at_start = chain(drafts_of(width)) if topk == 1 else (self.speculative_num_steps, topk, width)
         self._tp_group = get_parallel().tp_group
-        self._states: RuntimeStates[Setting] | None = None
+        self._states: RuntimeStates[Shape] | None = None
 
     @abstractmethod
-    def _made_at_start(self) -> RuntimeStates[Setting]:
+    def _made_at_start(self) -> RuntimeStates[Shape]:
         """With the one state that SGLang has built."""
 
     @abstractmethod
@@ -58,9 +67,9 @@ class SteeredByStates(Steered, BaseSpecWorker):
         return ()
 
     @property
-    def prepared(self) -> tuple[int, ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         assert self._states is not None
-        return tuple(sorted({tokens for tokens, _ in self._states.keys}))
+        return self._states.keys
 
     def stats(self) -> dict[str, float]:
         return {} if self._states is None else self._states.stats()
@@ -68,29 +77,32 @@ class SteeredByStates(Steered, BaseSpecWorker):
     def init_cuda_graphs(self) -> None:
         super().init_cuda_graphs()
         self._states = states = self._made_at_start()
-        topks = checked_topks(self.options.tree_topks, self.at_start[1])
-        states.prepare(setting_of(tokens, topk) for tokens in self._candidates() for topk in topks)
-        self._keep(states, topks)
-
-    def _keep(self, states: RuntimeStates[Setting], topks: Iterable[int]) -> None:
-        keys = set(states.keys)
+        states.prepare({*map(chain, self._chains()), *self._trees()})
         if self._tp_group.world_size > 1:
-            keys = set.intersection(*map(set, self._tp_group.all_gather_object(states.keys)))
-        kept = whole(keys, topks)
-        states.keep(sorted(kept))
-        self.tree_topks = tuple(topk for topk in topks if topk == 1 or any(k == topk for _, k in kept))
-        if self.at_start not in kept:
-            self.at_start = max(kept)
+            ranks = self._tp_group.all_gather_object(states.keys)
+            states.keep(sorted(set.intersection(*map(set, ranks))))
+        if self.at_start not in states:
+            self.at_start = max(states.keys)
 
-    def _candidates(self) -> tuple[int, ...]:
+    def _chains(self) -> tuple[int, ...]:
+        """Numbers of drafts; the start's own is prepared in any case."""
         own, asked = self._own_candidates(), self.options.candidates
-        full = max(self.at_start[0], *own, 0)
-        has_graphs = self.target_worker.model_runner.decode_cuda_graph_runner is not None
+        full = max(drafts_of(self.at_start[2]), *own, 0)
+        has_graphs = self._has_graphs()
         if asked is None and not own:
             return default_candidates(full, has_graphs)
         asked = own if asked is None else asked
         # Without graphs the plain decode costs nothing, and a CPU's guard needs it.
         return checked_candidates(asked if has_graphs else (0, *asked), full)
+
+    def _trees(self) -> tuple[Shape, ...]:
+        asked = self.options.trees
+        if asked is not None:
+            return checked_trees(asked, self.at_start, has_passes=True)
+        return () if self.at_start[1] == 1 else default_trees(self.at_start, self._has_graphs())
+
+    def _has_graphs(self) -> bool:
+        return self.target_worker.model_runner.decode_cuda_graph_runner is not None
 
     def forward_batch_generation(
         self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
@@ -98,35 +110,41 @@ class SteeredByStates(Steered, BaseSpecWorker):
         assert self._states is not None
         is_decode = batch.forward_mode.is_decode() and not batch.is_extend_in_batch
         # Graphs of prompts were captured with the start's attention backends.
-        setting = self._agreed(batch) if is_decode else self.at_start
-        self._states.activate(setting)
-        if is_decode and setting == OFF:
+        shape = self._agreed(batch) if is_decode else self.at_start
+        self._states.activate(shape)
+        if is_decode and shape == OFF:
             return self._plain_step(batch, on_publish, grammar_barrier)
         return super().forward_batch_generation(batch, on_publish, grammar_barrier, pp_proxy_tensors)
 
-    def _agreed(self, batch: Any) -> Setting:
-        """The first rank's setting is everyone's: leases end by each rank's own clock."""
+    def _agreed(self, batch: Any) -> Shape:
+        """The first rank's choice is everyone's: leases end by each rank's own clock."""
         if self._tp_group.world_size == 1:
             return self._wanted(batch)
         is_first = self._tp_group.rank_in_group == 0
         wanted = self._wanted(batch) if is_first else None
-        setting: Setting = self._tp_group.broadcast_object(wanted, src=0)
-        return setting
+        shape: Shape = self._tp_group.broadcast_object(wanted, src=0)
+        return shape
 
-    def _wanted(self, batch: Any) -> Setting:
+    def _wanted(self, batch: Any) -> Shape:
         assert self._states is not None
         step = current_step(self.specctl, batch, self.at_start)
         start_guarded(step, batch, self.device)
-        setting = setting_of(step.num_speculative_tokens, step.branches)
-        if setting not in self._states:
-            setting = self.at_start
-        step.num_speculative_tokens = setting[0]
-        step.drafted = self._numbers_drafted(batch, setting)
-        return setting
+        shape = self.shape_of(step)
+        if shape not in self._states:
+            shape, step.is_sampled = self.at_start, False
+        step.take(shape)
+        step.after_rest = shape != OFF and self._has_rested(batch)
+        step.drafted = self._numbers_drafted(batch, shape)
+        step.verified_tokens = shape[2] * len(batch.reqs)
+        return shape
 
-    def _numbers_drafted(self, batch: Any, setting: Setting) -> list[int]:
+    def _numbers_drafted(self, batch: Any, shape: Shape) -> list[int]:
         """How many tokens are drafted for each request of a decode batch that is about to be launched."""
-        return [setting[0]] * len(batch.reqs)
+        return [shape[0]] * len(batch.reqs)
+
+    def _has_rested(self, batch: Any) -> bool:
+        """Whether the draft model catches up in this step: most read along while nothing is drafted."""
+        return False
 
     def _plain_step(self, batch: Any, on_publish: Any, grammar_barrier: Any) -> GenerationBatchResult:
         """One token of each request by the target's own decode and sampler, told as a verification."""

@@ -27,11 +27,22 @@ from specctl_sglang.compat.verify_block import DevicePlaces, VerifyBlock
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.proposers.layout import Drafts, Emitted
-from specctl_sglang.terms import checked_candidates, default_candidates, drafts_of, width_of
+from specctl_sglang.proposers.ranks import compile_all
+from specctl_sglang.terms import (
+    Shape,
+    chain,
+    checked_candidates,
+    checked_trees,
+    default_candidates,
+    drafts_of,
+    trees_without_passes,
+    width_of,
+)
 
 __all__ = ["SteeredWorker"]
 
 logger = logging.getLogger("sglang.specctl")
+_TREE_TOPK_MAX = 64
 
 
 class SteeredWorker(Steered, NGRAMWorker):
@@ -41,27 +52,40 @@ class SteeredWorker(Steered, NGRAMWorker):
     _block: VerifyBlock | None = None
     _drafts: Drafts | None = None
     _emitted: Emitted | None = None
+    _branches = 1
+    """The most of a tree."""
+    _trees: tuple[Shape, ...] | None = None
+    """Those that the user names; None: the usual ones."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.options = options_from_env() or Options()
         self._full_width: int = get_spec().speculative_num_draft_tokens
+        self._branches = min(_TREE_TOPK_MAX, get_spec().speculative_eagle_topk or 1)
         self._tp_group = get_parallel().tp_group
         self._states: TargetStates | None = None
         self._has_failed = False
 
     @property
     def prepared(self) -> tuple[int, ...]:
+        """Numbers of nodes, which a chain or a tree may have."""
         assert self._states is not None
         return self._states.keys
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Trees need nothing but a state of their width."""
+        widths = set(map(width_of, self.prepared))
+        trees = trees_without_passes(widths, self._branches) if self._trees is None else self._trees
+        return (*map(chain, self.prepared), *(tree for tree in trees if tree[2] in widths))
 
     def _prepare(self, batch: Any) -> None:
         """What can be done for the drafts of a decode batch while the step before it still runs."""
 
     @abstractmethod
     def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
-        """The drafts of a decode batch, at most step.num_speculative_tokens for each request, as wide as the
-        smallest prepared number that holds them; None: there is nothing to verify."""
+        """The drafts of a decode batch within the step's shape, as wide as the smallest prepared number that
+        holds them; None: there is nothing to verify."""
 
     def _rest(self, batch: Any, step: OpenStep) -> None:
         """A decode batch for which nothing may be drafted; what a proposer learns from it."""
@@ -81,11 +105,20 @@ class SteeredWorker(Steered, NGRAMWorker):
         asked = self.options.candidates
         has_graphs = self.model_runner.decode_cuda_graph_runner is not None
         numbers = default_candidates(full, has_graphs) if asked is None else checked_candidates(asked, full)
+        self._trees = self._named_trees()
+        if self._branches > 1:
+            compile_all()
         self._states = TargetStates(self.model_runner, full)
-        self._states.prepare(numbers)
+        self._states.prepare({*numbers, *(drafts_of(width) for _, _, width in self._trees or ())})
         if self._tp_group.world_size > 1:
             ranks = self._tp_group.all_gather_object(self._states.keys)
             self._states.keep(sorted(set.intersection(*map(set, ranks))))
+
+    def _named_trees(self) -> tuple[Shape, ...] | None:
+        asked, full = self.options.trees, drafts_of(self._full_width)
+        if asked is None:
+            return None
+        return checked_trees(asked, (full, self._branches, self._full_width), has_passes=False)
 
     def smallest_prepared(self, drafts: int) -> int:
         return next(number for number in self.prepared if number >= drafts)
@@ -139,9 +172,10 @@ class SteeredWorker(Steered, NGRAMWorker):
         return agreed
 
     def _drafted(self, batch: Any) -> Drafts | None:
-        step = current_step(self.specctl, batch, (drafts_of(self._full_width), 1))
+        step = current_step(self.specctl, batch, self.at_start or chain(drafts_of(self._full_width)))
         drafts = None
         start_guarded(step, batch, self.device)
+        step.take(self.shape_of(step))
         if not self._has_failed:
             try:
                 if step.num_speculative_tokens > 0:
@@ -155,7 +189,11 @@ class SteeredWorker(Steered, NGRAMWorker):
             except Exception:
                 logger.exception("specctl: drafting failed; from now on nothing is drafted")
                 self._has_failed = True
-        step.drafted = [0] * len(batch.reqs) if drafts is None else drafts.drafted.tolist()
+        requests = len(batch.reqs)
+        step.drafted = [0] * requests if drafts is None else drafts.depths.tolist()
+        step.tree = None if drafts is None or step.tree_topk == 1 else drafts
+        width = width_of(self.prepared[0]) if drafts is None else drafts.width
+        step.verified_tokens = width * requests
         return drafts
 
     def _host(self, batch: Any) -> Emitted:

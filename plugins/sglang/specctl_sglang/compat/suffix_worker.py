@@ -20,8 +20,6 @@ __all__ = ["SuffixWorker"]
 
 
 class SuffixWorker(SteeredWorker):
-    tree_topks = ()
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Reason: the worker's constructor makes the corpus itself, by its module's name for it.
         with as_if(ngram_worker, NgramCorpus=_NoCorpus):
@@ -41,9 +39,9 @@ class SuffixWorker(SteeredWorker):
         self._proposer.prepare(batch.reqs)
 
     def _find(self, batch: Any, step: OpenStep, emitted: Emitted) -> Drafts | None:
-        wanted, branches = step.num_speculative_tokens, step.branches
-        weighing = self._weighing(step)
-        tokens, parents, sizes = self._proposer.draft(batch.reqs, emitted, wanted, branches, weighing)
+        assert step.verify_width_tokens is not None
+        shape = step.num_speculative_tokens, step.tree_topk, step.verify_width_tokens
+        tokens, parents, sizes = self._proposer.draft(batch.reqs, emitted, shape, self._weighing(step))
         longest = int(sizes.max(initial=0))
         if longest == 0:
             return None

@@ -1,28 +1,29 @@
 """Steers one SGLang scheduler by the live table and counts its steps.
 
-Knows SGLang's batches and results by a few attributes. Nothing here may bring the engine down: an unexpected
-error is logged once, the table stops being looked up, and every step drafts what the server was started with.
+Knows SGLang's batches and results by a few attributes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
+import numpy as np
+import numpy.typing as npt
+
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import KIND_KEY, ClassKey
-from specctl.contract.table import uniform_rows
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry
-from specctl.engine.live_table import LiveTable
+from specctl.contract.table import TableRow, legal_settings
+from specctl.contract.telemetry import ShadowAcceptance
+from specctl.engine import steering
+from specctl.engine.namespaces import namespace_of
 from specctl.engine.never_fatal import never_fatal
-from specctl.engine.service import handle
-from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine.traffic_classes import RequestClasses, key_of
-from specctl_sglang.terms import namespace_of
+from specctl_sglang.proposers.layout import Drafts
+from specctl_sglang.proposers.ranks import ranks_of_nodes, ranks_of_tokens
+from specctl_sglang.terms import Shape, chain, setting_of
 
 __all__ = ["OpenStep", "Proposer", "SchedulerView", "Steering"]
 
@@ -52,33 +53,28 @@ class Proposer(Protocol):
 
 
 @dataclass(slots=True)
-class OpenStep:
-    """A step from before its launch until its tokens have come back. The worker fills in what it drafted."""
+class OpenStep(steering.OpenStep):
+    """Without requests: a step of prompts. The worker fills in what it drafted."""
 
-    num_speculative_tokens: int
-    branches: int
-    started_s: float
-    requests: list[Any] = field(default_factory=list)
-    """The decoding ones; empty: a step of prompts."""
-    drafted: list[int] = field(default_factory=list)
     min_token_prob: float | None = None
     """A place for one more draft of every request must bring as much of a token each; None: no matter."""
-    context_tokens: int = 0
-    prefill_tokens: int = 0
-    draft_s: float = 0.0
     run_s: float = 0.0
     """Until its launch came back: where that is its computation too."""
     result_from_s: float = 0.0
     output_tokens_before: int = 0
     is_guarded: bool = False
+    tree: Drafts | None = None
+    """Of drafts that were laid out on the host."""
+
+    def take(self, shape: Shape) -> None:
+        self.num_speculative_tokens, self.tree_topk, self.verify_width_tokens = shape
+        self.drafted = [self.num_speculative_tokens] * len(self.requests)
 
 
 _never_fatal = never_fatal("specctl stops steering this engine; it drafts what it was started with")
 
 
-class Steering:
-    """specctl.engine.service.Steered. Used from the scheduler's thread."""
-
+class Steering(steering.Steering):
     log = logger
 
     def __init__(
@@ -86,37 +82,25 @@ class Steering:
         capabilities: Capabilities,
         view: SchedulerView,
         proposer: Proposer | None,
-        at_start: tuple[int, int] | None = None,
+        at_start: Shape | None = None,
         *,
         computes_at_launch: bool = False,
     ) -> None:
-        """at_start: num_speculative_tokens and tree_topk until a table comes; None: the longest chain.
+        """at_start: until a table comes; None: the longest chain, or what there is instead.
 
         computes_at_launch: a launch comes back when its step is computed (on a CPU), while the step before it
         still waits for its result: the time between two results would be the next step's.
         """
-        self.is_active = True
-        self.capabilities = capabilities
+        longest, legal = capabilities.num_speculative_tokens_legal[-1], legal_settings(capabilities)
+        first = setting_of(at_start or chain(longest))
+        if first not in legal:
+            first = legal[-1]
+        rows = (TableRow(decode_batch_from=1, **first.model_dump()),)
+        super().__init__(capabilities, rows, RequestClasses(longest, _class_key, _context_tokens))
         self._view, self._proposer = view, proposer
         self._computes_at_launch = computes_at_launch
-        self._full = capabilities.num_speculative_tokens_legal[-1]
-        first = at_start or (self._full, 1)
-        self.table = LiveTable(capabilities, uniform_rows(*first), time.monotonic)
-        self._counters = StepCounters(DecodeBatchBuckets(capabilities.decode_batch_max), self._full)
-        self._classes = RequestClasses(self._full, _class_key, _context_tokens)
-        self._started_s = time.monotonic()
         self._ended_s = 0.0
-        self._last_number = first[0]
-        self._decoding = 0
-        self._guarded_steps = 0
-        self.steering_s = 0.0
         self.current: OpenStep | None = None
-        for warning in capabilities.warnings:
-            logger.warning("specctl: %s", warning)
-
-    def handle(self, operation: str, payload: str) -> str:
-        """An operation of the control path, between two steps. Answers JSON; never raises."""
-        return handle(self, operation, payload)
 
     @_never_fatal
     def before_run(self, batch: Any) -> None:
@@ -126,12 +110,14 @@ class Steering:
         if batch.forward_mode.is_decode():
             requests = list(batch.reqs)
             context = sum(map(_context_tokens, requests))
-            row = self.table.lookup_row(len(requests), context / max(len(requests), 1))
-            step = OpenStep(row.num_speculative_tokens, row.tree_topk, now_s, requests)
-            step.min_token_prob, step.context_tokens = row.min_token_prob, context
-            step.drafted = [row.num_speculative_tokens] * len(requests)
+            setting, is_sampled = self._next_setting(len(requests), context)
+            step = OpenStep(started_s=now_s, requests=requests, context_tokens=context)
+            step.run_under(setting)
+            step.is_sampled, step.min_token_prob = is_sampled, setting.min_token_prob
+            step.drafted = [setting.num_speculative_tokens] * len(requests)
+            step.verified_tokens = setting.width_tokens * len(requests)
         else:
-            step = OpenStep(0, 1, now_s, prefill_tokens=batch.extend_num_tokens or 0)
+            step = OpenStep(started_s=now_s, prefill_tokens=batch.extend_num_tokens or 0)
             for request in batch.reqs:
                 if not hasattr(request, "specctl_class"):
                     self._classes.arrived(request, now_s)
@@ -158,61 +144,51 @@ class Steering:
         if step is None:
             return
         now_s = time.monotonic()
-        step_s = self._seconds_of(step, now_s)
+        step.step_s = self._seconds_of(step, now_s)
         self._ended_s = now_s
         if step.prefill_tokens:
-            self._counters.add_prompts(step.prefill_tokens, step_s)
+            self._counters.add_prompts(step.prefill_tokens, step.step_s)
         accepted = result.num_correct_drafts_per_req_cpu
         if not step.requests or accepted is None:
             return
         self._guarded_steps += step.is_guarded
         self._last_number, self._decoding = step.num_speculative_tokens, len(step.requests)
         # An engine that fills up short drafts may accept what was not ours; it is not counted as ours.
-        accepted = list(map(min, accepted, step.drafted))
+        step.accepted = list(map(min, accepted, step.drafted))
         # The overlap scheduler launches a step more for a request before it knows that it has ended: that one
         # was computed and verified, and emits nothing.
-        emitted = sum(map(_output_tokens, step.requests)) - step.output_tokens_before
-        self._counters.add(
-            StepRecord(
-                num_speculative_tokens=step.num_speculative_tokens,
-                drafted=step.drafted,
-                accepted=accepted,
-                emitted_tokens=emitted,
-                context_tokens=step.context_tokens,
-                prefill_tokens=0,
-                step_s=step_s,
-                draft_s=step.draft_s,
-            )
-        )
-        if now_s >= self._classes.counters.due_s:
-            self._classes.count(step.num_speculative_tokens, step.requests, step.drafted, accepted, now_s)
+        step.emitted_tokens = sum(map(_output_tokens, step.requests)) - step.output_tokens_before
+        step.accepted_ranks = _ranks(step, result)
+        self._count(step, now_s)
 
     def _seconds_of(self, step: OpenStep, now_s: float) -> float:
         if self._computes_at_launch:
             return step.run_s + now_s - step.result_from_s
         return now_s - max(step.started_s, self._ended_s)
 
-    def telemetry(self) -> Telemetry:
-        running = self._view.running()
-        proposer = self._proposer
-        return Telemetry(
-            contract_version=CONTRACT_VERSION,
-            boot_id=self.capabilities.boot_id,
-            uptime_s=time.monotonic() - self._started_s,
-            table_version=self.table.version,
-            table_state=self.table.state,
-            num_speculative_tokens=self._last_number,
-            running=running,
-            waiting=self._view.waiting(),
-            decoding=self._decoding if running else 0,
-            kv_cache_used_ratio=self._view.kv_cache_used_ratio(),
-            cells=self._counters.cells(),
-            classes=self._classes.counters.told(is_idle=not running),
+    def _gauges(self) -> steering.Gauges:
+        view, proposer = self._view, self._proposer
+        return steering.Gauges(
+            running=view.running(),
+            waiting=view.waiting(),
+            kv_cache_used_ratio=view.kv_cache_used_ratio(),
             shadow=None if proposer is None else proposer.shadow_counts(),
-            guarded_steps=self._guarded_steps,
-            steering_s=self.steering_s,
-            proposer=self._view.verified_batches() | ({} if proposer is None else proposer.stats()),
+            proposer=view.verified_batches() | ({} if proposer is None else proposer.stats()),
         )
+
+
+def _ranks(step: OpenStep, result: Any) -> npt.NDArray[np.int64] | None:
+    """Of a tree's accepted tokens, where its result has them; everything is on the host by now."""
+    if step.tree_topk == 1:
+        return None
+    shape, accepted = (step.num_speculative_tokens, step.tree_topk), np.array(step.accepted)
+    path = getattr(result, "specctl_accepted", None)
+    if path is not None:
+        return ranks_of_nodes(path.made.numpy(), path.nodes.numpy(), accepted, shape)
+    if step.tree is None:
+        return None
+    emitted = result.next_token_ids.cpu().numpy().reshape(len(accepted), -1)
+    return ranks_of_tokens(step.tree, emitted, accepted, shape)
 
 
 def _output_tokens(request: Any) -> int:

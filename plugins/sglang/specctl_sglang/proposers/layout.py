@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["Drafts", "Emitted", "Places", "block_bytes", "cut", "lay_out", "limit_branches"]
+__all__ = ["Drafts", "Emitted", "Places", "block_bytes", "cut", "lay_out", "limit_tree"]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -36,6 +36,11 @@ class Drafts:
     def drafted(self) -> Ints:
         """int32[n]: places that hold a draft."""
         return np.minimum(self.sizes, np.int32(self.width - 1))
+
+    @property
+    def depths(self) -> Ints:
+        """int32[n]: how deep the verified drafts are."""
+        return self.drafted if self.parents is None else _depths(self.parents, self.drafted)
 
     @classmethod
     def none(cls, requests: int, width: int) -> Drafts:
@@ -145,28 +150,47 @@ def lay_out(
     )  # fmt: skip
 
 
-def limit_branches(nodes: Ints, parents: Ints, sizes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
-    """The trees with at most so many children of each node, the first ones, and what hangs from them."""
-    requests, columns = nodes.shape
-    rows = np.arange(requests)
-    kept = np.zeros((requests, columns + 1), np.bool_)
-    kept[:, -1] = True  # parent -1
-    children = np.zeros((requests, columns + 1), np.int64)
-    place_of = np.full((requests, columns + 1), _NONE, np.int64)
-    new_nodes, new_parents = np.zeros_like(nodes), np.full_like(parents, _NONE)
-    new_sizes = np.zeros_like(sizes)
-    for column in range(columns):
-        parent = parents[:, column]
-        stays = (column < sizes) & kept[rows, parent] & (children[rows, parent] < most)
-        some = rows[stays]
-        children[some, parent[stays]] += 1
-        kept[some, column] = True
-        at = new_sizes[stays]
-        new_nodes[some, at] = nodes[stays, column]
-        new_parents[some, at] = place_of[some, parent[stays]]
-        place_of[some, column] = at
-        new_sizes[stays] += 1
-    return new_nodes, new_parents, new_sizes
+@njit(cache=True, nogil=True)
+def _depths(parents, sizes):
+    found = np.zeros(sizes.size, np.int32)
+    levels = np.zeros(parents.shape[1], np.int32)
+    for i in range(sizes.size):
+        for node in range(sizes[i]):
+            parent = parents[i, node]
+            levels[node] = 1 + (levels[parent] if parent >= 0 else 0)
+            found[i] = max(found[i], levels[node])
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _limit(nodes, parents, sizes, most, deepest, new_nodes, new_parents, new_sizes):
+    columns = nodes.shape[1]
+    place_of, levels = np.empty(columns, np.int32), np.empty(columns, np.int32)
+    children = np.empty(columns + 1, np.int32)
+    for i in range(sizes.size):
+        children[:] = 0
+        kept = 0
+        for node in range(sizes[i]):
+            parent = parents[i, node]
+            place_of[node] = _NONE
+            if parent >= 0 and place_of[parent] == _NONE:
+                continue
+            level = 1 + (levels[parent] if parent >= 0 else 0)
+            if level > deepest or children[parent + 1] == most:
+                continue
+            children[parent + 1] += 1
+            levels[node], place_of[node] = level, kept
+            new_nodes[i, kept] = nodes[i, node]
+            new_parents[i, kept] = place_of[parent] if parent >= 0 else _NONE
+            kept += 1
+        new_sizes[i] = kept
+
+
+def limit_tree(nodes: Ints, parents: Ints, sizes: Ints, most: int, deepest: int) -> tuple[Ints, Ints, Ints]:
+    """The trees with at most so many children of each node, the first ones, and so many levels."""
+    new = np.zeros_like(nodes), np.full_like(parents, _NONE), np.zeros_like(sizes)
+    _limit(nodes, parents, sizes, most, deepest, *new)
+    return new
 
 
 def cut(tokens: Longs, mask: npt.NDArray[np.bool_], width: int) -> Drafts:

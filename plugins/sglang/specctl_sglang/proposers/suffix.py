@@ -22,10 +22,11 @@ from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.options import DraftBatch
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
+from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
-from specctl_sglang.proposers.layout import Emitted, limit_branches
+from specctl_sglang.proposers.layout import Emitted, limit_tree
 from specctl_sglang.proposers.weighing import Weighing
-from specctl_sglang.terms import namespace_of
+from specctl_sglang.terms import Shape, drafts_of
 
 __all__ = ["SuffixDrafts"]
 
@@ -81,16 +82,16 @@ class SuffixDrafts:
         self,
         requests: Sequence[Any],
         emitted: Emitted | None,
-        wanted: int,
-        branches: int,
+        shape: Shape,
         weighing: Weighing | None = None,
     ) -> tuple[Ints, Ints | None, Ints]:
-        """(tokens int32[n, k], parents int32[n, k] or None for chains, sizes int32[n]), at most ``wanted``.
+        """(tokens int32[n, k], parents int32[n, k] or None for chains, sizes int32[n]) within ``shape``.
 
         After ``prepare`` for the same requests. emitted: by the last step, which output_ids may not hold yet.
         weighing: of chains; None: drafts are as long as they are found. The arrays are overwritten by the
         next call.
         """
+        depth, branches, width = shape
         slots = self._prepared
         budgets = None if emitted is None else self._follow_on(slots, emitted)
         known = slots
@@ -101,10 +102,10 @@ class SuffixDrafts:
             budgets = self._budgets(known)
         chains, lengths = self._proposed(known, budgets, slots.size, weighing if branches == 1 else None)
         parents = None
-        tokens, sizes = chains.tokens, np.minimum(lengths, np.int32(wanted))
+        tokens, sizes = chains.tokens, np.minimum(lengths, np.int32(depth))
         if branches > 1:
-            tree = self._index.propose_trees(known, np.minimum(budgets, np.int32(wanted)))
-            tokens, parents, sizes = limit_branches(tree.tokens, tree.parents, tree.sizes, branches)
+            tree = self._index.propose_trees(known, np.minimum(budgets, np.int32(drafts_of(width))))
+            tokens, parents, sizes = limit_tree(tree.tokens, tree.parents, tree.sizes, branches, depth)
         if known is slots:
             return tokens, parents, sizes
         spread = [np.zeros((slots.size, *part.shape[1:]), np.int32) for part in (tokens, tokens, sizes)]

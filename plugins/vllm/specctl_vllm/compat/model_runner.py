@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
 from specctl_vllm.report import WorkerReport
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def install() -> None:
 
     if hasattr(GPUModelRunner, "specctl_times"):
         return
-    GPUModelRunner.specctl_times = (0.0, 0.0)
+    GPUModelRunner.specctl_verify_s = 0.0
+    GPUModelRunner.specctl_clock = DraftClock(is_on_device=False)
     GPUModelRunner.execute_model = _timed_forward(GPUModelRunner.execute_model)
     GPUModelRunner.sample_tokens = _timed_sampling(GPUModelRunner.sample_tokens)
     GPUModelRunner.propose_draft_token_ids = _steered_propose(GPUModelRunner.propose_draft_token_ids)
@@ -49,7 +51,7 @@ def _timed_forward(original: Any) -> Any:
             proposer.note_namespaces(getattr(scheduler_output, "specctl_namespaces", {}))
         started_s = time.perf_counter()
         output = original(self, scheduler_output, *args, **kwargs)
-        self.specctl_times = (0.0, time.perf_counter() - started_s)
+        self.specctl_verify_s = time.perf_counter() - started_s
         return output
 
     return execute_model
@@ -59,9 +61,11 @@ def _timed_sampling(original: Any) -> Any:
     @functools.wraps(original)
     def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
         started_s = time.perf_counter()
+        clock = self.specctl_clock = DraftClock(self.device.type == "cuda")
         output = original(self, *args, **kwargs)
-        draft_s, verify_s = self.specctl_times
-        self.specctl_times = (draft_s, verify_s + time.perf_counter() - started_s - draft_s)
+        self.specctl_verify_s += time.perf_counter() - started_s - clock.whole_s()
+        if hasattr(output, "get_output"):
+            report_with(output, clock)
         return output
 
     return sample_tokens
@@ -70,16 +74,20 @@ def _timed_sampling(original: Any) -> Any:
 def _steered_propose(original: Any) -> Any:
     @functools.wraps(original)
     def propose_draft_token_ids(self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any) -> Any:
-        started_s = time.perf_counter()
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
+        if proposer is not None:
+            # A new request's prompt is read here: that is no part of drafting for the next step.
+            proposer.note_batch(self.input_batch, len(sampled_token_ids))
+        watch_first_pass(self)
+        clock = self.specctl_clock
+        clock.mark()
         if proposer is not None:
             least = getattr(scheduler_output, "specctl_min_token_prob", None)
             drafts = proposer.propose_step(self.input_batch, sampled_token_ids, wanted, least)
         else:
             drafts = _propose_stock(original, self, scheduler_output, sampled_token_ids, wanted, *args)
-        _, verify_s = self.specctl_times
-        self.specctl_times = (time.perf_counter() - started_s, verify_s)
+        clock.mark()
         return drafts
 
     return propose_draft_token_ids
@@ -131,11 +139,10 @@ def _reporting(original: Any) -> Any:
     def take_draft_token_ids(self: Any) -> Any:
         drafts = original(self)
         if drafts is not None:
-            draft_s, verify_s = self.specctl_times
             proposer = _proposer_of_ours(self)
             drafts.specctl = WorkerReport(
-                draft_s=draft_s,
-                verify_s=verify_s,
+                draft_s=self.specctl_clock.seconds(),
+                verify_s=self.specctl_verify_s,
                 shadow=proposer.shadow_counts() if proposer is not None else None,
                 proposer=proposer.stats() if proposer is not None else None,
             )

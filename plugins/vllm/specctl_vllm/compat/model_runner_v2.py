@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import attention_splits, decode_graphs, verification, verified_batches
+from specctl_vllm.compat import attention_splits, decode_graphs, step_seconds, verification, verified_batches
 from specctl_vllm.options import PARALLEL_HEADS, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
@@ -70,8 +70,9 @@ def _ours_or_theirs(original: Any) -> Any:
         if options is not None and _can_spare(vllm_config):
             from specctl_vllm.proposers.eagle_device import SparedEagleSpeculator
 
-            return SparedEagleSpeculator(vllm_config, device)
-        return original(vllm_config, device, req_states)
+            return step_seconds.watch_first_pass(SparedEagleSpeculator(vllm_config, device))
+        found = original(vllm_config, device, req_states)
+        return found if options is None else step_seconds.watch_first_pass(found)
 
     return init_speculator
 

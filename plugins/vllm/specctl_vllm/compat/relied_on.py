@@ -75,6 +75,13 @@ _WORKER: tuple[Seam, ...] = (
     Seam(_RUNNER, "GPUModelRunner.execute_model", ("self", "scheduler_output")),
     Seam(_RUNNER, "GPUModelRunner.sample_tokens", ("self", "grammar_output")),
     Seam(_RUNNER, "GPUModelRunner.take_draft_token_ids", ("self",)),
+    Seam("vllm.config.speculative", "SpeculativeConfig.parallel_drafting"),
+    Seam("vllm.config.speculative", "SpeculativeConfig.use_multi_module_mtp", ("self",)),
+    Seam(_RUNNER, "GPUModelRunner.device"),
+    Seam(_RUNNER, "GPUModelRunner.drafter"),
+    Seam(_RUNNER, "AsyncGPUModelRunnerOutput.get_output", ("self",)),
+    Seam("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer.model"),
+    Seam(_AUTOREGRESSIVE, "TargetDependentARSpeculator.on_prefill_end", ("self", "num_reqs")),
     Seam(
         _RUNNER,
         "GPUModelRunner.propose_draft_token_ids",

@@ -1,34 +1,29 @@
 """Steers one engine's scheduler by the live table and counts its steps.
 
-Knows vLLM's scheduler only by the attributes that ``compat.scheduler`` passes on. Nothing here may bring the
-engine down: an unexpected error is logged once, the table stops being looked up, and the engine goes on with
-what it was started with.
+Knows vLLM's scheduler only by the attributes that ``compat.scheduler`` passes on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, attrgetter, lt
 from typing import Any
 
-from specctl import __version__
-from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import CLASS_LIMITS_MAX
+from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, uniform_rows
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry
-from specctl.engine.live_table import LiveTable
+from specctl.contract.telemetry import ShadowAcceptance
+from specctl.engine import steering
+from specctl.engine.capabilities import described
 from specctl.engine.never_fatal import never_fatal
-from specctl.engine.service import handle
-from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl_vllm.compat.draft_seconds import draft_seconds_of
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
-from specctl_vllm.compat.step_seconds import device_seconds_of
+from specctl_vllm.compat.step_seconds import device_seconds_of, read_seconds_of
 from specctl_vllm.compat.verified_batches import verified_batches_of
 from specctl_vllm.compat.verified_counts import rejected_of
 from specctl_vllm.control.class_limits import RequestLimits
@@ -40,7 +35,7 @@ from specctl_vllm.report import WorkerReport
 __all__ = ["Steering", "start_rows"]
 
 logger = logging.getLogger("vllm.specctl")
-_ROWS_MAX = 64
+_CHAINS_ONLY = "vLLM drafts and verifies chains: its attention knows no trees"
 _GREEDY_TEMPERATURE_MAX = 1e-5
 """vLLM's own bound: requests below it are greedy (SamplingParams)."""
 _GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
@@ -50,20 +45,26 @@ _OUTPUT = attrgetter("num_output_tokens")
 
 
 @dataclass(slots=True)
-class _OpenStep:
-    """A step between schedule and the arrival of its drafts."""
-
-    num_speculative_tokens: int
-    started_s: float
-    context_tokens: int = 0
-    prefill_tokens: int = 0
-    requests: list[Any] = field(default_factory=list)
+class _OpenStep(steering.OpenStep):
     request_ids: list[str] = field(default_factory=list)
-    drafted: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    emitted_tokens: int = 0
     ended_s: float = 0.0
     device_s: float | None = None
+    made_s: float | None = None
+    """Seconds of the drafts that were made at its end, for the next step."""
+    read_s: float | None = None
+    """Of a head's pass over its tokens, reported with the next step's; None: this worker reports none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the drafts that now wait were made for."""
+
+    number: int
+    sample: Setting | None = None
+    """Of the row that was in force; None: they are the row's own."""
+    min_token_prob: float | None = None
+    after_rest: bool = False
+    beside_prompts: bool = False
 
 
 _never_fatal = never_fatal("specctl stops steering this engine; it goes on with its configured drafts")
@@ -85,7 +86,7 @@ def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow
     )
 
 
-class Steering:
+class Steering(steering.Steering):
     log = logger
 
     def __init__(self, scheduler: Any) -> None:
@@ -96,51 +97,42 @@ class Steering:
         self.is_active = options is not None and config.speculative_config is not None
         if options is None or config.speculative_config is None:
             return
-        self._started_s = time.monotonic()
         self._is_async = bool(scheduler.scheduler_config.async_scheduling)
         self._sampling_problem = sampled_verification_problem()
-        self.capabilities = self._capabilities(options.method, options.control.lease_max_s)
-        legal = self.capabilities.num_speculative_tokens_legal
-        self.table = LiveTable(self.capabilities, start_rows(options.start_table, legal), time.monotonic)
-        self._counters = StepCounters(
-            DecodeBatchBuckets(self.capabilities.decode_batch_max), config.num_speculative_tokens
-        )
-        self._classes = RequestClasses(config.num_speculative_tokens)
+        capabilities = self._capabilities(options.method, options.control.lease_max_s)
+        rows = start_rows(options.start_table, capabilities.num_speculative_tokens_legal)
+        super().__init__(capabilities, rows, RequestClasses(config.num_speculative_tokens))
         self._limits = RequestLimits()
-        self._proposed = config.num_speculative_tokens
-        """num_speculative_tokens that the drafts now waiting were made with."""
-        self._min_token_prob: float | None = None
-        """Of the row that the next drafts are made by."""
-        self._verified = config.num_speculative_tokens
-        self._decoding = 0
+        self._last_number = config.num_speculative_tokens
+        self._plan = _Plan(config.num_speculative_tokens)
+        self._carried_s = 0.0
+        """Of the drafts that now wait: seconds that the step before them took longer."""
         self._open: dict[int, _OpenStep] = {}
         self._last: _OpenStep | None = None
         self._ended_s = 0.0
-        self._report: WorkerReport | None = None
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
         self._verification: dict[str, float] = {}
-        self._guarded_steps = 0
-        self.steering_s = 0.0
-        for warning in self.capabilities.warnings:
-            logger.warning("specctl: %s", warning)
-
-    def handle(self, operation: str, payload: str) -> str:
-        """An operation of the control path, between two steps. Answers JSON; never raises."""
-        return handle(self, operation, payload)
 
     @_never_fatal
     def before_schedule(self) -> None:
-        self._flush()
+        self._flush_if_whole()
         now_s = time.monotonic()
         self._guarded_steps += self._is_guarded()
         # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
-        self._verified = self._proposed if self._is_async else self._trimmed()
+        plan = self._plan
+        number = self._last_number = plan.number if self._is_async else self._trimmed(plan)
         if self.table.class_limits:
             self._limits.cut(self.table.class_limits, self._scheduler.running)
-        self._step = _OpenStep(self._verified, now_s)
+        self._step = _OpenStep(
+            number,
+            started_s=now_s,
+            is_sampled=plan.sample is not None and number == plan.number,
+            after_rest=plan.after_rest and number > 0,
+            is_mixed=plan.beside_prompts or number < plan.number,
+        )
 
-    def _trimmed(self) -> int:
+    def _trimmed(self, plan: _Plan) -> int:
         """Drafts that were made before the table or the batch changed, cut to what is allowed now."""
         decoding, context_tokens = 0, 0
         needs_context = self.table.needs_context
@@ -149,12 +141,14 @@ class Steering:
                 decoding += 1
                 if needs_context:
                     context_tokens += request.num_computed_tokens
-        allowed = self._allowed(decoding, context_tokens)
-        if allowed < self._proposed:
+        row = self.table.lookup_row(decoding, context_tokens / max(decoding, 1))
+        is_sample = row.sample is not None and row.sample.setting is plan.sample
+        allowed = 0 if self._is_guarded() else plan.number if is_sample else row.num_speculative_tokens
+        if allowed < plan.number:
             for request in self._scheduler.running:
                 if len(request.spec_token_ids) > allowed:
                     request.spec_token_ids = request.spec_token_ids[:allowed]
-        return min(allowed, self._proposed)
+        return min(allowed, plan.number)
 
     @_never_fatal
     def after_schedule(self, scheduler_output: Any) -> None:
@@ -169,12 +163,29 @@ class Steering:
         else:
             next_decoding, next_context_tokens = self._tell_apart(step, scheduled, drafts)
         self._decoding = len(step.requests)
-        self._proposed = self._allowed(max(next_decoding, 1), next_context_tokens, is_next=True)
-        if self.table.class_limits and self._proposed:
-            self._proposed = self._wanted(map(self._requests.__getitem__, scheduled))
-        scheduler_output.num_spec_tokens_to_schedule = self._proposed
-        scheduler_output.specctl_min_token_prob = self._min_token_prob
-        self._open[id(scheduler_output)] = step
+        if scheduled:
+            # Else nothing runs, and the drafts that wait go on waiting.
+            self._plan = self._planned(step, next_decoding, next_context_tokens, scheduled)
+            self._open[id(scheduler_output)] = step
+        scheduler_output.num_spec_tokens_to_schedule = self._plan.number
+        scheduler_output.specctl_min_token_prob = self._plan.min_token_prob
+
+    def _planned(
+        self, step: _OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]
+    ) -> _Plan:
+        """Of the drafts that are made at the end of ``step``, for the one after it."""
+        setting, is_sample = (
+            self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
+        )
+        number = setting.num_speculative_tokens
+        if self._is_guarded():
+            number, is_sample = 0, False
+        if number and self.table.class_limits:
+            number = self._wanted(number, map(self._requests.__getitem__, scheduled))
+        after_rest = self._head_rests and number > 0 and self._plan.number == 0
+        reads_prompts = (self._drafts_beside_prompts or after_rest) and step.prefill_tokens > 0
+        sample = setting if is_sample else None
+        return _Plan(number, sample, setting.min_token_prob, after_rest, beside_prompts=reads_prompts)
 
     def _all_decode(self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]) -> bool:
         """Whether each request verifies its drafts and a token more; ``step`` is filled then."""
@@ -217,6 +228,12 @@ class Steering:
         if step is None:
             return
         step.device_s = device_seconds_of(model_runner_output)
+        step.made_s = draft_seconds_of(model_runner_output)
+        read_s = read_seconds_of(model_runner_output)
+        if read_s is not None:
+            step.read_s = 0.0
+            if self._last is not None:
+                self._last.read_s = read_s
         self._verification = verified_batches_of(model_runner_output) or self._verification
         step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
@@ -244,79 +261,57 @@ class Steering:
     @_never_fatal
     def drafts_arrived(self, report: WorkerReport | None) -> None:
         """The end of a synchronous step; under asynchronous scheduling this is not called."""
-        self._report = report
-        if self._last is not None:
-            self._last.ended_s = time.monotonic()
+        step = self._last
+        if step is not None:
+            step.ended_s = time.monotonic()
+        if report is None:
+            return
+        self._shadow = report.shadow or self._shadow
+        self._proposer = report.proposer or self._proposer
+        if step is not None:
+            step.made_s, step.verify_s = report.draft_s, report.verify_s
 
-    def telemetry(self) -> Telemetry:
-        self._flush()
+    def _gauges(self) -> steering.Gauges:
+        self._flush_if_whole()
         scheduler = self._scheduler
-        return Telemetry(
-            contract_version=CONTRACT_VERSION,
-            boot_id=self.capabilities.boot_id,
-            uptime_s=time.monotonic() - self._started_s,
-            table_version=self.table.version,
-            table_state=self.table.state,
-            num_speculative_tokens=self._verified,
+        return steering.Gauges(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            decoding=self._decoding if scheduler.running else 0,
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
-            cells=self._counters.cells(),
-            classes=self._classes.counters.told(is_idle=not scheduler.running),
             shadow=self._shadow,
-            guarded_steps=self._guarded_steps,
-            steering_s=self.steering_s,
             proposer=self._proposer | self._verification,
         )
+
+    def _flush_if_whole(self) -> None:
+        """Now, unless a part of its seconds is reported with the next step's tokens."""
+        step = self._last
+        if step is not None and (step.read_s is None or not self._open):
+            self._flush()
 
     def _flush(self) -> None:
         step, self._last = self._last, None
         if step is None:
             return
-        report, self._report = self._report, None
         # Under asynchronous scheduling a step is scheduled while the one before it still runs.
-        step_s = step.ended_s - max(step.started_s, self._ended_s)
+        step.step_s = step.ended_s - max(step.started_s, self._ended_s)
         if step.started_s < self._ended_s and step.device_s is not None:
-            step_s = step.device_s
+            step.step_s = step.device_s
         self._ended_s = step.ended_s
-        if report is not None:
-            self._shadow = report.shadow or self._shadow
-            self._proposer = report.proposer or self._proposer
-        self._counters.add(
-            StepRecord(
-                num_speculative_tokens=step.num_speculative_tokens,
-                drafted=step.drafted,
-                accepted=step.accepted,
-                emitted_tokens=step.emitted_tokens,
-                context_tokens=step.context_tokens,
-                prefill_tokens=step.prefill_tokens,
-                step_s=step_s,
-                draft_s=report.draft_s if report is not None else 0.0,
-                verify_s=report.verify_s if report is not None else 0.0,
-            )
-        )
-        if step.ended_s >= self._classes.counters.due_s:
-            self._classes.count(
-                step.num_speculative_tokens, step.requests, step.drafted, step.accepted, step.ended_s
-            )
+        # Drafts are made at the end of one step, by the setting of the next one, which verifies them: their
+        # seconds are moved there. A worker that does not report them (Model Runner V2) ends a step before it
+        # drafts, so that they are in the next step's time already.
+        made_s = step.made_s or 0.0
+        step.step_s += self._carried_s - made_s + (step.read_s or 0.0)
+        step.draft_s, self._carried_s = self._carried_s, made_s
+        self._count(step, step.ended_s)
 
-    def _allowed(self, decoding: int, context_tokens: int, *, is_next: bool = False) -> int:
-        """is_next: for drafts that are still to be made, by the row's least chance."""
-        if self._is_guarded():
-            return 0
-        row = self.table.lookup_row(decoding, context_tokens / max(decoding, 1))
-        if is_next:
-            self._min_token_prob = row.min_token_prob
-        return row.num_speculative_tokens
-
-    def _wanted(self, requests: Iterable[Any]) -> int:
+    def _wanted(self, number: int, requests: Iterable[Any]) -> int:
         """Drafts that somebody can use: the legal number next to the largest limit, where all have one."""
         most = self._limits.most(self.table.class_limits, requests)
-        if most is None or most >= self._proposed:
-            return self._proposed
+        if most is None or most >= number:
+            return number
         legal = self.capabilities.num_speculative_tokens_legal
-        return next((number for number in legal if most <= number < self._proposed), self._proposed)
+        return next((fewer for fewer in legal if most <= fewer < number), number)
 
     def _is_guarded(self) -> bool:
         """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
@@ -339,28 +334,28 @@ class Steering:
             # A dense model's rank is an engine of its own, and reads 1 here.
             ranks_in_step=config.parallel_config.data_parallel_size,
             is_on_device=config.use_v2_model_runner,
+            has_one_pass=speculative.parallel_drafting or speculative.use_multi_module_mtp(),
         )
+        self._head_rests = support.head_rests
+        self._drafts_beside_prompts = support.drafts_beside_prompts
         problem = self._sampling_problem
         warnings = [] if problem is None else [f"{problem}; {_GUARDED}"]
-        decode_batch_max = self._scheduler.scheduler_config.max_num_seqs
-        return Capabilities(
-            contract_version=CONTRACT_VERSION,
+        can_weigh = support.can_weigh_tokens
+        return described(
+            [Setting(num_speculative_tokens=number) for number in support.legal],
+            support.why_not_controllable,
+            self._scheduler.scheduler_config.max_num_seqs,
+            # Batches in flight beside each other: the drafts of one are not verified by the next step.
+            can_sample=config.parallel_config.pipeline_parallel_size == 1,
             engine="vllm",
             engine_version=engine_version,
-            plugin_version=__version__,
-            boot_id=uuid.uuid4().hex,
             model=str(config.model_config.served_model_name or config.model_config.model),
             method=method,
-            controllable=support.why_not_controllable is None,
-            why_not_controllable=support.why_not_controllable,
-            num_speculative_tokens_legal=support.legal,
-            decode_batch_max=decode_batch_max,
+            why_chains_only=_CHAINS_ONLY,
             context_max_tokens=config.model_config.max_model_len,
-            decode_batch_buckets=DecodeBatchBuckets(decode_batch_max).uppers,
-            rows_max=_ROWS_MAX,
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
-            min_token_prob=suffix_options_from_env().min_token_prob if support.can_weigh_tokens else None,
+            min_token_prob=suffix_options_from_env().min_token_prob if can_weigh else None,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
             warnings=tuple(warnings),
             **machine_of(self._scheduler),

@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 
+from specctl_vllm.compat.step_seconds import skip_first_pass
 from specctl_vllm.proposers.head_arrears import Arrears, Turn
 from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
@@ -105,20 +106,25 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
         turn, catches_up = self._turn(input_batch, num_speculative_tokens, dummy_run)
         if turn is Turn.KEEP or catches_up:
             self._copy_request_inputs(requests, input_batch.idx_mapping, temperature, seeds)
-            step = HeadStep(
-                input_batch, self._combined(last_hidden_states, aux_hidden_states), num_sampled,
-                num_rejected, last_sampled.view(-1), next_prefill_tokens[0],
-            )  # fmt: skip
-            if catches_up:
-                self._catch_up(step)
-            if turn is Turn.KEEP:
-                self._keep(step)
-                return self.draft_tokens[:requests]
-        return super().propose(
+            states = self._combined(last_hidden_states, aux_hidden_states)
+            outcome = num_sampled, num_rejected, last_sampled.view(-1), next_prefill_tokens[0]
+            self._make_up(HeadStep(input_batch, states, *outcome), turn, catches_up)
+        if turn is Turn.KEEP:
+            return self.draft_tokens[:requests]
+        drafts: torch.Tensor = super().propose(
             input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, num_sampled,
             num_rejected, last_sampled, next_prefill_tokens, temperature, seeds, dp_sync_state, dummy_run,
             skip_attn_for_dummy_run, mm_inputs, is_profile, num_speculative_tokens,
         )  # fmt: skip
+        if catches_up and num_speculative_tokens != 0:
+            skip_first_pass()
+        return drafts
+
+    def _make_up(self, step: HeadStep, turn: Turn, catches_up: bool) -> None:
+        if catches_up:
+            self._catch_up(step)
+        if turn is Turn.KEEP:
+            self._keep(step)
 
     def _turn(self, batch: Any, wanted: int | None, is_dummy: bool) -> tuple[Turn, bool]:
         """Whether the head runs, and whether it catches up first."""

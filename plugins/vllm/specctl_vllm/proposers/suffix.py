@@ -71,7 +71,7 @@ class SuffixProposer:
         if self._keeper is not None:
             self._keeper.poll()
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        row_slots = self._slots_of(input_batch, len(drafts))
+        row_slots = self.note_batch(input_batch, len(drafts))
         has_sampled = np.fromiter(map(bool, sampled_token_ids), np.bool_, len(drafts))
         num_tokens = input_batch.num_tokens_no_spec[: len(drafts)]
         room = self._max_model_len - num_tokens - 1
@@ -115,7 +115,7 @@ class SuffixProposer:
         self._reported_s = now_s
         return self._index.stats()
 
-    def _slots_of(self, input_batch: Any, rows: int) -> npt.NDArray[np.int32]:
+    def note_batch(self, input_batch: Any, rows: int) -> npt.NDArray[np.int32]:
         """int32[rows]: the slot of every row, -1 where none is free. New requests start."""
         request_ids = input_batch.req_ids[:rows]
         if request_ids != self._rows_of:

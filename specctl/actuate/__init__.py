@@ -1,1 +1,0 @@
-"""Tables out: apply, and read back what holds."""

@@ -1,1 +1,0 @@
-"""The pure decision core, and the loop that joins the stages."""

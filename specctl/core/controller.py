@@ -1,0 +1,292 @@
+"""One target's decision: estimates, constraints, one choice for every bucket, a plan. No I/O, no clock.
+
+An observation passes each part once: estimators, forecast, constraints, choices, samples, thresholds, rows.
+What a plan changes is remembered only once the engine has accepted it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit
+from specctl.contract.table import AppliedTable
+from specctl.core.acceptance import Acceptance
+from specctl.core.explain import class_limits_words, explain
+from specctl.core.forecast import Forecast, forecast
+from specctl.core.latency import MeanLatency
+from specctl.core.messages import Choice, Event, Plan, Reason
+from specctl.core.objective import Objective
+from specctl.core.plan import Decider, choices_of, planned_rows
+from specctl.core.rails import (
+    NOTHING_HELD,
+    Constraint,
+    Held,
+    Rails,
+    RailSettings,
+    all_but_present,
+    held_constraints,
+)
+from specctl.core.recommend import recommend
+from specctl.core.sampling import SamplingSettings, choose_sample
+from specctl.core.space import Bools, Space
+from specctl.core.step_cost import StepCost
+from specctl.core.thresholds import Thresholds, break_even_prob
+from specctl.types import Observation
+
+__all__ = ["Controller", "CorePolicy"]
+
+
+class CorePolicy(Protocol):
+    """What the decision asks of a policy."""
+
+    @property
+    def guard_rails(self) -> RailSettings: ...
+    @property
+    def sampling(self) -> SamplingSettings: ...
+    @property
+    def classes(self) -> tuple[ClassLimit, ...]: ...
+    @property
+    def frozen(self) -> bool: ...
+    @property
+    def objective(self) -> Objective | None:
+        """None: the policy sets by hand."""
+
+    @property
+    def weighs_tokens(self) -> bool:
+        """Whether rows name from which probability on a drafted token is verified."""
+
+    def eligible(self, space: Space) -> tuple[Bools, str]:
+        """[setting]: within the policy's bounds on every knob; and in words what the server lacks."""
+
+    def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
+        """Of a policy by hand: a setting's number, and in words why it is not the one that was named."""
+
+
+class Controller:
+    """Estimates and memory of one server, from one start of its engine on."""
+
+    def __init__(self) -> None:
+        self._space: Space | None = None
+
+    @property
+    def space(self) -> Space | None:
+        """None before the first poll of a server with the plugin."""
+        return self._space
+
+    def learn(self, observation: Observation) -> None:
+        """Take in a poll, once."""
+        if observation.capabilities is None:
+            return
+        if self._space is None:
+            self._begin(observation.capabilities)
+        self._learn(observation)
+
+    def plan(self, observation: Observation, policy: CorePolicy, held: Held = NOTHING_HELD) -> Plan:
+        """What should be in force after this poll; asking changes nothing."""
+        capabilities, applied = observation.capabilities, observation.applied
+        if capabilities is None:
+            return recommend(observation)
+        if not capabilities.controllable:
+            why = capabilities.why_not_controllable or "the server refuses tables"
+            return _nothing(observation, Reason.NOT_CONTROLLABLE, why)
+        if applied is None:
+            return _nothing(observation, Reason.NOT_MEASURED, "the table in force could not be read")
+        return self._plan(observation, capabilities, applied, policy, held)
+
+    def accepted(self, plan: Plan) -> None:
+        """The engine has put the plan's table in force."""
+        buckets = [i for i, choice in enumerate(plan.choices) if choice.is_change]
+        self._rails.accepted(buckets, plan.time_s)
+
+    def _begin(self, capabilities: Capabilities) -> None:
+        self._space = space = Space.of(capabilities)
+        self._acceptance = Acceptance(space)
+        self._cost = StepCost(space)
+        self._rails = Rails(space)
+        self._latency = MeanLatency()
+        self._thresholds = Thresholds(len(space.buckets))
+
+    def _learn(self, observation: Observation) -> None:
+        cells, interval_s = observation.cells, observation.interval_s
+        self._latency.update(observation)
+        if cells is None or interval_s is None:
+            return
+        self._acceptance.update(cells, observation.shadow, interval_s)
+        if self._acceptance.has_drifted:
+            self._rails.forget_dwell()
+        self._cost.update(cells, interval_s)
+        self._thresholds.pass_time(interval_s)
+
+    def _plan(
+        self,
+        observation: Observation,
+        capabilities: Capabilities,
+        applied: AppliedTable,
+        policy: CorePolicy,
+        held: Held,
+    ) -> Plan:
+        space = self._space
+        assert space is not None
+        eligible, lacks = policy.eligible(space)
+        if not eligible.any():
+            return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
+        expected = self._forecast(observation, space, applied, policy, eligible)
+        constraints = self._constraints(observation, policy, held, expected)
+        if policy.objective is None:
+            picked = [self._by_hand(policy, expected, constraints, b) for b in range(len(space.buckets))]
+        else:
+            used = policy.objective.used_ratio(
+                expected.cost, expected.acceptance, self._latency.reading(policy.objective.bounds)
+            )
+            decider = Decider(expected, policy.guard_rails, eligible, used, constraints, bool(eligible[0]))
+            picked = [decider.choose(bucket) for bucket in range(len(space.buckets))]
+        choices = choices_of(expected, picked, applied.rows)
+        choices = self._sampled(choices, picked, expected, policy, capabilities, eligible)
+        if policy.weighs_tokens and capabilities.min_token_prob is not None and not policy.frozen:
+            wanted = [break_even_prob(expected, b, after) for b, (after, _, _) in enumerate(picked)]
+            choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
+        return self._finished(observation, capabilities, applied, policy, choices, expected, held)
+
+    def _forecast(
+        self,
+        observation: Observation,
+        space: Space,
+        applied: AppliedTable,
+        policy: CorePolicy,
+        eligible: Bools,
+    ) -> Forecast:
+        acceptance = self._acceptance.estimate()
+        cost = self._cost.estimate(acceptance.drafted)
+        objective = policy.objective or Objective()
+        return forecast(
+            space,
+            space.in_force(applied.rows),
+            _active(observation, space),
+            acceptance,
+            cost,
+            objective.price(cost.decoding_s, cost.verified),
+            objective.price(cost.step_s, cost.verified),
+            eligible,
+        )
+
+    def _constraints(
+        self, observation: Observation, policy: CorePolicy, held: Held, expected: Forecast
+    ) -> list[Constraint]:
+        shape = expected.gain.shape
+        every = np.ones(shape[0], np.bool_)
+        if policy.frozen:
+            words = "nothing is changed, the table in force is held"
+            return [Constraint(all_but_present(every, expected.present, shape), Reason.FROZEN, words)]
+        return [
+            *held_constraints(held, expected.space),
+            *self._rails.constraints(
+                policy.guard_rails, expected.present, expected.is_active, shape, observation.time_s
+            ),
+        ]
+
+    def _by_hand(
+        self, policy: CorePolicy, expected: Forecast, constraints: list[Constraint], bucket: int
+    ) -> tuple[int, Reason, str]:
+        wanted, words = policy.wanted(expected.space.buckets[bucket][0], expected.space)
+        for constraint in constraints:
+            if not constraint.allowed[bucket, wanted] and constraint.reason is not Reason.DWELL:
+                return int(expected.present[bucket]), constraint.reason, constraint.words
+        return wanted, Reason.SET_BY_POLICY, words
+
+    def _sampled(
+        self,
+        choices: tuple[Choice, ...],
+        picked: list[tuple[int, Reason, str]],
+        expected: Forecast,
+        policy: CorePolicy,
+        capabilities: Capabilities,
+        eligible: Bools,
+    ) -> tuple[Choice, ...]:
+        least = capabilities.sample_every_min_steps
+        if policy.frozen:
+            return choices
+        if policy.objective is None or least is None:
+            return tuple(choice._replace(sample=None) for choice in choices)
+        may = eligible.copy()
+        may[0] = True
+        return tuple(
+            choice._replace(
+                sample=choose_sample(
+                    expected, bucket, picked[bucket][0], may, policy.sampling, least, choice.sample
+                )
+            )
+            for bucket, choice in enumerate(choices)
+        )
+
+    def _finished(
+        self,
+        observation: Observation,
+        capabilities: Capabilities,
+        applied: AppliedTable,
+        policy: CorePolicy,
+        choices: tuple[Choice, ...],
+        expected: Forecast,
+        held: Held,
+    ) -> Plan:
+        rows, changes = planned_rows(choices, applied.rows)
+        limits, events = _class_limits(observation.target, capabilities, applied, policy, held)
+        if limits != applied.class_limits:
+            changes = (*changes, f"rules for traffic classes: {class_limits_words(limits)}")
+        survival = expected.acceptance.survival if expected.acceptance.trials > 0 else None
+        lead = _lead(choices, expected)
+        return Plan(
+            target=observation.target,
+            time_s=observation.time_s,
+            reason=Reason.IDLE if lead is None else lead.reason,
+            explanation=explain(choices, survival),
+            rows=rows,
+            class_limits=limits,
+            choices=choices,
+            changes=changes,
+            events=events,
+            forecast=expected,
+            lead=lead,
+            has_prices=policy.objective is not None and policy.objective.prices is not None,
+        )
+
+
+def _active(observation: Observation, space: Space) -> Bools:
+    active = np.zeros(len(space.buckets), np.bool_)
+    for cell in observation.cells or ():
+        bucket = space.bucket_index.get(cell.decode_batch_to)
+        if bucket is not None and cell.request_steps:
+            active[bucket] = True
+    return active
+
+
+def _lead(choices: tuple[Choice, ...], expected: Forecast) -> Choice | None:
+    """The busiest bucket that changes, else the busiest one, else any that changes."""
+    busy = [
+        (choice.is_change, float(expected.cost.batch[bucket]), bucket)
+        for bucket, choice in enumerate(choices)
+        if choice.is_active
+    ]
+    if busy:
+        return choices[max(busy)[2]]
+    return next((choice for choice in choices if choice.is_change), None)
+
+
+def _nothing(observation: Observation, reason: Reason, explanation: str) -> Plan:
+    return Plan(observation.target, observation.time_s, reason, explanation)
+
+
+def _class_limits(
+    target: str, capabilities: Capabilities, applied: AppliedTable, policy: CorePolicy, held: Held
+) -> tuple[tuple[ClassLimit, ...], tuple[Event, ...]]:
+    """All of the policy's rules, or none where the engine does not take as many: fewer is another policy."""
+    if policy.frozen:
+        return applied.class_limits, ()
+    wanted = policy.classes if held.class_limits is None else held.class_limits
+    most = capabilities.class_limits_max
+    if len(wanted) <= most:
+        return wanted, ()
+    why = f"the server takes {most} rules for classes, the policy has {len(wanted)}: they are left out"
+    return (), (Event("refused", target, why, {"kind": "class_limits", "error": why}, is_warning=True),)

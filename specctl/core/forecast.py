@@ -1,0 +1,86 @@
+"""Estimates -> what every setting would give in every bucket, against the setting in force. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specctl.core.acceptance import AcceptanceEstimate
+from specctl.core.space import Bools, Floats, Ints, Space
+from specctl.core.step_cost import StepCostEstimate
+
+__all__ = ["Forecast", "forecast"]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Arrays are [bucket, setting] unless said. NaN: not known.
+
+    ``tokens``: emitted by a step of the bucket. ``price``: what a step costs, in the objective's unit
+    (seconds, or money). ``gain``: tokens gained over the setting in force, as a share of its own, once the
+    price is paid at the exchange rate of the best setting. ``sigma``: standard error of the gain.
+    """
+
+    space: Space
+    present: Ints
+    is_active: Bools
+    tokens: Floats
+    price: Floats
+    gain: Floats
+    sigma: Floats
+    acceptance: AcceptanceEstimate
+    cost: StepCostEstimate
+
+    def tokens_per_s(self, bucket: int, setting: int) -> float | None:
+        """Of a decode-only step."""
+        rate = float(self.tokens[bucket, setting] / self.cost.step_s[bucket, setting])
+        return rate if np.isfinite(rate) else None
+
+
+def forecast(
+    space: Space,
+    present: Ints,
+    is_active: Bools,
+    acceptance: AcceptanceEstimate,
+    cost: StepCostEstimate,
+    price: Floats,
+    plain_price: Floats,
+    eligible: Bools,
+) -> Forecast:
+    """
+    Args:
+        present, is_active: setting in force, and whether steps ran in the last interval; by bucket.
+        price: of a usual step, what its prompts cost left out; plain_price: of a decode-only one.
+        eligible: settings that may be chosen, by setting or by bucket and setting.
+
+    A second is worth what the best eligible setting would emit in it. Steps with prompts pay the prompts in
+    any case, so there drafts compete only with what decoding takes of them.
+    """
+    tokens = cost.batch[:, None] * acceptance.emitted[None, :]
+    here = np.arange(len(present)), present
+    may = np.broadcast_to(eligible, tokens.shape).copy()
+    may[here] = True
+    rate = np.where(may & np.isfinite(plain_price), tokens / plain_price, 0.0).max(axis=1)
+    own = tokens[here][:, None]
+    gain = (tokens - own - rate[:, None] * (price - price[here][:, None])) / own
+    sigma = _sigma(acceptance, cost, present, tokens / own, rate[:, None] * plain_price / own)
+    return Forecast(space, present, is_active, tokens, price, gain, sigma, acceptance, cost)
+
+
+def _sigma(
+    acceptance: AcceptanceEstimate,
+    cost: StepCostEstimate,
+    present: Ints,
+    relative_tokens: Floats,
+    relative_price: Floats,
+) -> Floats:
+    """Of the gain. What steps with prompts cost is known from the prompts; the rest from plain steps."""
+    variances = {base: acceptance.log_ratio_var(base) for base in set(present.tolist())}
+    of_tokens = np.stack([variances[base] for base in present.tolist()]) * relative_tokens**2
+    here = np.arange(len(present)), present
+    of_seconds = (relative_price * cost.sigma) ** 2
+    of_seconds = (of_seconds + of_seconds[here][:, None]) * (1.0 - cost.mixed_share[:, None]) ** 2
+    sigma: Floats = np.sqrt(of_tokens + of_seconds)
+    sigma[here] = 0.0
+    return sigma

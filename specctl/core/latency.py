@@ -1,0 +1,83 @@
+"""Time to the first token and per token as the engine measured them, and the steps they were measured among.
+
+Engines export them now and then, and a table may change meanwhile. So the steps of the same intervals are
+kept beside them: another setting is compared with the steps as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specctl.core.objective import LatencyBounds, LatencyReading
+from specctl.core.space import Floats
+from specctl.types import HistogramDelta, Observation
+
+__all__ = ["MeanLatency"]
+
+HALF_LIFE_S = 15.0
+REQUESTS_MIN = 3.0
+"""Fewer observations than this, discounted, are no mean and no quantile."""
+
+
+@dataclass
+class _Histogram:
+    upper_s: tuple[float, ...] = ()
+    counts: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def add(self, delta: HistogramDelta, kept: float) -> None:
+        if delta.upper_s != self.upper_s:
+            self.upper_s, self.counts = delta.upper_s, np.zeros(len(delta.counts))
+        self.counts = kept * self.counts + np.array(delta.counts, np.float64)
+
+    def value_s(self, quantile: float | None) -> float | None:
+        """A quantile, or the mean by the middles of the histogram's bins; None: too few."""
+        if self.counts.sum() < REQUESTS_MIN:
+            return None
+        delta = HistogramDelta(self.upper_s, tuple(self.counts.tolist()))
+        return delta.mean_s() if quantile is None else delta.quantile_s(quantile)
+
+
+class MeanLatency:
+    def __init__(self) -> None:
+        self._ttft, self._tpot = _Histogram(), _Histogram()
+        self._open = np.zeros(6)
+        self._known = np.zeros(6)
+        self._open_s = 0.0
+
+    def update(self, observation: Observation) -> None:
+        """``_open``, ``_known``: steps, seconds, request-steps, tokens, intervals with a queue, intervals;
+        the first since the last reading of the engine's own metrics."""
+        cells = [cell for cell in observation.cells or () if cell.request_steps]
+        self._open += (
+            sum(cell.steps for cell in cells),
+            sum(cell.step_s for cell in cells),
+            sum(cell.request_steps for cell in cells),
+            sum(cell.emitted_tokens for cell in cells),
+            1.0 if observation.waiting else 0.0,
+            1.0,
+        )
+        self._open_s += observation.interval_s or 0.0
+        stock = observation.stock
+        if stock is None or (stock.ttft is None and stock.tpot is None):
+            return
+        kept = 0.5 ** (self._open_s / HALF_LIFE_S)
+        if stock.ttft is not None:
+            self._ttft.add(stock.ttft, kept)
+        if stock.tpot is not None:
+            self._tpot.add(stock.tpot, kept)
+        self._known = kept * self._known + self._open
+        self._open, self._open_s = np.zeros(6), 0.0
+
+    def reading(self, bounds: LatencyBounds) -> LatencyReading | None:
+        steps, seconds, requests, tokens, queued, intervals = self._known.tolist()
+        if steps <= 0 or requests <= 0:
+            return None
+        return LatencyReading(
+            tpot_s=self._tpot.value_s(bounds.tpot_quantile),
+            ttft_s=self._ttft.value_s(bounds.ttft_quantile),
+            step_s=seconds / steps,
+            tokens_per_step=tokens / requests,
+            is_queued=queued > intervals / 2,
+        )

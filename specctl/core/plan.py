@@ -1,0 +1,144 @@
+"""From forecasts to a plan: constraints first, then one choice for every bucket, then the rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specctl.contract.table import TableRow
+from specctl.core.explain import table_changes
+from specctl.core.forecast import Forecast
+from specctl.core.messages import Choice, Reason, setting_words
+from specctl.core.rails import Constraint, RailSettings
+from specctl.core.space import Bools, Floats
+from specctl.core.table_rows import DecidedSetting, row_at, rows_with
+
+__all__ = ["Decider", "choices_of", "planned_rows"]
+
+
+@dataclass(frozen=True)
+class Decider:
+    """What a choice goes by.
+
+    ``eligible``: [setting], within the policy's bounds on every knob. ``used``: [bucket, setting], the share
+    of the nearest latency bound, over 1: broken. ``is_off_free``: the policy lets speculation be off.
+    """
+
+    forecast: Forecast
+    rails: RailSettings
+    eligible: Bools
+    used: Floats
+    constraints: Sequence[Constraint]
+    is_off_free: bool
+
+    def choose(self, bucket: int) -> tuple[int, Reason, str]:
+        """A setting's number, why it is that, and in words what held another one back."""
+        wanted, reason, words = self._wanted(bucket, self.eligible)
+        for constraint in self.constraints:
+            if not constraint.allowed[bucket, wanted]:
+                allowed = np.logical_and.reduce([c.allowed[bucket] for c in self.constraints])
+                return self._within(bucket, allowed), constraint.reason, constraint.words
+        return wanted, reason, words
+
+    def _within(self, bucket: int, allowed: Bools) -> int:
+        """The best of what the constraints leave; the setting in force where they leave nothing better."""
+        present = int(self.forecast.present[bucket])
+        if not allowed.any():
+            return present
+        if not allowed[present]:
+            gain = np.where(allowed, np.nan_to_num(self.forecast.gain[bucket], nan=-1e9), -np.inf)
+            return int(np.argmax(gain))
+        return (
+            self._wanted(bucket, allowed & self.eligible)[0] if (allowed & self.eligible).any() else present
+        )
+
+    def _wanted(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
+        forecast, rails = self.forecast, self.rails
+        present, gain = int(forecast.present[bucket]), forecast.gain[bucket]
+        known = may & np.isfinite(gain)
+        if not may[present]:
+            words = f"{setting_words(forecast.space.settings[present])} is outside the policy's bounds"
+            best = int(np.argmax(np.where(known, gain, -np.inf))) if known.any() else int(np.argmax(may))
+            return best, Reason.SET_BY_POLICY, words
+        if not known.any() or not np.isfinite(gain[present]):
+            return present, Reason.COST_UNKNOWN, "no step of this bucket or a similar one was measured"
+        if forecast.acceptance.trials < rails.min_samples_tokens:
+            words = f"{forecast.acceptance.trials:.0f} of {rails.min_samples_tokens} token outcomes seen"
+            return present, Reason.FEW_SAMPLES, words
+        within = known & (self.used[bucket] <= 1.0)
+        if not within.any():
+            least = int(np.argmin(np.where(known, self.used[bucket], np.inf)))
+            near = self.used[bucket, present] <= self.used[bucket, least] * (1.0 + rails.min_gain_ratio)
+            words = "no setting meets the latency bounds; the one that breaks them least is taken"
+            return (present if near else least), Reason.LATENCY_BOUND, words
+        if not within[present]:
+            best = int(np.argmax(np.where(within, gain, -np.inf)))
+            return best, Reason.LATENCY_BOUND, "the setting in force breaks a latency bound"
+        return self._by_gain(bucket, within)
+
+    def _by_gain(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
+        """The setting whose gain is surest; off where drafting gains too little over it."""
+        rails, present = self.rails, int(self.forecast.present[bucket])
+        gain, sigma = self.forecast.gain[bucket], self.forecast.sigma[bucket]
+        lower = np.where(may, gain - rails.min_gain_sigma * sigma, -np.inf)
+        best = int(np.argmax(lower))
+        if best != present and (gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0):
+            most = int(np.argmax(np.where(may, gain, -np.inf)))
+            best = present
+            words = (
+                f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
+                f"+- {sigma[most]:.1%}"
+            )
+            reason = Reason.WITHIN_NOISE if gain[most] > rails.min_gain_ratio else Reason.NO_BETTER
+        elif best == present:
+            words, reason = "", Reason.NO_BETTER
+        else:
+            words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
+        if best != 0 and self.is_off_free and may[0]:
+            over_off = (1.0 + gain[best]) / max(1.0 + gain[0], 1e-9) - 1.0
+            if over_off < rails.off_below_gain_ratio:
+                return 0, Reason.OFF_NO_GAIN, ""
+        return best, reason, words
+
+
+def choices_of(
+    forecast: Forecast, picked: Sequence[tuple[int, Reason, str]], in_force: Sequence[TableRow]
+) -> tuple[Choice, ...]:
+    """A choice for every bucket, without samples and thresholds."""
+    space, choices = forecast.space, []
+    for bucket, (first, last) in enumerate(space.buckets):
+        after, reason, words = picked[bucket]
+        present = int(forecast.present[bucket])
+        row = row_at(in_force, first)
+        before = space.settings[present] if row is None else row.setting
+        setting = before if after == present else space.settings[after]
+        gain = float(forecast.gain[bucket, after])
+        choices.append(
+            Choice(
+                first,
+                last,
+                before,
+                setting.model_copy(update={"min_token_prob": before.min_token_prob}),
+                reason,
+                words,
+                bool(forecast.is_active[bucket]),
+                gain if np.isfinite(gain) else None,
+                float(forecast.sigma[bucket, after]),
+                forecast.tokens_per_s(bucket, after),
+                forecast.tokens_per_s(bucket, present),
+                forecast.tokens_per_s(bucket, 0),
+                None if row is None else row.sample,
+            )
+        )
+    return tuple(choices)
+
+
+def planned_rows(
+    choices: Sequence[Choice], in_force: Sequence[TableRow]
+) -> tuple[tuple[TableRow, ...], tuple[str, ...]]:
+    """The rows, and in words what they change in the table in force, samples apart."""
+    decided = [DecidedSetting(one.first, one.last, one.after, one.sample) for one in choices]
+    rows = rows_with(in_force, decided)
+    return rows, table_changes(in_force, rows)

@@ -1,0 +1,73 @@
+"""What prompts add to a step, from the steps that hold both prompts and decoding requests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specctl.core.space import Floats
+from specctl.types import CellDelta
+
+__all__ = ["PromptCost"]
+
+HALF_LIFE_S = 60.0
+RIDGE_TOKENS = 150.0
+"""Tokens whose computation takes as long as reading the weights once: a GPU's peak bf16 operations over its
+bytes per second, 295 of an H100 and 206 of an H200 by their data sheets, less what kernels reach."""
+CONTEXT_RATIO = 0.001
+"""Seconds of a context token over those of a computed one: an 8B model with grouped-query attention reads
+128 KiB of keys and values where it computes 16 Gflop."""
+CONTEXT_PRIOR_WEIGHT = 0.2
+
+
+class PromptCost:
+    """Seconds of a prompt token. Where the same step was measured without its prompts, what is beyond it is
+    theirs. Else a step full of prompts computes: seconds = token_s x all tokens + context_s x context.
+    """
+
+    def __init__(self) -> None:
+        self._extra_s = self._extra_tokens = 0.0
+        self._square = np.zeros((2, 2))
+        self._seconds = np.zeros(2)
+
+    def forget(self, interval_s: float) -> None:
+        kept = 0.5 ** (interval_s / HALF_LIFE_S)
+        self._extra_s *= kept
+        self._extra_tokens *= kept
+        self._square *= kept
+        self._seconds *= kept
+
+    def add(self, cell: CellDelta, plain_s: float | None) -> None:
+        """``cell``: of steps with prompts; ``plain_s``: of such a step without them; None: not measured."""
+        if plain_s is not None:
+            self._extra_s += max(cell.step_s - cell.steps * plain_s, 0.0)
+            self._extra_tokens += cell.prefill_tokens
+        row = np.array([cell.prefill_tokens + cell.verified_tokens, cell.context_tokens]) / cell.steps
+        self._square += cell.steps * np.outer(row, row)
+        self._seconds += row * cell.step_s
+
+    @property
+    def token_s(self) -> float:
+        """0: not known."""
+        if self._extra_tokens > 0:
+            return self._extra_s / self._extra_tokens
+        return self._line()[0]
+
+    def floor_s(self, context: Floats) -> Floats:
+        """Least seconds of a step with so many tokens of context, where none without prompts was seen."""
+        token_s, context_s = self._line()
+        return RIDGE_TOKENS * token_s + context_s * context
+
+    def _line(self) -> tuple[float, float]:
+        """Least squares, neither negative, drawn to the usual ratio of the two; 0, 0: nothing was seen."""
+        (xx, xc), (_, cc) = self._square
+        xy, cy = self._seconds
+        if xx <= 0:
+            return 0.0, 0.0
+        weight = CONTEXT_PRIOR_WEIGHT * cc
+        xx, xc, cc = xx + weight * CONTEXT_RATIO**2, xc - weight * CONTEXT_RATIO, cc + weight
+        determinant = xx * cc - xc * xc
+        if determinant > 0:
+            token_s, context_s = (cc * xy - xc * cy) / determinant, (xx * cy - xc * xy) / determinant
+            if token_s > 0 and context_s >= 0:
+                return token_s, context_s
+        return xy / xx, 0.0

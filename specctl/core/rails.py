@@ -1,0 +1,129 @@
+"""Constraints before a choice: which settings every bucket may have now, and why not the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from specctl.contract.classes import ClassLimit
+from specctl.contract.setting import Setting
+from specctl.core.messages import Reason
+from specctl.core.space import Bools, Ints, Space
+
+__all__ = [
+    "NOTHING_HELD",
+    "Constraint",
+    "Held",
+    "RailSettings",
+    "Rails",
+    "all_but_present",
+    "held_constraints",
+]
+
+MINUTE_S = 60.0
+IDLE_DWELL_S = 5.0
+"""A bucket without traffic changes for nobody, so it waits longer."""
+
+
+class RailSettings(Protocol):
+    """See ``specctl policy schema``."""
+
+    @property
+    def min_gain_ratio(self) -> float: ...
+    @property
+    def min_gain_sigma(self) -> float: ...
+    @property
+    def off_below_gain_ratio(self) -> float: ...
+    @property
+    def dwell_s(self) -> float: ...
+    @property
+    def min_samples_tokens(self) -> int: ...
+    @property
+    def changes_max_per_minute(self) -> int: ...
+
+
+class Constraint(NamedTuple):
+    """``allowed``: [bucket, setting]."""
+
+    allowed: Bools
+    reason: Reason
+    words: str
+
+
+class Held(NamedTuple):
+    """What is held from outside, by bucket's last decode batch, with the reason in words.
+
+    ``settings``: the only one that a bucket may have; ``ceilings``: none that drafts or verifies more.
+    ``class_limits``: in the place of the policy's; None: the policy's own.
+    """
+
+    settings: Mapping[int, tuple[Setting, Reason, str]] = {}
+    ceilings: Mapping[int, tuple[Setting, Reason, str]] = {}
+    class_limits: tuple[ClassLimit, ...] | None = None
+
+
+NOTHING_HELD = Held()
+
+
+class Rails:
+    """Remembers when buckets changed. Told only of changes that the engine has accepted."""
+
+    def __init__(self, space: Space) -> None:
+        self._changed_s = np.full(len(space.buckets), -np.inf)
+        self._times_s: tuple[float, ...] = ()
+
+    def accepted(self, buckets: list[int], time_s: float) -> None:
+        if buckets:
+            self._changed_s[buckets] = time_s
+            self._times_s = (*self._times_s, time_s)
+
+    def forget_dwell(self) -> None:
+        """The acceptance drifted: what held the last settings in place no longer holds."""
+        self._changed_s[:] = -np.inf
+
+    def constraints(
+        self, settings: RailSettings, present: Ints, is_active: Bools, shape: tuple[int, int], time_s: float
+    ) -> list[Constraint]:
+        self._times_s = tuple(t for t in self._times_s if time_s - t < MINUTE_S)
+        dwell_s = np.where(is_active, settings.dwell_s, max(settings.dwell_s, IDLE_DWELL_S))
+        is_soon = time_s - self._changed_s < dwell_s
+        found = []
+        if is_soon.any():
+            words = f"changed less than {settings.dwell_s:g} s ago"
+            found.append(Constraint(all_but_present(is_soon, present, shape), Reason.DWELL, words))
+        if len(self._times_s) >= settings.changes_max_per_minute:
+            every = np.ones(shape[0], np.bool_)
+            words = f"{len(self._times_s)} changes in the last minute"
+            found.append(Constraint(all_but_present(every, present, shape), Reason.CHANGE_RATE, words))
+        return found
+
+
+def all_but_present(held: Bools, present: Ints, shape: tuple[int, int]) -> Bools:
+    """[bucket, setting]: everything, but in the held buckets only the setting in force."""
+    allowed = np.ones(shape, np.bool_)
+    allowed[held] = False
+    allowed[np.arange(shape[0]), present] = True
+    return allowed
+
+
+def held_constraints(held: Held, space: Space) -> list[Constraint]:
+    """One for each bucket that is held."""
+    shape = len(space.buckets), len(space.settings)
+    found = []
+    for last, (setting, reason, words) in (*held.settings.items(), *held.ceilings.items()):
+        bucket = space.bucket_index.get(last)
+        if bucket is None:
+            continue
+        allowed = np.ones(shape, np.bool_)
+        if last in held.settings:
+            exact = space.index_of(
+                setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
+            )
+            allowed[bucket] = np.arange(shape[1]) == (exact or 0)
+        else:
+            within = space.depth <= setting.num_speculative_tokens
+            allowed[bucket] = within & (space.width <= setting.width_tokens)
+        found.append(Constraint(allowed, reason, words))
+    return found

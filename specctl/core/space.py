@@ -1,0 +1,110 @@
+"""What can be chosen on one server: its decode-batch buckets and its prepared settings, numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.setting import Setting
+from specctl.contract.table import TableRow, legal_settings
+from specctl.core.table_rows import row_at
+
+__all__ = ["Bools", "Floats", "Ints", "Space"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Settings by rising verify width, then depth; the first one is off. ``buckets``: first and last batch.
+
+    Settings here have no ``min_token_prob``; a tree's width is written out. ``is_off_prepared``: where it is
+    not, off is only what others are compared with.
+    """
+
+    settings: tuple[Setting, ...]
+    buckets: tuple[tuple[int, int], ...]
+    is_off_prepared: bool = True
+
+    @classmethod
+    def of(cls, capabilities: Capabilities) -> Space:
+        uppers = capabilities.decode_batch_buckets or (capabilities.decode_batch_max,)
+        lowers = (1, *(upper + 1 for upper in uppers[:-1]))
+        prepared = {_key(setting) for setting in legal_settings(capabilities)}
+        ordered = sorted(prepared | {_key(OFF)}, key=lambda key: (key[2], key[0], key[1]))
+        settings = tuple(
+            Setting(
+                num_speculative_tokens=depth,
+                tree_topk=topk,
+                verify_width_tokens=None if topk == 1 and width == depth + 1 else width,
+            )
+            for depth, topk, width in ordered
+        )
+        return cls(settings, tuple(zip(lowers, uppers, strict=True)), _key(OFF) in prepared)
+
+    @cached_property
+    def depth(self) -> Ints:
+        return np.array([one.num_speculative_tokens for one in self.settings], np.int64)
+
+    @cached_property
+    def topk(self) -> Ints:
+        return np.array([one.tree_topk for one in self.settings], np.int64)
+
+    @cached_property
+    def width(self) -> Ints:
+        """Positions the target scores for a request, where every draft is full."""
+        return np.array([one.width_tokens for one in self.settings], np.int64)
+
+    @cached_property
+    def is_prepared(self) -> Bools:
+        """[setting]: what a row or a sample may name."""
+        prepared = np.ones(len(self.settings), np.bool_)
+        prepared[0] = self.is_off_prepared
+        return prepared
+
+    @cached_property
+    def bucket_index(self) -> dict[int, int]:
+        """By the bucket's last decode batch, as telemetry cells name it."""
+        return {last: i for i, (_, last) in enumerate(self.buckets)}
+
+    @cached_property
+    def _index(self) -> dict[tuple[int, int, int], int]:
+        return {_key(setting): i for i, setting in enumerate(self.settings)}
+
+    def index_of(self, depth: int, topk: int = 1, width: int | None = None) -> int | None:
+        """A setting's number; None: it is not prepared. A tree without a width: the widest that is."""
+        found = self._index.get((depth, topk, width or depth + 1))
+        if found is not None or width is not None:
+            return found
+        same = [i for i, one in enumerate(self.settings) if _key(one)[:2] == (depth, topk)]
+        return same[-1] if same else None
+
+    def in_force(self, rows: Sequence[TableRow]) -> Ints:
+        """The setting of every bucket at no context; off where no row or no prepared setting is."""
+        return np.array([at or 0 for at in self._found(rows)], np.int64)
+
+    def is_known(self, rows: Sequence[TableRow]) -> Bools:
+        """[bucket]: whether the row's setting is one of these."""
+        return np.array([at is not None for at in self._found(rows)], np.bool_)
+
+    def _found(self, rows: Sequence[TableRow]) -> list[int | None]:
+        in_force = [row_at(rows, first) for first, _ in self.buckets]
+        return [None if row is None else self.index_of(*_named(row)) for row in in_force]
+
+
+OFF = Setting(num_speculative_tokens=0)
+
+
+def _key(setting: Setting) -> tuple[int, int, int]:
+    return setting.num_speculative_tokens, setting.tree_topk, setting.width_tokens
+
+
+def _named(setting: Setting) -> tuple[int, int, int | None]:
+    return setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens

@@ -1,0 +1,235 @@
+"""Seconds of a step by bucket and setting, from the engine's own steps.
+
+Every bucket has one level, which follows what all of its steps have in common (contexts that grow, a busy
+machine), and every measured setting an offset from it, which moves only where two settings ran in the same
+interval. So an offset stays right while the level moves. Settings that never ran are predicted by a curve,
+moved to agree with the measured ones nearby.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from specctl.core.prompt_cost import PromptCost
+from specctl.core.roofline import Roofline
+from specctl.core.space import Bools, Floats, Space
+from specctl.types import CellDelta
+
+__all__ = ["StepCost", "StepCostEstimate"]
+
+STEPS_MIN = 2.0
+"""Steps of a setting, discounted, before its own seconds count."""
+STEPS_MAX = 200.0
+"""An offset forgets beyond so many steps."""
+LEVEL_STEPS = 8.0
+"""Steps after which the level has followed by half."""
+AGE_HALF_LIFE_S = 120.0
+"""What did not run lately is remembered with less and less weight."""
+CLIP_LOG = 0.4
+"""A step may be this much slower than expected at a time; more is a stall unless it repeats."""
+UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5
+NOISE_FLOOR = 0.01
+STEP_MIN_S, STEP_MAX_S = 1e-6, 1e4
+"""Steps that are said to be shorter or longer tell nothing."""
+MIXED_HALF_LIFE_S = 20.0
+
+
+@dataclass(frozen=True)
+class StepCostEstimate:
+    """[bucket, setting] but for ``batch``, ``mixed_share`` [bucket]. NaN: not known.
+
+    ``step_s``: seconds of a decode-only step; ``sigma``: standard error of its logarithm.
+    ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out.
+    ``mixed_share``: share of the bucket's steps that hold prompts, too.
+    """
+
+    step_s: Floats
+    sigma: Floats
+    is_measured: Bools
+    decoding_s: Floats
+    batch: Floats
+    mixed_share: Floats
+    verified: Floats
+
+
+class StepCost:
+    """Of one server."""
+
+    def __init__(self, space: Space) -> None:
+        shape = len(space.buckets), len(space.settings)
+        self._space = space
+        self._log_s = np.zeros(shape)
+        self._weight = np.zeros(shape)
+        self._level = np.zeros(shape[0])
+        self._batch = np.array([(low + high) / 2 for low, high in space.buckets])
+        self._context = np.zeros(shape[0])
+        self._mixed_steps = np.zeros(shape[0])
+        self._steps = np.zeros(shape[0])
+        self._verified_ratio = np.ones(shape[1])
+        self._noise = 0.05**2
+        self._prompts = PromptCost()
+
+    @property
+    def prompt_token_s(self) -> float:
+        """Seconds that a prompt token adds to a step; 0: not known."""
+        return self._prompts.token_s
+
+    def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
+        """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
+        self._weight *= 0.5 ** (interval_s / AGE_HALF_LIFE_S)
+        by_bucket: dict[int, list[CellDelta]] = {}
+        for cell in cells:
+            bucket = self._space.bucket_index.get(cell.decode_batch_to)
+            if bucket is not None and cell.steps and STEP_MIN_S < cell.step_s / cell.steps < STEP_MAX_S:
+                by_bucket.setdefault(bucket, []).append(cell)
+        for bucket, found in by_bucket.items():
+            plain = [cell for cell in found if not cell.has_prefill and not cell.after_rest]
+            self._place(bucket, found, interval_s)
+            if plain:
+                self._learn(bucket, plain)
+        self._prompts.forget(interval_s)
+        for bucket, found in by_bucket.items():
+            for cell in found:
+                if cell.has_prefill and cell.prefill_tokens:
+                    self._prompts.add(cell, self._plain_s(bucket, cell))
+
+    def estimate(self, drafted: Floats) -> StepCostEstimate:
+        """
+        Args:
+            drafted: expected drafted tokens of a request-step, by setting.
+        """
+        verified = self._batch[:, None] * (1.0 + drafted)[None, :] * self._verified_ratio
+        curve = self._curve(verified)
+        log_s, sigma, is_measured = self._predicted(verified, np.log(curve))
+        step_s = np.exp(log_s)
+        share = self._mixed_steps / np.maximum(self._steps, 1e-9)
+        # A verified token of a step that is full of prompts costs what a prompt token does.
+        in_mixed = np.maximum(verified * self.prompt_token_s, step_s - step_s[:, :1])
+        decoding_s = (1.0 - share)[:, None] * step_s + share[:, None] * in_mixed
+        return StepCostEstimate(step_s, sigma, is_measured, decoding_s, self._batch.copy(), share, verified)
+
+    def _place(self, bucket: int, cells: list[CellDelta], interval_s: float) -> None:
+        """Where in its bucket the batch is, and how many of its steps hold prompts."""
+        steps = sum(cell.steps for cell in cells)
+        requests = sum(cell.request_steps for cell in cells)
+        if not requests:
+            return
+        gain = steps / (steps + LEVEL_STEPS)
+        self._batch[bucket] += gain * (requests / steps - self._batch[bucket])
+        context = sum(cell.context_tokens for cell in cells)
+        self._context[bucket] += gain * (context / steps - self._context[bucket])
+        kept = 0.5 ** (interval_s / MIXED_HALF_LIFE_S)
+        self._steps[bucket] = kept * self._steps[bucket] + steps
+        mixed = sum(cell.steps for cell in cells if cell.has_prefill)
+        self._mixed_steps[bucket] = kept * self._mixed_steps[bucket] + mixed
+
+    def _learn(self, bucket: int, cells: list[CellDelta]) -> None:
+        measured: dict[int, tuple[float, float]] = {}
+        for cell in cells:
+            at = self._space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+            if at is None:
+                continue
+            self._learn_noise(cell)
+            steps, seconds = measured.get(at, (0.0, 0.0))
+            measured[at] = steps + cell.steps, seconds + cell.step_s
+            self._learn_width(at, cell)
+        known = {at: one for at, one in measured.items() if self._weight[bucket, at] >= STEPS_MIN}
+        level_before = self._level[bucket]
+        if known:
+            self._move_level(bucket, known)
+        rise = self._level[bucket] - level_before
+        for at, (steps, seconds) in measured.items():
+            log_s = np.log(seconds / steps)
+            self._move_offset(bucket, at, steps, log_s, rise, is_alone=len(measured) == 1)
+
+    def _move_level(self, bucket: int, known: dict[int, tuple[float, float]]) -> None:
+        weights = {at: steps * min(self._weight[bucket, at], STEPS_MAX) for at, (steps, _) in known.items()}
+        misses = {
+            at: np.log(seconds / steps) - self._level[bucket] - self._log_s[bucket, at]
+            for at, (steps, seconds) in known.items()
+        }
+        miss = sum(weights[at] * misses[at] for at in known) / sum(weights.values())
+        steps = sum(steps for steps, _ in known.values())
+        self._level[bucket] += steps / (steps + LEVEL_STEPS) * min(miss, 2.0 * CLIP_LOG)
+
+    def _move_offset(
+        self, bucket: int, at: int, steps: float, log_s: float, rise: float, *, is_alone: bool
+    ) -> None:
+        """
+        Args:
+            rise: of the level in this interval. Another setting's stall is no reason to take this one's back.
+            is_alone: no other setting ran, so that what is missing is the level's.
+        """
+        weight = self._weight[bucket, at]
+        own = log_s - self._level[bucket]
+        if weight < STEPS_MIN:
+            # The first steps of a setting may hold a compilation, so that later ones may take them back.
+            share = steps / (steps + weight)
+            self._log_s[bucket, at] += share * (own - self._log_s[bucket, at]) if weight else own
+        elif not is_alone:
+            miss = own - self._log_s[bucket, at]
+            gain = steps / (steps + min(weight, STEPS_MAX))
+            if miss + max(rise, 0.0) < -CLIP_LOG:
+                gain, weight = 1.0, 0.0
+            self._log_s[bucket, at] += gain * min(miss, CLIP_LOG)
+        self._weight[bucket, at] = min(weight + steps, STEPS_MAX)
+
+    def _learn_noise(self, cell: CellDelta) -> None:
+        if cell.steps > 1:
+            mean = cell.step_s / cell.steps
+            variance = max(cell.step_s_squared / cell.steps - mean * mean, 0.0) / (mean * mean)
+            self._noise += cell.steps / (cell.steps + 200.0) * (min(variance, 1.0) - self._noise)
+
+    def _learn_width(self, at: int, cell: CellDelta) -> None:
+        """An engine may score more positions than it drafted, where requests share one width."""
+        tokens = cell.request_steps + sum(cell.drafted_at)
+        if at and tokens and cell.tree_topk == 1:
+            ratio = cell.verified_tokens / tokens
+            self._verified_ratio[at] += 0.3 * (ratio - self._verified_ratio[at])
+
+    def _plain_s(self, bucket: int, cell: CellDelta) -> float | None:
+        """Seconds of the same step without prompts, as measured; None: it was not."""
+        at = self._space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+        if at is None or self._weight[bucket, at] < STEPS_MIN:
+            return None
+        return float(np.exp(self._level[bucket] + self._log_s[bucket, at]))
+
+    def _curve(self, verified: Floats) -> Floats:
+        shape = verified.shape
+        batch = np.broadcast_to(self._batch[:, None], shape)
+        context = np.broadcast_to(self._context[:, None], shape)
+        is_measured = self._weight >= STEPS_MIN
+        if not is_measured.any():
+            floor_s = self._prompts.floor_s(context)
+            return np.where(floor_s > 0, np.maximum(floor_s, self.prompt_token_s * verified), np.nan)
+        seconds = np.exp(self._level[:, None] + self._log_s)
+        fitted = Roofline.fitted(
+            batch[is_measured], verified[is_measured], seconds[is_measured], self.prompt_token_s
+        )
+        return fitted.seconds(batch, verified)
+
+    def _predicted(self, verified: Floats, log_curve: Floats) -> tuple[Floats, Floats, Bools]:
+        """Log seconds and their standard errors: what a setting's own steps say and what the curve says, once
+        it is moved to the other measured settings nearby, each by its precision."""
+        is_measured = self._weight >= STEPS_MIN
+        own = self._level[:, None] + self._log_s
+        own_var = self._noise / np.maximum(self._weight, 1e-9) + NOISE_FLOOR**2
+        near, near_var = log_curve.copy(), np.full(log_curve.shape, UNSEEN_SIGMA_MAX**2)
+        rows, columns = np.nonzero(is_measured)
+        if rows.size:
+            log_v = np.log(verified)
+            miss = own[rows, columns] - log_curve[rows, columns]
+            distance = np.abs(log_v[:, :, None] - log_v[rows, columns][None, None, :])
+            distance += 1.0 * (np.arange(len(log_v))[:, None, None] != rows[None, None, :])
+            distance[rows, columns, np.arange(rows.size)] = np.inf
+            weight = np.minimum(self._weight[rows, columns], 20.0) * np.exp(-3.0 * distance)
+            near += (weight * miss).sum(axis=2) / np.maximum(weight.sum(axis=2), 1e-12)
+            sigma = UNSEEN_SIGMA + UNSEEN_SIGMA_BY_DISTANCE * distance.min(axis=2)
+            near_var = np.minimum(sigma, UNSEEN_SIGMA_MAX) ** 2
+        share = np.where(is_measured, near_var / (near_var + own_var), 0.0)
+        log_s = np.where(is_measured, near + share * (own - near), near)
+        variance = np.where(is_measured, share * own_var, near_var)
+        return log_s, np.sqrt(variance), is_measured

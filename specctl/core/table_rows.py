@@ -1,0 +1,78 @@
+"""Rows of a new table: what was decided, and everything else as it is in the table in force. Pure.
+
+Decisions are by decode batch. Rows that begin beyond context 0 are somebody's rule for long contexts: nobody
+decides about them here, so they are carried over as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from specctl.contract.setting import RowSample, Setting
+from specctl.contract.table import TableRow
+
+__all__ = ["DecidedSetting", "row_at", "rows_with"]
+
+
+class DecidedSetting(NamedTuple):
+    """A setting for decode batches from ``first`` to ``last`` (inclusive; None: and all above)."""
+
+    first: int
+    last: int | None
+    setting: Setting
+    sample: RowSample | None = None
+
+
+def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0) -> TableRow | None:
+    """The row that covers a decode batch at a context; None: no row does."""
+    for row in rows:
+        is_batch = row.decode_batch_from <= decode_batch and decode_batch <= (
+            row.decode_batch_to or decode_batch
+        )
+        upper = row.context_to_tokens
+        if (
+            is_batch
+            and row.context_from_tokens <= context_tokens
+            and (upper is None or context_tokens <= upper)
+        ):
+            return row
+    return None
+
+
+def rows_with(in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -> tuple[TableRow, ...]:
+    """The whole table. ``decided`` tiles all decode batches; ``in_force`` tiles all batches and contexts.
+
+    Neighbouring ranges of batches become one row where they are alike at every context.
+    """
+    rules = [row for row in in_force if row.context_from_tokens > 0]
+    starts = {one.first for one in decided} | {row.decode_batch_from for row in rules}
+    starts |= {row.decode_batch_to + 1 for row in rules if row.decode_batch_to is not None}
+    merged: list[tuple[int, tuple[TableRow, ...]]] = []
+    for start in sorted(starts):
+        column = _column(start, in_force, rules, decided)
+        if not merged or merged[-1][1] != column:
+            merged.append((start, column))
+    ends = [start - 1 for start, _ in merged[1:]]
+    return tuple(
+        row.model_copy(update={"decode_batch_from": start, "decode_batch_to": end})
+        for (start, column), end in zip(merged, [*ends, None], strict=True)
+        for row in column
+    )
+
+
+def _column(
+    start: int, in_force: Sequence[TableRow], rules: Sequence[TableRow], decided: Sequence[DecidedSetting]
+) -> tuple[TableRow, ...]:
+    """Every context of one range of batches, as rows for batch 1 and above."""
+    found = next(one for one in reversed(decided) if one.first <= start)
+    above = [row for row in rules if row_at([row], start, row.context_from_tokens) is not None]
+    lowest = row_at(in_force, start)
+    first = TableRow(
+        **dict(found.setting),
+        decode_batch_from=1,
+        context_to_tokens=None if lowest is None else lowest.context_to_tokens,
+        sample=found.sample,
+    )
+    whole = {"decode_batch_from": 1, "decode_batch_to": None}
+    return (first, *(row.model_copy(update=whole) for row in above))

@@ -1,0 +1,105 @@
+"""From which probability on a drafted token is verified, by bucket: a mean, in steps.
+
+A step gives N tokens in T seconds. One more verified token gives p more in dt more, and (N + p) / (T + dt) is
+over N / T where p is over dt x N / T: tokens per second are the goodput of Liu et al. (arXiv 2406.14066). It
+is a mean over some seconds, because a second that verification takes is lost to the tokens that a second
+usually brings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from specctl.core.forecast import Forecast
+from specctl.core.messages import Choice
+
+__all__ = ["Thresholds", "break_even_prob"]
+
+STEPS = (0.0, 0.05, 0.1, 0.2, 0.4)
+HALF_LIFE_S = 10.0
+NEAR_RATIO = 2.0
+"""What is in force stays while the mean is within this ratio of it."""
+NOTHING = 0.05
+"""Under it a probability is as good as none."""
+
+
+def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | None:
+    """The least probability that pays, from 0 to 1; None: not known.
+
+    Seconds of one more token: from the smallest drafting chain to the chosen one, or to the one above it, so
+    that what drafting takes in any case is in both.
+    """
+    space, step_s = forecast.space, forecast.cost.step_s[bucket]
+    chains = [i for i in range(1, len(space.settings)) if space.topk[i] == 1 and np.isfinite(step_s[i])]
+    rate = forecast.tokens_per_s(bucket, chosen)
+    if len(chains) < 2 or rate is None:
+        return None
+    first = chains[0]
+    last = next((i for i in chains[1:] if space.width[i] >= space.width[chosen]), chains[-1])
+    verified = forecast.cost.verified[bucket]
+    tokens, seconds = verified[last] - verified[first], step_s[last] - step_s[first]
+    return min(max(float(seconds / tokens) * rate, 0.0), 1.0) if tokens > 0 else None
+
+
+class Thresholds:
+    """The mean of what was wanted, by bucket."""
+
+    def __init__(self, buckets: int) -> None:
+        self._means: list[float | None] = [None] * buckets
+        self._passed_s = 0.0
+
+    def pass_time(self, interval_s: float) -> None:
+        self._passed_s += interval_s
+
+    def applied(
+        self,
+        choices: Sequence[Choice],
+        wanted: Sequence[float | None],
+        configured: float,
+        ceilings: Collection[int],
+    ) -> tuple[Choice, ...]:
+        """The choices with their ``min_token_prob``; where none is known, a bucket keeps the one it has.
+
+        Args:
+            wanted: of every bucket, for this poll.
+            configured: what a row without one stands for.
+            ceilings: buckets, by their last batch, that may not verify more tokens now.
+        """
+        kept = 0.5 ** (self._passed_s / HALF_LIFE_S)
+        self._passed_s = 0.0
+        found = []
+        for bucket, choice in enumerate(choices):
+            now, mean = choice.before.min_token_prob, self._means[bucket]
+            one = wanted[bucket] if choice.is_active else None
+            if one is not None:
+                mean = self._means[bucket] = one if mean is None else one + kept * (mean - one)
+            prob = now if mean is None else _stepped(mean, now, configured)
+            if choice.last in ceilings and _value(prob, configured) < _value(now, configured):
+                prob = now
+            found.append(choice._replace(after=choice.after.model_copy(update={"min_token_prob": prob})))
+        return tuple(found)
+
+
+def _value(prob: float | None, configured: float) -> float:
+    return configured if prob is None else prob
+
+
+def _stepped(wanted: float, now: float | None, configured: float) -> float | None:
+    for known in (now, None):
+        if _is_near(wanted, configured if known is None else known):
+            return known
+    return min(STEPS, key=lambda step: abs(_height(step) - _height(wanted)))
+
+
+def _is_near(wanted: float, value: float) -> bool:
+    if value < NOTHING:
+        return wanted < NOTHING
+    return value / NEAR_RATIO <= wanted <= value * NEAR_RATIO
+
+
+def _height(prob: float) -> float:
+    """Steps are even in the logarithm; the lowest stands for all below it."""
+    return math.log(max(prob, NOTHING / NEAR_RATIO))

@@ -1,0 +1,84 @@
+"""Audit log: one JSON line for every change, and one for what came of it.
+
+Fields of a change: ``when`` (ISO 8601, UTC), ``event`` "change", ``target``, ``owner``, ``from`` and ``to``
+(value by decode-batch range), ``reason``, ``explanation``, ``predicted_tokens_per_s``,
+``present_tokens_per_s``, ``off_tokens_per_s``, ``version`` (None when nothing was applied), ``dry_run``.
+After the dwell time an ``event`` "outcome" with the same ``version`` follows, with ``measured_tokens_per_s``:
+emitted tokens per second of step time. Refusals are ``event`` "refused" with ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from specctl.clock import Clock, iso_utc
+from specctl.contract.setting import Setting
+from specctl.core.messages import Plan, knobs_moved
+from specctl.errors import SpecctlError
+
+__all__ = ["AuditLog", "change_record"]
+
+logger = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Appends whole lines with one write each and opens the file anew, so it may be rotated at any time."""
+
+    def __init__(self, path: Path | None, clock: Clock) -> None:
+        """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log."""
+        self._path = path
+        self._clock = clock
+        self._has_failed = False
+        if path is not None:
+            try:
+                path.open("ab").close()
+            except OSError as error:
+                raise SpecctlError(f"audit log {path}: {error.strerror or error}") from error
+
+    def write(self, event: str, target: str, record: dict[str, Any]) -> None:
+        """A failing disk is logged once and never stops the daemon."""
+        if self._path is None:
+            return
+        line = {"when": iso_utc(self._clock.utc()), "event": event, "target": target, **record}
+        payload = (json.dumps(line, allow_nan=False) + "\n").encode()
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            try:
+                os.write(descriptor, payload)
+            finally:
+                os.close(descriptor)
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                logger.error("audit log %s: %s", self._path, error.strerror or error)
+            self._has_failed = True
+
+
+def change_record(plan: Plan, *, version: int | None, dry_run: bool) -> dict[str, Any]:
+    lead = plan.lead
+    return {
+        "from": {one.batch_words: _setting(one.before) for one in plan.choices},
+        "to": {one.batch_words: _setting(one.after) for one in plan.choices},
+        "moved": {one.batch_words: list(knobs_moved(one.before, one.after)) for one in plan.changed},
+        "changes": list(plan.changes),
+        "class_limits": [one.model_dump() for one in plan.class_limits],
+        "reason": plan.reason.value,
+        "explanation": plan.explanation,
+        "predicted_tokens_per_s": None if lead is None else _rounded(lead.predicted_tokens_per_s),
+        "present_tokens_per_s": None if lead is None else _rounded(lead.present_tokens_per_s),
+        "off_tokens_per_s": None if lead is None else _rounded(lead.off_tokens_per_s),
+        "version": version,
+        "dry_run": dry_run,
+    }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    return setting.model_dump(exclude_none=True)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

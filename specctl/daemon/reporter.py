@@ -1,0 +1,163 @@
+"""The one place from which events go to the log, the audit log and the metrics."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from specctl.contract.capabilities import Capabilities
+from specctl.core.account import Account, RestartAdvice
+from specctl.core.messages import Event, Plan, Reason
+from specctl.daemon.audit import AuditLog, change_record
+from specctl.metrics.exporter import Exporter
+from specctl.types import Observation
+
+__all__ = ["Reporter"]
+
+logger = logging.getLogger("specctl.autotune")
+
+REPEAT_S = 60.0
+"""What cannot be acted on is said again after so long."""
+FIGURES_S = 5.0
+
+
+class Reporter:
+    """Of one target. Says the same thing once, until something else is to be said."""
+
+    def __init__(self, target: str, owner: str, audit: AuditLog, exporter: Exporter) -> None:
+        self._target = target
+        self._owner = owner
+        self._audit = audit
+        self._exporter = exporter
+        self._said: dict[str, tuple[float, str]] = {}
+        self._figures_s = float("-inf")
+
+    def started(self, capabilities: Capabilities | None, *, is_restart: bool) -> None:
+        """The first poll of an engine, or of its next start."""
+        if is_restart:
+            logger.info("%s: the engine restarted; starting afresh", self._target)
+        self._said.clear()
+        if capabilities is None:
+            return
+        known = f"{capabilities.method} on {capabilities.engine} {capabilities.engine_version}"
+        logger.info("%s: %s", self._target, known)
+        for warning in capabilities.warnings:
+            logger.warning("%s: %s", self._target, warning)
+
+    def polled(self, observation: Observation) -> None:
+        self._exporter.observed(observation)
+        for gap in observation.gaps:
+            if self._is_news("gap", observation.time_s, gap):
+                logger.warning("%s: %s", self._target, gap)
+
+    def unreachable(self, words: str, time_s: float) -> None:
+        self._exporter.failed(self._target, "target", is_down=True)
+        if self._is_news("down", time_s, words, repeat_s=float("inf")):
+            logger.warning("%s", words)
+
+    def reachable(self) -> None:
+        if self._said.pop("down", None) is not None:
+            logger.info("%s: answers again", self._target)
+
+    def failed_tick(self) -> None:
+        """A bug of ours; must be called where the exception is handled."""
+        logger.exception("%s: this poll failed", self._target)
+        self._exporter.failed(self._target, "bug", is_down=False)
+
+    def ticked(self, seconds: float) -> None:
+        self._exporter.ticked(self._target, seconds)
+
+    def frozen(self, *, is_frozen: bool, version: int | None) -> None:
+        words = "frozen: nothing is changed" if is_frozen else "thawed: changes go on"
+        logger.info("%s: %s", self._target, words)
+        name = "frozen" if is_frozen else "thawed"
+        self._write(name, {"version": version})
+        self._exporter.frozen(self._target, is_frozen=is_frozen)
+
+    def planned(self, plan: Plan) -> None:
+        self._exporter.planned(plan)
+        for event in plan.events:
+            if self._is_news(event.name, plan.time_s, event.words):
+                self.event(event)
+        if plan.rows is None:
+            self._advise(plan)
+
+    def event(self, event: Event) -> None:
+        level = logging.WARNING if event.is_warning else logging.INFO
+        logger.log(level, "%s: %s", event.target, event.words)
+        record = {"owner": self._owner, "explanation": event.words, **event.record}
+        self._audit.write(event.name, event.target, record)
+
+    def dry_run(self, plan: Plan) -> None:
+        """A wanted change, once: the engine's table stays, so every poll wants it again."""
+        wanted = "; ".join(plan.changes)
+        if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
+            logger.info("%s: dry run: %s", self._target, _change_words(plan))
+            self._write("change", change_record(plan, version=None, dry_run=True))
+
+    def applied(self, plan: Plan, version: int) -> None:
+        """The plan's table is in force."""
+        self._exporter.lease(self._target, is_held=True)
+        self._said.pop("refused", None)
+        if not plan.is_change:
+            return
+        self._exporter.changed(self._target)
+        level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
+        logger.log(level, "%s: %s", self._target, _change_words(plan))
+        self._write("change", change_record(plan, version=version, dry_run=False))
+
+    def outcome(self, record: dict[str, Any]) -> None:
+        self._audit.write("outcome", self._target, record)
+
+    def refused(self, kind: str, words: str, time_s: float) -> None:
+        """The engine, or the network, did not take a table."""
+        self._exporter.failed(self._target, kind, is_down=False)
+        if kind == "lease":
+            self._exporter.lease(self._target, is_held=False)
+        if self._is_news("refused", time_s, f"{kind} {words if kind != 'lease' else ''}"):
+            logger.warning("%s: %s", self._target, words)
+            self._write("refused", {"kind": kind, "error": words})
+
+    def stopped(self, words: str) -> None:
+        logger.info("%s: %s", self._target, words)
+        self._write("stopped", {"explanation": words})
+
+    def figures(self, account: Account, time_s: float) -> None:
+        if time_s >= self._figures_s:
+            self._figures_s = time_s + FIGURES_S
+            self._exporter.figures(self._target, account)
+
+    def advice(self, advice: RestartAdvice) -> None:
+        self._exporter.restart_advised(self._target, is_advised=advice.is_advised)
+        if advice.is_advised:
+            logger.warning("%s: %s", self._target, advice.words)
+            self._write("advice", {"explanation": advice.words, **advice.record()})
+        else:
+            logger.info("%s: no advice to restart any more", self._target)
+            self._write("advice_ended", advice.record())
+
+    def _advise(self, plan: Plan) -> None:
+        """What cannot be acted on."""
+        if not self._is_news("advice", plan.time_s, plan.reason.value):
+            return
+        level = logging.WARNING if plan.reason is Reason.NOT_CONTROLLABLE else logging.INFO
+        logger.log(level, "%s: %s", self._target, plan.explanation)
+        if plan.reason is Reason.RECOMMENDATION:
+            self._write("recommendation", {"explanation": plan.explanation, "reason": plan.reason.value})
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        self._audit.write(name, self._target, {"owner": self._owner, **record})
+
+    def _is_news(self, kind: str, time_s: float, words: str, repeat_s: float = REPEAT_S) -> bool:
+        said_s, said = self._said.get(kind, (float("-inf"), ""))
+        if said == words and time_s - said_s < repeat_s:
+            return False
+        self._said[kind] = time_s, words
+        return True
+
+
+def _change_words(plan: Plan) -> str:
+    """The buckets that change, and what else of the table does."""
+    if plan.changed:
+        return plan.explanation
+    return "; ".join(plan.changes)

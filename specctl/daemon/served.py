@@ -1,0 +1,53 @@
+"""The daemon's own HTTP port: metrics, health, and which files are frozen. Served by the daemon's event loop,
+so that a loop that is stuck does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from specctl.errors import SpecctlError
+from specctl.frozen_files import FROZEN_ROUTE, FrozenFiles
+from specctl.metrics.exporter import Exporter
+
+__all__ = ["served"]
+
+
+@asynccontextmanager
+async def served(
+    exporter: Exporter, frozen_files: Callable[[], FrozenFiles], host: str, port: int
+) -> AsyncIterator[None]:
+    """While the context lasts; ``port`` 0: nothing is served. Raises SpecctlError for a port in use."""
+    if port == 0:
+        yield
+        return
+
+    async def metrics(request: web.Request) -> web.Response:
+        body = generate_latest(exporter.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def frozen(request: web.Request) -> web.Response:
+        return web.Response(text=frozen_files().model_dump_json(), content_type="application/json")
+
+    async def healthy(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    app = web.Application()
+    app.add_routes(
+        [web.get("/metrics", metrics), web.get(FROZEN_ROUTE, frozen), web.get("/healthz", healthy)]
+    )
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,148 @@
+"""Monotonic counters -> what they gained between two reads. A reset gives None and the reason."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import zip_longest
+from operator import attrgetter, sub
+from typing import Any, TypeVar
+
+from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.engine_api.stock_metrics import Histogram, StockCounters
+from specctl.types import CellDelta, HistogramDelta, ShadowDelta, StockDelta
+
+__all__ = [
+    "CellKey",
+    "CounterReset",
+    "cell_deltas",
+    "cell_key",
+    "shadow_delta",
+    "stock_delta",
+]
+
+_KEY = (
+    "decode_batch_from",
+    "decode_batch_to",
+    "num_speculative_tokens",
+    "has_prefill",
+    "tree_topk",
+    "verify_width_tokens",
+    "after_rest",
+)
+_AT = ("drafted_at", "accepted_at")
+_COUNTS = tuple(f.name for f in fields(CellDelta) if f.name not in _KEY and not f.name.endswith("_at"))
+_NO_COUNTS = (0,) * len(_COUNTS)
+_counts_of = attrgetter(*_COUNTS)
+_key_of = attrgetter(*_KEY)
+CellKey = tuple[int, int, int, bool, int, int, bool]
+_Number = TypeVar("_Number", int, float)
+
+
+class CounterReset(ValueError):
+    """A counter fell: the engine restarted, or it counts wrongly. The next read starts afresh."""
+
+
+def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
+    """Cells that gained steps. Raises CounterReset when any counter fell or a cell vanished."""
+    if before.boot_id != after.boot_id:
+        raise CounterReset(f"boot_id changed from {before.boot_id} to {after.boot_id}")
+    old, keys = {cell_key(cell): cell for cell in before.cells}, [cell_key(cell) for cell in after.cells]
+    if old.keys() != set(keys) and (vanished := old.keys() - set(keys)):
+        raise CounterReset(f"telemetry cell {min(vanished)} vanished")
+    deltas = []
+    for key, cell in zip(keys, after.cells, strict=True):
+        known = old.get(key)
+        # Most cells rest: a server runs in one bucket or two at a time.
+        if known is not None and known.__dict__ == cell.__dict__:
+            continue
+        delta = _cell_delta(known, cell)
+        if delta.steps:
+            deltas.append(delta)
+    return tuple(deltas)
+
+
+def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None) -> ShadowDelta | None:
+    """None without shadow counters on both sides. Raises CounterReset when one fell."""
+    if before is None or after is None:
+        return None
+    return ShadowDelta(
+        drafts=_rise("shadow.drafts", before.drafts, after.drafts),
+        drafted_at=_rises("shadow.drafted_at", before.drafted_at, after.drafted_at),
+        accepted_at=_rises("shadow.accepted_at", before.accepted_at, after.accepted_at),
+    )
+
+
+def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
+    """A counter that is missing on one side is None. Raises CounterReset when one fell."""
+
+    def rise(of: Any, name: str) -> Any:
+        old, new = getattr(of(before), name), getattr(of(after), name)
+        return None if old is None or new is None else _rise(name, old, new)
+
+    load, own = attrgetter("load"), lambda counters: counters
+    accepted_at = None
+    if before.accepted_at is not None and after.accepted_at is not None:
+        accepted_at = _rises("accepted_per_pos", before.accepted_at, after.accepted_at)
+    return StockDelta(
+        drafts=rise(own, "drafts"),
+        drafted_tokens=rise(own, "drafted_tokens"),
+        accepted_at=accepted_at,
+        started_requests=rise(load, "started_requests"),
+        first_token_wait_s=rise(load, "first_token_wait_s"),
+        ttft=_histogram_delta("ttft", before.ttft, after.ttft),
+        tpot=_histogram_delta("tpot", before.tpot, after.tpot),
+    )
+
+
+def cell_key(cell: TelemetryCell) -> CellKey:
+    low, high, number, has_prefill, topk, width, after_rest = _key_of(cell)
+    return low, high, number, has_prefill, topk, width or 0, after_rest
+
+
+def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
+    old, new = _NO_COUNTS if before is None else _counts_of(before), _counts_of(after)
+    gains = tuple(map(sub, new, old))
+    if min(gains) < 0:
+        for name, a, b in zip(_COUNTS, old, new, strict=True):
+            _rise(name, a, b)
+    ranks = () if before is None else before.accepted_rank_at
+    by_depth = zip_longest(ranks, after.accepted_rank_at, fillvalue=())
+    named: dict[str, Any] = {
+        **dict(zip(_KEY, _key_of(after), strict=True)),
+        **dict(zip(_COUNTS, gains, strict=True)),
+        **_position_gains(_AT, before, after),
+    }
+    named["accepted_rank_at"] = tuple(
+        _rises(f"accepted_rank_at[{j}]", *pair) for j, pair in enumerate(by_depth)
+    )
+    return CellDelta(**named)
+
+
+def _position_gains(names: tuple[str, ...], before: Any, after: Any) -> dict[str, tuple[int, ...]]:
+    return {
+        name: _rises(name, () if before is None else getattr(before, name), getattr(after, name))
+        for name in names
+    }
+
+
+def _histogram_delta(name: str, before: Histogram | None, after: Histogram | None) -> HistogramDelta | None:
+    if before is None or after is None or before.upper != after.upper:
+        return None
+    return HistogramDelta(after.upper, _rises(name, before.counts, after.counts))
+
+
+def _rise(name: str, old: _Number, new: _Number) -> _Number:
+    if new < old:
+        raise CounterReset(f"counter {name} fell from {old:g} to {new:g}")
+    return new - old
+
+
+def _rises(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    if len(old) > len(new):
+        raise CounterReset(f"counter {name} lost positions ({len(old)} -> {len(new)})")
+    padded = old + (0,) * (len(new) - len(old))
+    gains = tuple(map(sub, new, padded))
+    if gains and min(gains) < 0:
+        j = next(i for i, gain in enumerate(gains) if gain < 0)
+        _rise(f"{name}[{j}]", padded[j], new[j])
+    return gains

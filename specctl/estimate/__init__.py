@@ -1,1 +1,0 @@
-"""Acceptance survival, step cost, drift: from observations to numbers, or to "unknown" and the reason."""

@@ -1,0 +1,109 @@
+"""Files of this machine: regular ones only, within a bound, and never waited for by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from specctl.errors import SpecctlError
+from specctl.plain_text import plain_text
+
+__all__ = ["Reading", "file_stamp", "in_thread", "is_file", "read_file"]
+
+READING_PATIENCE_S = 1.0
+
+_Result = TypeVar("_Result")
+
+
+def read_file(path: Path, error_type: type[SpecctlError], max_bytes: int) -> bytes:
+    """Raises ``error_type`` for what cannot be read, is no regular file, or is over ``max_bytes``.
+
+    A FIFO or a device is refused without being waited for.
+    """
+    name = plain_text(str(path))
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise error_type(f"{name}: expected a regular file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                raw = file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise error_type(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    if len(raw) > max_bytes:
+        raise error_type(f"{name}: over {max_bytes} bytes")
+    return raw
+
+
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """Differs after a change of the file; None where it cannot be asked for."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def is_file(path: Path) -> bool:
+    """Whether something is there; False for a path that cannot be one, such as a name of 300 characters."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+async def in_thread(function: Callable[[], _Result], name: str) -> _Result:
+    """What ``function`` returns or raises, from a thread of its own.
+
+    The event loop's own threads are waited for at exit; a slow disk or resolver may take minutes.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except Exception as error:
+            failure = error
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await answer
+
+
+class Reading(Generic[_Result]):
+    """A function that reads files, one call at a time, each in a thread."""
+
+    def __init__(self, function: Callable[[], _Result], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._running: asyncio.Future[_Result] | None = None
+
+    async def result(self) -> _Result | None:
+        """None: the disk is slow. The call goes on, and a later one returns what it read."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(in_thread(self._function, self._name))
+        done, _ = await asyncio.wait({self._running}, timeout=READING_PATIENCE_S)
+        if not done:
+            return None
+        running, self._running = self._running, None
+        return running.result()

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes.observations import capabilities, cell, chains, tree
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from specctl.core.prompt_cost import PromptCost
+from specctl.core.roofline import Roofline
+from specctl.core.space import Space
+from specctl.core.step_cost import LEVEL_STEPS, StepCost, StepCostEstimate
+from specctl.types import CellDelta
+
+EXACT = 1e-12
+"""Of a few sums and products of float64."""
+SPACE = Space.of(capabilities(chains(0, 1, 2, 4, 8), (1, 2, 4, 8)))
+FULL = SPACE.depth.astype(float)
+
+
+def steps(tokens: int, step_s: float, *, batch: int = 1, count: int = 10, **more: object) -> CellDelta:
+    return cell(
+        tokens=tokens, step_s=step_s, decode_batch=batch, steps=count, accepted_at=(0,) * tokens, **more
+    )  # type: ignore[arg-type]
+
+
+def after(*intervals: tuple[CellDelta, ...], space: Space = SPACE) -> StepCost:
+    found = StepCost(space)
+    for one in intervals:
+        found.update(one, 1.0)
+    return found
+
+
+def estimate(*intervals: tuple[CellDelta, ...]) -> StepCostEstimate:
+    return after(*intervals).estimate(FULL)
+
+
+def test_nothing_seen_is_not_known() -> None:
+    found = estimate()
+    assert np.isnan(found.step_s).all()
+    assert not found.is_measured.any()
+    assert found.batch.tolist() == [1.0, 2.0, 3.5, 6.5], "the middle of a bucket, until it was seen"
+
+
+def test_the_first_steps_are_taken_as_they_are() -> None:
+    found = estimate((steps(4, 0.1),))
+    assert found.step_s[0, 3] == pytest.approx(0.1, rel=EXACT)
+    assert found.is_measured[0].tolist() == [False, False, False, True, False]
+
+
+def test_a_first_step_that_compiled_is_taken_back_by_the_next_ones() -> None:
+    slow, usual = (steps(4, 5.0, count=1),), (steps(4, 0.1, count=9),)
+    found = estimate(slow, *(usual,) * 8).step_s[0, 3]
+    assert found == pytest.approx(0.1, rel=0.1)
+
+
+def test_the_comparison_stays_right_while_the_machine_gets_slower() -> None:
+    """2 and 4 ran together; then everything takes 1.5 times as long, and only 4 runs."""
+    both, slower = (steps(2, 0.1), steps(4, 0.12)), (steps(4, 0.18),)
+    found = estimate(*(both,) * 20, *(slower,) * 30).step_s[0]
+    assert found[3] == pytest.approx(0.18, rel=0.01)
+    assert found[2] == pytest.approx(0.15, rel=0.01)
+
+
+def test_a_setting_that_ran_alone_moves_the_level_and_nothing_else() -> None:
+    known = after(*((steps(2, 0.1), steps(4, 0.12)),) * 5)
+    before = np.log(known.estimate(FULL).step_s[0])
+    known.update((steps(4, 0.15),), 1.0)
+    moved = np.log(known.estimate(FULL).step_s[0]) - before
+    expected = 10 / (10 + LEVEL_STEPS) * np.log(0.15 / 0.12)
+    assert moved[[2, 3]] == pytest.approx([expected, expected], rel=1e-9)
+
+
+@pytest.mark.parametrize("stalled", [4, 0], ids=["setting in force", "sample"])
+@pytest.mark.parametrize("stall_s", [0.1, 1.0, 30.0])
+def test_a_stall_moves_a_comparison_hardly(stalled: int, stall_s: float) -> None:
+    """49 steps of 20 ms, and one sampled step of 15 ms; once, one of them takes longer."""
+
+    def ran(tokens: int, seconds: float, count: int, stall_s: float) -> CellDelta:
+        each = (*(seconds,) * (count - 1), seconds + stall_s)
+        return cell(tokens=tokens, seconds=each, accepted_at=(0,) * tokens)
+
+    usual = (ran(4, 0.02, 49, 0.0), ran(0, 0.015, 1, 0.0))
+    known = after(*(usual,) * 40)
+    known.update(tuple(ran(k, s, n, stall_s * (k == stalled)) for k, s, n in ((4, 0.02, 49), (0, 0.015, 1))), 1.0)
+    at_once = known.estimate(FULL).step_s[0]
+    for _ in range(3):
+        known.update(usual, 1.0)
+    soon = known.estimate(FULL).step_s[0]
+    assert at_once[3] / at_once[0] == pytest.approx(0.02 / 0.015, rel=0.12)
+    assert soon[3] / soon[0] == pytest.approx(0.02 / 0.015, rel=0.08)
+    assert soon[[0, 3]] == pytest.approx([0.015, 0.02], rel=0.08)
+
+
+def test_what_lasts_is_learned() -> None:
+    both = (steps(2, 0.1), steps(4, 0.12))
+    slower_drafts = (steps(2, 0.1), steps(4, 0.2))
+    found = estimate(*(both,) * 20, *(slower_drafts,) * 60).step_s[0]
+    assert found[3] / found[2] == pytest.approx(2.0, rel=0.05)
+
+
+def test_steps_after_a_rest_and_steps_of_unknown_settings_or_buckets_tell_nothing() -> None:
+    foreign = (steps(4, 0.5, after_rest=True), steps(7, 0.5), steps(4, 0.5, bucket=(9, 99)))
+    assert np.isnan(estimate(foreign).step_s).all()
+    both = estimate((steps(4, 0.1),), (steps(4, 0.1), steps(4, 0.9, after_rest=True)))
+    assert both.step_s[0, 3] == pytest.approx(0.1, rel=1e-9)
+
+
+@pytest.mark.parametrize("step_s", [0.0, 5e-324, 1e-300, 1e300], ids=str)
+def test_seconds_that_cannot_be_tell_nothing(step_s: float) -> None:
+    found = estimate((steps(4, 0.1), steps(2, step_s)))
+    assert found.is_measured[0].tolist() == [False, False, False, True, False]
+    assert np.isfinite(found.step_s).all()
+
+
+def test_a_setting_that_never_ran_follows_the_curve_through_its_neighbours() -> None:
+    """A machine of 80 ms and 4 ms a verified token."""
+    ran = tuple(steps(depth, 0.08 + 0.004 * (1 + depth)) for depth in (0, 2, 8))
+    found = estimate(*(ran,) * 3)
+    assert found.step_s[0, [1, 3]] == pytest.approx([0.088, 0.1], rel=0.01)
+    assert found.step_s[1, 4] == pytest.approx(0.08 + 0.004 * 18, rel=0.1)
+    assert found.sigma[0, 1] > 3 * found.sigma[0, 2]
+    assert found.sigma[3, 4] > found.sigma[1, 4] > found.sigma[0, 4], "farther from what ran, less sure"
+
+
+def test_noise_widens_the_error() -> None:
+    quiet = after((cell(tokens=4, seconds=(0.1, 0.101) * 20, accepted_at=(0,) * 4),))
+    loud = after((cell(tokens=4, seconds=(0.06, 0.14) * 20, accepted_at=(0,) * 4),))
+    assert quiet.estimate(FULL).sigma[0, 3] < loud.estimate(FULL).sigma[0, 3]
+
+
+def test_positions_that_requests_share_count_as_verified() -> None:
+    """An engine that pads every request to the longest draft scores more than it drafted."""
+    padded = cell(
+        tokens=4, drafted_at=(4, 4, 4, 4), steps=10, verified=(5,) * 10, accepted_at=(0,) * 4
+    )
+    found = after(*((padded,),) * 40).estimate(np.array([0.0, 0.4, 0.8, 1.6, 3.2]))
+    assert found.verified[0, 3] == pytest.approx(5.0, rel=0.01)
+
+
+def test_a_tree_scores_its_width() -> None:
+    space = Space.of(capabilities((*chains(0, 2), tree(2, 2, 5)), (1, 2)))
+    seen = after((cell(tokens=2, topk=2, width=5, accepted_at=(0, 0), step_s=0.2),), space=space)
+    found = seen.estimate(np.array([0.0, 2.0, 4.0]))
+    assert found.step_s[0, 2] == pytest.approx(0.2, rel=EXACT)
+    assert found.verified[1].tolist() == [2.0, 6.0, 10.0]
+
+
+def test_what_decoding_takes_of_steps_with_prompts() -> None:
+    """4 of 10 steps hold 100 prompt tokens, which take 0.3 s: 3 ms each. At depth 4 one request verifies 5."""
+    plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
+    mixed = steps(4, 0.4, count=8, has_prefill=True, prefill_tokens=800)
+    known = after(*(plain,) * 10)
+    known.update((*plain, mixed), 1.0)
+    found = known.estimate(FULL)
+    assert known.prompt_token_s == pytest.approx(0.003, rel=1e-6)
+    share = found.mixed_share[0]
+    kept = 0.5 ** (1 / 20)
+    seen = sum(12 * kept**age for age in range(11)) + 8
+    assert share == pytest.approx(8 / seen, rel=1e-9)
+    expected = (1 - share) * found.step_s[0, 3] + share * 5 * 0.003
+    assert found.decoding_s[0, 3] == pytest.approx(expected, rel=1e-6)
+
+
+def test_prompts_alone_bound_a_server_that_was_never_seen_without_them() -> None:
+    known = after((steps(4, 0.4, has_prefill=True, prefill_tokens=1000),))
+    found = known.estimate(FULL)
+    assert np.isfinite(found.step_s).all()
+    assert (np.diff(found.step_s[3]) >= 0).all()
+
+
+# The parts.
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8), st.floats(1e-3, 1.0)), min_size=1))
+def test_the_curve_is_the_best_fit_without_a_negative_cost(points: list[tuple[int, int, float]]) -> None:
+    batch = np.array([float(b) for b, _, _ in points])
+    verified = batch * np.array([1.0 + k for _, k, _ in points])
+    seconds = np.array([s for _, _, s in points])
+    found = Roofline.fitted(batch, verified, seconds, 0.0)
+    assert min(found) >= 0.0
+    columns = np.stack([np.ones_like(batch), batch, verified], axis=1) / seconds[:, None]
+    miss = np.linalg.norm(columns @ np.array(found[:3]) - 1.0)
+    # The enumeration takes no more columns than points, and gives up gains under 1e-12.
+    assert miss <= nnls(columns, np.ones(len(seconds)))[1] + 1e-6 * len(points)
+
+
+def test_the_curve_never_falls_under_what_computing_takes() -> None:
+    curve = Roofline(0.01, 0.0, 1e-5, 1e-4)
+    found = curve.seconds(np.array([1.0, 1.0]), np.array([10.0, 1000.0]))
+    assert found == pytest.approx([0.0101, 0.1])
+
+
+def test_prompt_tokens_by_hand() -> None:
+    cost = PromptCost()
+    assert cost.token_s == 0.0
+    cost.add(steps(4, 0.5, count=4, has_prefill=True, prefill_tokens=400), plain_s=0.1)
+    assert cost.token_s == pytest.approx(4 * 0.4 / 400, rel=EXACT)
+    cost.add(steps(4, 0.05, count=4, has_prefill=True, prefill_tokens=400), plain_s=0.1)
+    assert cost.token_s == pytest.approx(1.6 / 800, rel=EXACT), "faster than without prompts: they cost nothing"
+    cost.forget(60.0)
+    assert cost.token_s == pytest.approx(1.6 / 800, rel=EXACT)
+
+
+def test_prompt_tokens_from_steps_that_are_full_of_them() -> None:
+    """1 ms a computed token, 1 us a token of context."""
+    cost = PromptCost()
+    for prompts, context in ((100, 1000), (300, 500), (200, 9000)):
+        step_s = 1e-3 * (prompts + 5) + 1e-6 * context
+        seen = steps(4, step_s, count=10, has_prefill=True, prefill_tokens=10 * prompts)
+        cost.add(
+            cell(
+                tokens=4, steps=10, step_s=step_s, accepted_at=(0,) * 4, has_prefill=True,
+                prefill_tokens=seen.prefill_tokens, context_tokens=10 * context,
+            ),
+            plain_s=None,
+        )  # fmt: skip
+    assert cost.token_s == pytest.approx(1e-3, rel=0.01)
+    assert cost.floor_s(np.array([1000.0])) == pytest.approx([150 * 1e-3 + 1e-3], rel=0.02)
