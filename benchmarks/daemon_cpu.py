@@ -23,13 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fakes.engine import COPYING, FakeEngine, Traffic  # noqa: E402
-
-from specctl.contract.telemetry import Telemetry  # noqa: E402
 from specctl.controller.core import step  # noqa: E402
 from specctl.controller.state import ControllerState  # noqa: E402
-from specctl.engine_api.deltas import cell_deltas, shadow_delta  # noqa: E402
 from specctl.estimate.fitted_cost import FittedStepCost  # noqa: E402
 from specctl.estimate.survival import DiscountedSurvival  # noqa: E402
+
+from specctl.contract.telemetry import Telemetry  # noqa: E402
+from specctl.engine_api.deltas import cell_deltas, shadow_delta  # noqa: E402
 from specctl.policy.loader import find_policy, load_policy  # noqa: E402
 from specctl.types import Observation  # noqa: E402
 

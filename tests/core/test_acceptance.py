@@ -216,7 +216,10 @@ IMPOSSIBLE = {
 def test_counts_that_cannot_be_are_left_out(impossible: CellDelta) -> None:
     usual = cell(steps=30, accepted_at=(20, 10, 5, 2))
     space = TREES if impossible.tree_topk > 1 else CHAINS
-    alone, beside = after((usual,), space=space).estimate(), after((usual, impossible), space=space).estimate()
+    alone, beside = (
+        after((usual,), space=space).estimate(),
+        after((usual, impossible), space=space).estimate(),
+    )
     assert beside.emitted.tolist() == alone.emitted.tolist()
     assert beside.trials == alone.trials
 

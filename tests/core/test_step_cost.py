@@ -83,7 +83,9 @@ def test_a_stall_moves_a_comparison_hardly(stalled: int, stall_s: float) -> None
 
     usual = (ran(4, 0.02, 49, 0.0), ran(0, 0.015, 1, 0.0))
     known = after(*(usual,) * 40)
-    known.update(tuple(ran(k, s, n, stall_s * (k == stalled)) for k, s, n in ((4, 0.02, 49), (0, 0.015, 1))), 1.0)
+    known.update(
+        tuple(ran(k, s, n, stall_s * (k == stalled)) for k, s, n in ((4, 0.02, 49), (0, 0.015, 1))), 1.0
+    )
     at_once = known.estimate(FULL).step_s[0]
     for _ in range(3):
         known.update(usual, 1.0)
@@ -132,9 +134,7 @@ def test_noise_widens_the_error() -> None:
 
 def test_positions_that_requests_share_count_as_verified() -> None:
     """An engine that pads every request to the longest draft scores more than it drafted."""
-    padded = cell(
-        tokens=4, drafted_at=(4, 4, 4, 4), steps=10, verified=(5,) * 10, accepted_at=(0,) * 4
-    )
+    padded = cell(tokens=4, drafted_at=(4, 4, 4, 4), steps=10, verified=(5,) * 10, accepted_at=(0,) * 4)
     found = after(*((padded,),) * 40).estimate(np.array([0.0, 0.4, 0.8, 1.6, 3.2]))
     assert found.verified[0, 3] == pytest.approx(5.0, rel=0.01)
 
@@ -198,7 +198,9 @@ def test_prompt_tokens_by_hand() -> None:
     cost.add(steps(4, 0.5, count=4, has_prefill=True, prefill_tokens=400), plain_s=0.1)
     assert cost.token_s == pytest.approx(4 * 0.4 / 400, rel=EXACT)
     cost.add(steps(4, 0.05, count=4, has_prefill=True, prefill_tokens=400), plain_s=0.1)
-    assert cost.token_s == pytest.approx(1.6 / 800, rel=EXACT), "faster than without prompts: they cost nothing"
+    assert cost.token_s == pytest.approx(1.6 / 800, rel=EXACT), (
+        "faster than without prompts: they cost nothing"
+    )
     cost.forget(60.0)
     assert cost.token_s == pytest.approx(1.6 / 800, rel=EXACT)
 

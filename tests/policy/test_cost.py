@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
 from specctl.policy.cost import CostPolicy
+
 from specctl.policy.loader import parse_policy
 from specctl.types import BucketChoice, BucketForecast, CandidateForecast, Reason
 

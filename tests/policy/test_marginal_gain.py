@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from specctl.policy.marginal_gain import worth_verifying
 
 from specctl.policy.loader import parse_policy
-from specctl.policy.marginal_gain import worth_verifying
 from specctl.types import BucketForecast, CandidateForecast
 
 ONE_S, STEP_S = 2e-4, 6e-3
