@@ -85,18 +85,15 @@ class Decider:
         gain, sigma = self.forecast.gain[bucket], self.forecast.sigma[bucket]
         lower = np.where(may, gain - rails.min_gain_sigma * sigma, -np.inf)
         best = int(np.argmax(lower))
-        if best != present and (gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0):
-            most = int(np.argmax(np.where(may, gain, -np.inf)))
-            best = present
-            words = (
-                f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
-                f"+- {sigma[most]:.1%}"
-            )
+        words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
+        if best == present or gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0:
+            best, most = present, int(np.argmax(np.where(may, gain, -np.inf)))
             reason = Reason.WITHIN_NOISE if gain[most] > rails.min_gain_ratio else Reason.NO_BETTER
-        elif best == present:
-            words, reason = "", Reason.NO_BETTER
-        else:
-            words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
+            if gain[most] > 0.0:
+                words = (
+                    f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
+                    f"+- {sigma[most]:.1%}"
+                )
         if best != 0 and self.is_off_free and may[0]:
             over_off = (1.0 + gain[best]) / max(1.0 + gain[0], 1e-9) - 1.0
             if over_off < rails.off_below_gain_ratio:
