@@ -22,9 +22,10 @@ UPPER_SIGMAS = 2.0
 SEARCH_FACTOR = 4.0
 """While a better setting is likely enough, samples may cost so many times the policy's share."""
 SEARCH_EVERY_STEPS = 3
+SEARCH_MIN_GAIN_RATIO = 0.02
+"""A setting that may gain so much over the row's own is searched for."""
 WATCH_S = 0.5
-MINUP = 0.02
-"""Once everything is known, a sample in so many seconds keeps it so."""
+"""Once none may, a sample in so many seconds keeps what is known."""
 STICKY = 1.5
 """A sample stays as it is while the wanted interval is within this factor."""
 FIRST_S = 0.15
@@ -69,7 +70,7 @@ def choose_sample(
     loss, upper = _against(forecast, bucket, chosen)
     upper = np.where(others, upper, -np.inf)
     wanted = int(np.argmax(upper))
-    is_search = bool(upper[wanted] > MINUP)
+    is_search = bool(upper[wanted] > SEARCH_MIN_GAIN_RATIO)
     share = settings.share_max_ratio * (SEARCH_FACTOR if is_search else 1.0)
     every = loss[wanted] / share
     if is_search:
