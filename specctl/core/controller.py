@@ -26,7 +26,6 @@ from specctl.core.rails import (
     Held,
     Rails,
     RailSettings,
-    all_but_present,
     held_constraints,
 )
 from specctl.core.recommend import recommend
@@ -131,11 +130,14 @@ class Controller:
         space = self._space
         assert space is not None
         eligible, lacks = policy.eligible(space)
-        if not eligible.any():
+        if not eligible.any() and not policy.frozen:
             return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
         expected = self._forecast(observation, space, applied, policy, eligible)
         constraints = self._constraints(observation, policy, held, expected)
-        if policy.objective is None:
+        if policy.frozen:
+            words = "nothing is changed, the table in force is held"
+            picked = [(int(present), Reason.FROZEN, words) for present in expected.present]
+        elif policy.objective is None:
             picked = [self._by_hand(policy, expected, constraints, b) for b in range(len(space.buckets))]
         else:
             used = policy.objective.used_ratio(
@@ -176,10 +178,6 @@ class Controller:
         self, observation: Observation, policy: CorePolicy, held: Held, expected: Forecast
     ) -> list[Constraint]:
         shape = expected.gain.shape
-        every = np.ones(shape[0], np.bool_)
-        if policy.frozen:
-            words = "nothing is changed, the table in force is held"
-            return [Constraint(all_but_present(every, expected.present, shape), Reason.FROZEN, words)]
         return [
             *held_constraints(held, expected.space),
             *self._rails.constraints(
@@ -191,9 +189,15 @@ class Controller:
         self, policy: CorePolicy, expected: Forecast, constraints: list[Constraint], bucket: int
     ) -> tuple[int, Reason, str]:
         wanted, words = policy.wanted(expected.space.buckets[bucket][0], expected.space)
-        for constraint in constraints:
-            if not constraint.allowed[bucket, wanted] and constraint.reason is not Reason.DWELL:
-                return int(expected.present[bucket]), constraint.reason, constraint.words
+        present = int(expected.present[bucket])
+        # A setting that is set by hand has nothing to settle.
+        lasting = [constraint for constraint in constraints if constraint.reason is not Reason.DWELL]
+        for constraint in lasting:
+            if not constraint.allowed[bucket, wanted]:
+                allowed = np.logical_and.reduce([one.allowed[bucket] for one in lasting])
+                stays = allowed[present] or not allowed.any()
+                after = present if stays else int(np.nonzero(allowed)[0][-1])
+                return after, constraint.reason, constraint.words
         return wanted, Reason.SET_BY_POLICY, words
 
     def _sampled(
