@@ -93,8 +93,10 @@ class Reporter:
         self._audit.write(event.name, event.target, record)
 
     def dry_run(self, plan: Plan) -> None:
-        """A wanted change, once: the engine's table stays, so every poll wants it again. Ranges of batches
-        without traffic are weighed anew at every poll; a change of theirs alone is news only beside no other."""
+        """A wanted change, once: the engine's table stays, so every poll wants it again.
+
+        What it would change for batches without traffic varies, and is no news beside a change that is felt.
+        """
         felt = [f"{one.last}: {setting_words(one.after)}" for one in plan.changed if one.is_active]
         wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:

@@ -257,9 +257,8 @@ WRONG_CELLS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("wrong", WRONG_CELLS)
 def test_counts_that_cannot_be_are_no_reason_to_change(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
-    settings = tuple(Setting(num_speculative_tokens=number) for number in range(5)) + (
-        Setting(num_speculative_tokens=4, tree_topk=2, verify_width_tokens=8),
-    )
+    chains = [Setting(num_speculative_tokens=number) for number in range(5)]
+    settings = (*chains, Setting(num_speculative_tokens=4, tree_topk=2, verify_width_tokens=8))
 
     async def course() -> None:
         async with Rig(engine, policy="kind: goodput\nsampling: {share_max_ratio: 0}") as rig:
