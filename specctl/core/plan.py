@@ -108,12 +108,16 @@ def choices_of(
 ) -> tuple[Choice, ...]:
     """A choice for every bucket, without samples and thresholds."""
     space, choices = forecast.space, []
+    is_known = space.is_known(in_force)
     for bucket, (first, last) in enumerate(space.buckets):
         after, reason, words = picked[bucket]
         present = int(forecast.present[bucket])
         row = row_at(in_force, first)
         before = space.settings[present] if row is None else row.setting
-        setting = before if after == present else space.settings[after]
+        is_kept = after == present and (is_known[bucket] or not space.is_prepared[after])
+        setting = before if is_kept else space.settings[after]
+        if not is_kept and after == present:
+            reason, words = Reason.NOT_POSSIBLE, f"{setting_words(before)} is not prepared on this server"
         gain = float(forecast.gain[bucket, after])
         choices.append(
             Choice(
@@ -139,6 +143,18 @@ def planned_rows(
     choices: Sequence[Choice], in_force: Sequence[TableRow]
 ) -> tuple[tuple[TableRow, ...], tuple[str, ...]]:
     """The rows, and in words what they change in the table in force, samples apart."""
-    decided = [DecidedSetting(one.first, one.last, one.after, one.sample) for one in choices]
+    decided = [part for one in choices for part in _decided(one, in_force)]
     rows = rows_with(in_force, decided)
     return rows, table_changes(in_force, rows)
+
+
+def _decided(choice: Choice, in_force: Sequence[TableRow]) -> list[DecidedSetting]:
+    """Rows that begin inside of a bucket stay where the bucket does not change."""
+    decided = [DecidedSetting(choice.first, choice.last, choice.after, choice.sample)]
+    if not choice.is_change:
+        decided += [
+            DecidedSetting(row.decode_batch_from, row.decode_batch_to, row.setting, choice.sample)
+            for row in sorted(in_force, key=lambda row: row.decode_batch_from)
+            if choice.first < row.decode_batch_from <= choice.last and not row.context_from_tokens
+        ]
+    return decided
