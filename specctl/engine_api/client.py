@@ -43,6 +43,8 @@ class EngineClient:
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
+        self.answered: AppliedTable | None = None
+        """The answer to the last PUT that was taken."""
 
     @property
     def target(self) -> str:
@@ -114,7 +116,8 @@ class EngineClient:
             raise VersionConflict(expected=int(_number(fields.get("version"))), got=change.base_version)
         if response.status in (400, 422):
             raise TableError(_refusals(fields))
-        return self._table(response)
+        self.answered = self._table(response)
+        return self.answered
 
     def _table(self, response: Response) -> AppliedTable:
         self._check(response, "table")

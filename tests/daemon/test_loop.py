@@ -73,6 +73,21 @@ def test_the_lease_is_renewed_and_ends_with_the_daemon() -> None:
         assert engine.owner is None
 
 
+def test_what_is_put_is_read_back_but_for_samples() -> None:
+    """They change often, and an answer tells them as well."""
+
+    async def course() -> None:
+        async with Rig(engine, policy="kind: goodput") as rig:
+            await rig.run(25)
+            felt = int(rig.metric("specctl_table_changes_total") or 0)
+            reads = engine.requests.count(("GET", "/specctl/v1/table"))
+            assert felt + 3 <= reads + 3 < len(engine.puts) + 6
+            assert len(engine.puts) > felt + 3
+
+    with FakeEngine(start_tokens=2, traffic=Traffic(4)) as engine:
+        asyncio.run(course())
+
+
 def test_a_crash_with_a_fallback_that_the_policy_names() -> None:
     """It is the largest prepared one up to the policy's number."""
 
