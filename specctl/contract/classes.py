@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from specctl.contract.bounds import Positions
+
 __all__ = [
     "CLASSES_MAX",
     "CLASS_LIMITS_MAX",
@@ -112,12 +114,12 @@ class TrafficClass(BaseModel):
     )
     decoding: int = Field(ge=0, description="gauge: requests of the last counted step")
     request_steps: int = Field(ge=0)
-    watched_at: tuple[int, ...]
-    drafted_at: tuple[int, ...] = Field(description="[j]: request-steps with more than j drafted tokens")
-    reached_at: tuple[int, ...] = Field(
+    watched_at: Positions
+    drafted_at: Positions = Field(description="[j]: request-steps with more than j drafted tokens")
+    reached_at: Positions = Field(
         description="[j]: of watched_at[j], those whose first j drafted tokens were all accepted"
     )
-    accepted_at: tuple[int, ...] = Field(
+    accepted_at: Positions = Field(
         description="[j]: request-steps whose first j + 1 drafted tokens were all accepted"
     )
 

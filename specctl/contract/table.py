@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from specctl.contract.bounds import BootId, Short
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
 from specctl.contract.setting import RowSample, Setting
 from specctl.errors import TableError
+from specctl.plain_text import plain_text
 
 __all__ = [
     "AppliedTable",
@@ -27,8 +29,11 @@ __all__ = [
     "uniform_rows",
 ]
 
+ROWS_MAX = 256
+RANKS_MAX = 4096
+REASON_MAX = 512
 Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[\x20-\x7e]+$")]
-Reason = Annotated[str, StringConstraints(max_length=512)]
+Reason = Annotated[str, StringConstraints(max_length=REASON_MAX)]
 
 
 class TableRow(Setting):
@@ -72,7 +77,7 @@ class TablePut(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     base_version: int = Field(ge=0, description="version the writer read; another one is a conflict")
-    rows: tuple[TableRow, ...] = Field(min_length=1, max_length=256, strict=False)
+    rows: tuple[TableRow, ...] = Field(min_length=1, max_length=ROWS_MAX, strict=False)
     lease_s: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="None: the table stays until it is replaced"
     )
@@ -104,25 +109,39 @@ class AppliedTable(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     contract_version: int
-    boot_id: str
+    boot_id: BootId
     version: int
     state: TableState
-    method: str
-    rows: tuple[TableRow, ...] = Field(description="as applied; the fallback's once it holds")
+    method: Short
+    rows: tuple[TableRow, ...] = Field(
+        min_length=1,
+        max_length=ROWS_MAX,
+        fail_fast=True,
+        description="as applied; the fallback's once it holds",
+    )
     fallback_num_speculative_tokens: int | None = Field(description="None: the start table")
     start_rows: tuple[TableRow, ...] = Field(
-        default=(), description="the table that the server was started with; it is put back by a clean stop"
+        default=(),
+        max_length=ROWS_MAX,
+        fail_fast=True,
+        description="the table that the server was started with; it is put back by a clean stop",
     )
     lease_s: float | None
     lease_remaining_s: float | None
-    owner: str | None
-    reason: str
+    owner: Short | None
+    reason: Annotated[str, AfterValidator(lambda text: plain_text(text, REASON_MAX))]
     age_s: float = Field(description="seconds since this version was applied")
     class_limits: tuple[ClassLimit, ...] = Field(
-        default=(), description="they hold until the next PUT, also once the fallback holds"
+        default=(),
+        max_length=CLASS_LIMITS_MAX,
+        fail_fast=True,
+        description="they hold until the next PUT, also once the fallback holds",
     )
     ranks_behind: tuple[int, ...] = Field(
-        default=(), description="data-parallel ranks that hold another table, until the next PUT"
+        default=(),
+        max_length=RANKS_MAX,
+        fail_fast=True,
+        description="data-parallel ranks that hold another table, until the next PUT",
     )
 
 
