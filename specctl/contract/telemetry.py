@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
-from specctl.contract.classes import TOLD_MAX, TrafficClass
 from specctl.contract.table import TableState
 
 __all__ = ["ShadowAcceptance", "Telemetry", "TelemetryCell"]
@@ -106,12 +105,6 @@ class Telemetry(BaseModel):
     decoding: int = Field(ge=0, description="running requests past their prefill")
     kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
     cells: tuple[TelemetryCell, ...] = Field(max_length=CELLS_MAX, fail_fast=True)
-    classes: tuple[TrafficClass, ...] | None = Field(
-        default=None,
-        max_length=TOLD_MAX,
-        fail_fast=True,
-        description="None: the plugin is too old to tell traffic apart",
-    )
     shadow: ShadowAcceptance | None = None
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(
