@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 
-from specctl.contract.classes import CLASSES_MAX, OTHER, ClassKey, TrafficClass
+from specctl.engine.request_classes import CLASSES_MAX, OTHER, ClassKey, TrafficClass
 from specctl.engine.step_counters import at_least
 
 __all__ = ["ClassCounters"]

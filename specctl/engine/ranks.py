@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.classes import ClassKey, TrafficClass
 from specctl.contract.table import AppliedTable, TablePut
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
+from specctl.engine.request_classes import ClassKey, EngineTelemetry, TrafficClass
 
 __all__ = ["Adoption", "merged_capabilities", "merged_table", "merged_telemetry"]
 
@@ -88,7 +88,7 @@ def merged_table(ranks: Sequence[AppliedTable], numbers: Sequence[int]) -> Appli
     return first.model_copy(update={"boot_id": boot_id, "ranks_behind": tuple(behind)})
 
 
-def merged_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
+def merged_telemetry(ranks: Sequence[EngineTelemetry]) -> EngineTelemetry:
     """Counters and requests are summed; the table is the deciding rank's, the KV cache the fullest one's."""
     first = ranks[0]
     busiest = max(ranks, key=lambda rank: rank.decoding)

@@ -13,9 +13,10 @@ from starlette.datastructures import State
 
 from specctl.contract import ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities, Scope
-from specctl.contract.table import SpeculationTable, TablePut
+from specctl.contract.table import TablePut
 from specctl.engine import rank_calls
 from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
+from specctl.engine.checked_table import SpeculationTable
 from specctl.errors import TableError
 
 __all__ = ["attach", "open_to"]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from specctl.contract.classes import ClassKey, context_bucket, valid_kind
+from specctl.contract.classes import context_bucket
 from specctl.engine.class_counters import ClassCounters
+from specctl.engine.request_classes import ClassKey, valid_kind
 
 __all__ = ["RequestClasses", "key_of"]
 

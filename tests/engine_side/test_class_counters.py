@@ -2,8 +2,8 @@
 
 import random
 
-from specctl.contract.classes import CLASSES_MAX, OTHER, ClassKey
 from specctl.engine.class_counters import IDLE_S, ClassCounters
+from specctl.engine.request_classes import CLASSES_MAX, OTHER, ClassKey
 
 CODE, CHAT = ClassKey("", "code", 1024), ClassKey("", "chat", 1024)
 

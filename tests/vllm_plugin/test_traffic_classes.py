@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from specctl_vllm.control.traffic_classes import RequestClasses, class_key, kind_of
 
-from specctl.contract.classes import ClassKey
+from specctl.engine.request_classes import ClassKey
 
 
 def sampling(extra):

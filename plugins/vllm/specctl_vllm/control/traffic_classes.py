@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from specctl.contract.classes import KIND_KEY, ClassKey, valid_kind
 from specctl.engine import traffic_classes
+from specctl.engine.request_classes import KIND_KEY, ClassKey, valid_kind
 from specctl_vllm.control.namespaces import namespace_of
 
 __all__ = ["RequestClasses", "class_key", "key_of", "kind_of"]
