@@ -16,7 +16,13 @@ from specctl.simulate.perturbation import PERTURBATIONS, Perturbation
 
 __all__ = ["QUICK_PERTURBATIONS", "QUICK_SHAPES", "ClosedTask", "closed_tasks"]
 
-QUICK_SHAPES = ("square wave 1 / 200", "flips at 32", "wake at 128", "break-even at 96", "trees, phases at 8")
+QUICK_SHAPES = (
+    "square wave 1 / 200",
+    "flips at 32",
+    "wake at 128",
+    "break-even at 128",
+    "trees, phases at 8",
+)
 QUICK_PERTURBATIONS = ("none", "all")
 
 

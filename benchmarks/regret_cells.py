@@ -40,8 +40,10 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A load on an engine, and the perturbations to run the daemon under. ``groups``: by their name, the group
-    of cells in which they count."""
+    """A load on an engine, and the perturbations to run the daemon under.
+
+    ``groups``: by a perturbation's name, the group of cells in which it counts.
+    """
 
     name: str
     load: Load

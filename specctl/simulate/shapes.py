@@ -173,7 +173,7 @@ SHAPES: tuple[Callable[[EngineProfile, int], Shape], ...] = (
     _diurnal,
     *(_flips(requests) for requests in (4, 32, 128)),
     *(_wake(requests) for requests in (4, 32, 128)),
-    *(_break_even_walk(requests) for requests in (32, 96, 192)),
+    *(_break_even_walk(requests) for requests in (4, 32, 128)),
     _shipped("drifting", 48),
     _shipped("phase-changing", 24),
     _shipped("phase-changing", 128),
