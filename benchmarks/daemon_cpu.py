@@ -23,12 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fakes.engine import COPYING, FakeEngine, Traffic  # noqa: E402
-from specctl.controller.core import step  # noqa: E402
-from specctl.controller.state import ControllerState  # noqa: E402
-from specctl.estimate.fitted_cost import FittedStepCost  # noqa: E402
-from specctl.estimate.survival import DiscountedSurvival  # noqa: E402
 
 from specctl.contract.telemetry import Telemetry  # noqa: E402
+from specctl.core.controller import Controller  # noqa: E402
 from specctl.engine_api.deltas import cell_deltas, shadow_delta  # noqa: E402
 from specctl.policy.loader import find_policy, load_policy  # noqa: E402
 from specctl.types import Observation  # noqa: E402
@@ -102,7 +99,7 @@ def daemon_share(targets: int, seconds: float) -> float:
 def decision_seconds(count: int = 300) -> list[float]:
     """CPU seconds of the pure core, estimators included; wall time would measure the neighbours."""
     engine, policy = FakeEngine(start_tokens=4), load_policy(find_policy("balanced"))
-    state = ControllerState(survival=DiscountedSurvival(), cost=FittedStepCost())
+    controller = Controller()
     before = Telemetry.model_validate(engine.telemetry())
     took_s = []
     for i in range(count):
@@ -119,7 +116,8 @@ def decision_seconds(count: int = 300) -> list[float]:
             shadow=shadow_delta(before.shadow, after.shadow),
         )
         started_s = time.thread_time()
-        _, state = step(seen, state, policy)
+        controller.learn(seen)
+        controller.plan(seen, policy)
         took_s.append(time.thread_time() - started_s)
         before = after
     return took_s[10:]
