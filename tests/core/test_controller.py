@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import RowSample, Setting
-from specctl.contract.table import SpeculationTable, TableRow, uniform_rows
+from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.controller import Controller
 from specctl.core.messages import Plan, Reason
 from specctl.core.rails import NOTHING_HELD, Held
 from specctl.core.table_rows import row_at
+from specctl.engine.checked_table import SpeculationTable
 
 TREES = (*chains(0, 2, 4), tree(4, 4, 9), tree(4, 4, 16))
 FOUR = Setting(num_speculative_tokens=4)

@@ -11,11 +11,12 @@ from fakes.observations import applied, capabilities, cell, chains, observation
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
-from specctl.contract.table import SpeculationTable, TableRow, uniform_rows
+from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.controller import Controller
 from specctl.core.messages import Plan
 from specctl.core.rails import NOTHING_HELD, Held
 from specctl.core.table_rows import row_at
+from specctl.engine.checked_table import SpeculationTable
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
 from specctl.types import CellDelta, Observation
