@@ -8,8 +8,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.setting import Setting
+from specctl.engine.buckets import DecodeBatchBuckets
 
 __all__ = ["COPYING", "MAX_TOKENS", "RANDOM_TEXT", "Cell", "CellKey", "Cost", "Decoding", "Traffic"]
 
