@@ -7,12 +7,12 @@ is measured by giving it the whole trace at once. Public traces: ``data/traces``
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.made_traces import made_traces
-from benchmarks.regret_cells import Case
+from benchmarks.regret_cells import Case, Task, TaskOptions
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import capacity_s
 from specctl.simulate.engine import fitting
@@ -21,8 +21,9 @@ from specctl.simulate.files import find_file
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace, load_trace
 
-__all__ = ["LOADS", "OpenTask", "open_tasks"]
+__all__ = ["OPEN", "OpenTask", "open_tasks"]
 
+PUBLIC, MADE = OPEN = ("open loop, public traces", "open loop, made traces")
 LOADS = (0.6, 1.4)
 SCENARIOS = ("steady", "drifting", "phase-changing")
 MADE_TIMES, MADE_SEED = 2, 7
@@ -31,8 +32,8 @@ MADE_TIMES, MADE_SEED = 2, 7
 
 @dataclass(frozen=True)
 class OpenTask:
+    group: str
     trace: str
-    is_made: bool
     requests: int
     scenario: str
     load: float
@@ -44,25 +45,26 @@ class OpenTask:
     def case(self) -> Case:
         profile = load_profile(find_file(self.profile, "profiles"))
         scenario = load_scenario(find_file(self.scenario, "scenarios"))
-        made = made_traces(MADE_TIMES * self.requests, MADE_SEED + self.seed) if self.is_made else {}
-        whole = (made or _public_traces())[self.trace]
-        trace = fitting(whole if self.is_made else whole.first(self.requests), profile)
+        if self.group == MADE:
+            whole = made_traces(MADE_TIMES * self.requests, MADE_SEED + self.seed)[self.trace]
+        else:
+            whole = load_trace(_folder() / f"{self.trace}.csv").spread().first(self.requests)
+        trace = fitting(whole, profile)
         span_s = capacity_s(trace, profile, scenario, Static(0), seed=self.seed)
         name = f"{self.trace}, {self.scenario}, {self.load:.0%}"
-        group = "open, made traces" if self.is_made else "open, public traces"
-        return Case(name, at_load(trace, span_s, self.load), scenario, profile, self.seed, {"none": group})
+        return Case(name, self.group, at_load(trace, span_s, self.load), scenario, profile, self.seed)
 
 
-def open_tasks(
-    seeds: Sequence[int], requests: int, policy: str, profile: str, daemon: str | None, loads: Sequence[float]
-) -> Iterator[OpenTask]:
-    names = [(name, True) for name in made_traces(2)]
-    names += [(path.stem, False) for path in sorted(_folder().glob("*.csv"))]
-    for seed in seeds:
-        for name, is_made in names:
-            for scenario in SCENARIOS:
-                for load in loads:
-                    yield OpenTask(name, is_made, requests, scenario, load, seed, policy, profile, daemon)
+def open_tasks(group: str, options: TaskOptions) -> Sequence[Task]:
+    is_made = group == MADE
+    names = [*made_traces(2)] if is_made else [path.stem for path in sorted(_folder().glob("*.csv"))]
+    return [
+        OpenTask(group, name, options.requests, scenario, load, seed, *options.common)
+        for seed in options.seeds
+        for name in names
+        for scenario in SCENARIOS
+        for load in LOADS
+    ]
 
 
 def at_load(trace: Trace, capacity_span_s: float, load: float) -> Trace:
@@ -74,7 +76,3 @@ def _folder() -> Path:
     """No public traces where SPECCTL_SHARED is not set."""
     shared = os.environ.get("SPECCTL_SHARED")
     return Path(shared) / "data" / "traces" if shared else Path("no such folder")
-
-
-def _public_traces() -> dict[str, Trace]:
-    return {path.stem: load_trace(path).spread() for path in sorted(_folder().glob("*.csv"))}

@@ -23,11 +23,22 @@ from specctl.simulate.compare import ArmResult, Comparison, compared, quiet_daem
 from specctl.simulate.daemon import Autotune, DaemonOf
 from specctl.simulate.engine import PLAIN, Load
 from specctl.simulate.engine_profile import EngineProfile
-from specctl.simulate.perturbation import PERTURBATIONS, Perturbation
+from specctl.simulate.perturbation import Perturbation
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.settings import chains
 
-__all__ = ["BEST_STATIC", "CLAIRVOYANT", "OURS", "Case", "Cell", "Task", "of_engine", "run", "summary"]
+__all__ = [
+    "BEST_STATIC",
+    "CLAIRVOYANT",
+    "OURS",
+    "Case",
+    "Cell",
+    "Task",
+    "TaskOptions",
+    "run",
+    "summary",
+    "table",
+]
 
 OURS, CLAIRVOYANT, BEST_STATIC, OFF = "autotune", "clairvoyant", "best static", "off"
 CACHE = ROOT / ".cache" / "regret"
@@ -40,16 +51,15 @@ Cell = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A load on an engine, and the perturbations to run the daemon under. ``groups``: by their name, the group
-    of cells in which they count."""
+    """A load on an engine, and the group of cells in which it counts."""
 
     name: str
+    group: str
     load: Load
     scenario: Scenario
     profile: EngineProfile
     seed: int
-    groups: dict[str, str]
-    engine: Perturbation = PLAIN
+    perturbation: Perturbation = PLAIN
     settings: tuple[Setting, ...] = ()
 
 
@@ -65,26 +75,44 @@ class Task(Protocol):
     def case(self) -> Case: ...
 
 
-def of_engine(perturbation: Perturbation) -> Perturbation:
+@dataclass(frozen=True)
+class TaskOptions:
+    """Of a run of the suite. ``requests``: of each open-loop trace."""
+
+    seeds: tuple[int, ...]
+    requests: int
+    policy: str
+    profile: str
+    daemon: str | None
+
+    @property
+    def common(self) -> tuple[str, str, str | None]:
+        return self.policy, self.profile, self.daemon
+
+
+def _of_engine(perturbation: Perturbation) -> Perturbation:
     """Without what only the telemetry's reader meets."""
     plain = Perturbation()
     telemetry = [field.name for field in fields(Perturbation) if field.name.startswith("telemetry")]
     return replace(perturbation, **{name: getattr(plain, name) for name in telemetry})
 
 
-def run(task: Task) -> list[Cell]:
-    """The cells of one task."""
+def run(task: Task) -> Cell:
     case = task.case()
     rivals = _rivals(case)
     policy, daemon = load_policy(find_policy(task.policy)), _daemon(task.daemon)
-    cells = []
-    for name, group in case.groups.items():
-        with quiet_daemon():
-            ours = _simulated(case, Autotune(OURS, policy, daemon=daemon), PERTURBATIONS[name])
-        where = {"group": group, "load": case.name, "seed": case.seed}
-        cells.append({**where, **_described(compared([*rivals, ours]))})
-        print(_words(cells[-1]), file=sys.stderr, flush=True)
-    return cells
+    with quiet_daemon():
+        ours = _simulated(case, Autotune(OURS, policy, daemon=daemon), case.perturbation)
+    cell = {"group": case.group, "load": case.name, "requests": _constant(case.load), "seed": case.seed}
+    cell |= _described(compared([*rivals, ours]))
+    print(_words(cell), file=sys.stderr, flush=True)
+    return cell
+
+
+def _constant(load: Load) -> int | None:
+    """Requests in flight; None: they vary."""
+    is_constant = isinstance(load, ClosedLoad) and len(load.in_flight) == 1
+    return int(load.in_flight[0]) if is_constant else None
 
 
 def _simulated(case: Case, arm: Any, perturbation: Perturbation) -> ArmResult:
@@ -108,7 +136,7 @@ def _rivals(case: Case) -> list[ArmResult]:
         kept = json.loads(path.read_text(encoding="utf-8"))
         return [ArmResult(**{**one, "back_s": tuple(one["back_s"])}) for one in kept]
     settings = case.settings or chains(case.profile.num_speculative_tokens_max)
-    results = [_simulated(case, arm, case.engine) for arm in statics(settings)]
+    results = [_simulated(case, arm, _of_engine(case.perturbation)) for arm in statics(settings)]
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = [{key: value for key, value in vars(one).items() if key != "series"} for one in results]
     path.write_text(json.dumps(kept), encoding="utf-8")
@@ -128,7 +156,7 @@ def _key(case: Case) -> str:
     for array in arrays:
         digest.update(array.tobytes())
     span = (load.span_s, load.pays_s) if isinstance(load, ClosedLoad) else ()
-    digest.update(repr((case.seed, case.engine, span)).encode())
+    digest.update(repr((case.seed, _of_engine(case.perturbation), span)).encode())
     for model in (case.scenario, case.profile, *case.settings):
         digest.update(model.model_dump_json().encode())
     return digest.hexdigest()[:24]
@@ -148,7 +176,7 @@ def _described(comparison: Comparison) -> Cell:
 
 
 def summary(cells: Sequence[Cell]) -> Cell:
-    """By group and arm: mean and worst of the measures; and by how much a static setting is ahead of the
+    """By group and arm: mean and worst of the measures; and by how much another arm is ahead of the
     clairvoyant at most."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -158,12 +186,32 @@ def summary(cells: Sequence[Cell]) -> Cell:
         found[group] = {"cells": len(members)}
         for arm in (OURS, BEST_STATIC, OFF, CLAIRVOYANT):
             found[group][arm] = _measures([cell["arms"][arm] for cell in members])
-        ahead = [-cell["arms"][BEST_STATIC]["regret_ratio"] for cell in members]
-        found[group]["static ahead of the clairvoyant"] = {
+        back = _back(members)
+        if back:
+            found[group]["seconds back from off, by requests"] = back
+        ahead = [-min(cell["arms"][arm]["regret_ratio"] for arm in (OURS, BEST_STATIC)) for cell in members]
+        found[group]["ahead of the clairvoyant"] = {
             "cells": sum(value > 0 for value in ahead),
             "most_ratio": round(max(max(ahead), 0.0), 5),
         }
     return found
+
+
+def _back(cells: Sequence[Cell]) -> Cell:
+    """Of the daemon, where requests are constant. ``on_already``: times that it never was off."""
+    by_requests: dict[int, list[float]] = {}
+    for cell in cells:
+        if cell["requests"] is not None and cell["arms"][OURS]["back_s"]:
+            by_requests.setdefault(cell["requests"], []).extend(cell["arms"][OURS]["back_s"])
+    return {
+        str(requests): {
+            "on_already": sum(value == 0 for value in values),
+            "from_off": len(from_off := [value for value in values if value > 0]),
+            "mean_s": round(statistics.fmean(from_off), 2) if from_off else None,
+            "worst_s": max(from_off, default=None),
+        }
+        for requests, values in sorted(by_requests.items())
+    }
 
 
 def _measures(found: Sequence[Cell]) -> Cell:
@@ -212,7 +260,7 @@ def _columns(arm: Cell) -> list[str]:
 def _words(cell: Cell) -> str:
     ours, best = cell["arms"][OURS], cell["arms"][BEST_STATIC]
     return (
-        f"{cell['group']:17} {cell['load']:44} seed {cell['seed']:2}  "
+        f"{cell['group']:24} {cell['load']:48} seed {cell['seed']:2}  "
         f"regret {ours['regret_ratio']:+7.2%} lost {ours['lost_ratio']:6.2%} "
         f"x best {ours['to_best_static']:.3f} x off {ours['to_off']:.3f} "
         f"changes {ours['switches_per_minute']:4.1f}/min samples {ours['sampled_cost_ratio']:+.2%} "

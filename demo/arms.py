@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from benchmarks.autotune import autotune
 from benchmarks.load import LoadResult, run_load
 from benchmarks.lossless import put_table
 from benchmarks.server import Server
-from demo.phases import PHASES
+from demo.phases import PHASES, Phase
 from demo.watch import Watch
 
 __all__ = ["ArmRun", "run_arm"]
@@ -45,6 +45,7 @@ async def run_arm(
     seconds: float,
     folder: Path,
     live: Callable[[str], None],
+    phases: Sequence[Phase] = PHASES,
 ) -> ArmRun:
     """Start with ``drafted`` tokens everywhere; with a policy a fresh daemon goes on from there.
 
@@ -61,7 +62,7 @@ async def run_arm(
             with (
                 autotune(server.url, folder, policy=policy) if policy else contextlib.nullcontext() as daemon
             ):
-                for phase in PHASES:
+                for phase in phases:
                     load = LoadResult(time.monotonic())
                     run.loads.append(load)
                     talking = asyncio.create_task(_talk(f"{name}: {phase.name}", load, live))

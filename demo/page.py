@@ -77,7 +77,8 @@ def _bars(arms: Sequence[str], speeds: dict[str, Speed]) -> str:
             f'<text x="{LABEL_W + max(length, high) + 8:.1f}" y="{middle + 5}">{words}</text>'
         )
     height = len(arms) * (BAR_H + GAP)
-    return f'<svg viewBox="0 0 {BARS_W} {height}" role="img" aria-label="tokens per second">{"".join(rows)}</svg>'
+    head = f'<svg viewBox="0 0 {BARS_W} {height}" role="img" aria-label="tokens per second">'
+    return f"{head}{''.join(rows)}</svg>"
 
 
 def _lines(result: Result) -> str:

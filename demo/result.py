@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from demo.arms import ArmRun
 from demo.phases import PHASES
 
-__all__ = ["OFF", "OURS", "Result", "Speed"]
+__all__ = ["OFF", "OURS", "Result", "Speed", "identical_outputs"]
 
 OFF, OURS = "off", "specctl"
 NOISE_MIN_RATIO = 0.03
@@ -67,16 +67,7 @@ class Result:
     @property
     def outputs(self) -> tuple[int, int]:
         """(identical, compared): outputs of the same prompt in the same phase under different arms."""
-        same = compared = 0
-        for i in range(len(PHASES)):
-            texts: dict[str, str] = {}
-            for runs in self.rounds:
-                for run in runs:
-                    for prompt, text in run.loads[i].outputs.items():
-                        compared += prompt in texts
-                        same += texts.setdefault(prompt, text) == text and prompt in texts
-            same -= len(texts)
-        return same, compared
+        return identical_outputs(self.rounds, len(PHASES))
 
     @property
     def is_behind(self) -> bool:
@@ -102,6 +93,21 @@ class Result:
             f"specctl is {against} the best constant ({best}: x {ratio:.2f}, noise {self.noise_ratio:.0%}) "
             f"and x {self.ratio(OFF):.2f} of off; {'; '.join(losers)}"
         )
+
+
+def identical_outputs(rounds: Sequence[Sequence[ArmRun]], phases: int) -> tuple[int, int]:
+    """(identical, compared): outputs of a prompt in a phase, each against the first."""
+    same = compared = 0
+    for i in range(phases):
+        texts: dict[str, str] = {}
+        for runs in rounds:
+            for run in runs:
+                for prompt, text in run.loads[i].outputs.items():
+                    if prompt in texts:
+                        compared += 1
+                        same += texts[prompt] == text
+                    texts.setdefault(prompt, text)
+    return same, compared
 
 
 def _mean_speed(run: ArmRun) -> float:

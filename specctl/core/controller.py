@@ -134,15 +134,15 @@ class Controller:
             return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
         expected = self._forecast(observation, space, applied, policy, eligible)
         constraints = self._constraints(observation, policy, held, expected)
-        buckets = range(len(space.buckets))
+        buckets, objective = range(len(space.buckets)), policy.objective
         if policy.frozen:
             words = "nothing is changed, the table in force is held"
             picked = [(int(expected.present[bucket]), Reason.FROZEN, words) for bucket in buckets]
-        elif policy.objective is None:
+        elif objective is None:
             picked = [self._by_hand(policy, expected, eligible, constraints, bucket) for bucket in buckets]
         else:
-            used = policy.objective.used_ratio(
-                expected.cost, expected.acceptance, self._latency.reading(policy.objective.bounds)
+            used = objective.used_ratio(
+                expected.cost, expected.acceptance, self._latency.reading(objective.bounds)
             )
             decider = Decider(expected, policy.guard_rails, eligible, used, constraints, bool(eligible[0]))
             picked = [decider.choose(bucket) for bucket in buckets]

@@ -183,8 +183,8 @@ class RolloutGroup:
             if member.settled.get(bucket) != choice.after:
                 member.settled[bucket] = choice.after
                 member.samples.pop(bucket, None)
-            approved = self._approved.get(bucket)
-            if approved is not None and approved[0] == choice.after:
+            approved, used_s = self._approved.get(bucket, (None, 0.0))
+            if approved == choice.after and plan.time_s - used_s < APPROVAL_S:
                 self._approved[bucket] = choice.after, plan.time_s
             canary = self._canary
             is_trial = canary is not None and canary.target == server.target and bucket in canary.to

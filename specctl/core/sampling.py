@@ -22,11 +22,16 @@ UPPER_SIGMAS = 2.0
 SEARCH_FACTOR = 4.0
 """While a better setting is likely enough, samples may cost so many times the policy's share."""
 SEARCH_EVERY_STEPS = 3
+SEARCH_MIN_GAIN_RATIO = 0.02
+"""A setting that may gain so much over the row's own is searched for."""
 WATCH_S = 0.5
-MINUP = 0.02
-"""Once everything is known, a sample in so many seconds keeps it so."""
+"""Once none may, a sample in so many seconds keeps what is known."""
 STICKY = 1.5
 """A sample stays as it is while the wanted interval is within this factor."""
+FIRST_S = 0.15
+"""Until the first steps at off are measured, one in so many seconds is at off ..."""
+FIRST_EVERY_STEPS = 2
+"""... and one in so many steps while the seconds of no step are known."""
 UNKNOWN_LOSS = 0.1
 EVERY_MAX_STEPS = 100_000
 
@@ -56,26 +61,32 @@ def choose_sample(
     others[chosen] = False
     if settings.share_max_ratio <= 0 or not others.any():
         return None
-    if others[0] and not forecast.cost.is_measured[bucket, 0] and forecast.is_active[bucket]:
-        # What everything is judged by comes first: a few steps tell it.
-        return RowSample(setting=forecast.space.settings[0], every_steps=max(every_min_steps, 2))
+    step_s = float(forecast.cost.step_s[bucket, chosen])
+    if others[0] and not forecast.cost.is_measured[bucket, 0] and forecast.cost.mixed_share[bucket] < 0.5:
+        # What everything is judged by comes first, within a second: a few steps tell it.
+        every = FIRST_S / step_s if math.isfinite(step_s) and step_s > 0 else FIRST_EVERY_STEPS
+        every_steps = int(min(max(math.ceil(every), 2, every_min_steps), EVERY_MAX_STEPS))
+        return _kept(RowSample(setting=forecast.space.settings[0], every_steps=every_steps), now)
     loss, upper = _against(forecast, bucket, chosen)
     upper = np.where(others, upper, -np.inf)
     wanted = int(np.argmax(upper))
-    is_search = bool(upper[wanted] > MINUP)
+    is_search = bool(upper[wanted] > SEARCH_MIN_GAIN_RATIO)
     share = settings.share_max_ratio * (SEARCH_FACTOR if is_search else 1.0)
     every = loss[wanted] / share
     if is_search:
         every = max(every, SEARCH_EVERY_STEPS)
     else:
-        step_s = float(forecast.cost.step_s[bucket, chosen])
         every = max(every, WATCH_S / step_s if math.isfinite(step_s) and step_s > 0 else 100.0)
     every_steps = int(min(max(math.ceil(every), every_min_steps), EVERY_MAX_STEPS))
-    setting = forecast.space.settings[wanted]
-    is_same = now is not None and now.setting == setting
-    if is_same and now is not None and every_steps / STICKY <= now.every_steps <= every_steps * STICKY:
-        return now
-    return RowSample(setting=setting, every_steps=every_steps)
+    return _kept(RowSample(setting=forecast.space.settings[wanted], every_steps=every_steps), now)
+
+
+def _kept(wanted: RowSample, now: RowSample | None) -> RowSample:
+    """The sample in force where it does as well."""
+    if now is not None and now.setting == wanted.setting:
+        near = wanted.every_steps / STICKY <= now.every_steps <= wanted.every_steps * STICKY
+        return now if near else wanted
+    return wanted
 
 
 def _against(forecast: Forecast, bucket: int, chosen: int) -> tuple[Floats, Floats]:

@@ -46,8 +46,8 @@ async def ask(engine: Ranks, operation: str) -> Answer:
     answers = await asyncio.gather(*(_ask_rank(engine, rank, operation) for rank in ranks))
     failed = [answer for answer in answers if answer.status != 200]
     if failed and len(ranks) > 1:
-        told = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
-        return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": told})
+        words = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
+        return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": words})
     return failed[0] if failed else _merged(operation, answers)
 
 

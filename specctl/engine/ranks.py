@@ -1,4 +1,4 @@
-"""Several engines behind one server (data-parallel ranks) told as one.
+"""Several engines behind one server (data-parallel ranks) reported as one.
 
 Each looks its own table up with its own decode batch. The first one decides on a change, as a lone engine
 does; the others adopt what it applied, so that versions have one source, whichever API server writes.

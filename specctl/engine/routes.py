@@ -79,7 +79,7 @@ async def _put_table(request: Request) -> JSONResponse:
 
 
 async def _refusal(request: Request, change: TablePut) -> JSONResponse | None:
-    """What can be told beside the engine's loop; a table that takes long to check is refused here."""
+    """What can be checked beside the engine's loop; a table that takes long to check is refused here."""
     capabilities = await _capabilities(request)
     if capabilities is None:
         return None

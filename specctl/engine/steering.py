@@ -94,7 +94,7 @@ class Steering(ABC):
             decoding=self._decoding if gauges.running else 0,
             kv_cache_used_ratio=gauges.kv_cache_used_ratio,
             cells=self._counters.cells(),
-            classes=self._classes.counters.told(is_idle=not gauges.running),
+            classes=self._classes.counters.snapshot(is_idle=not gauges.running),
             shadow=gauges.shadow,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,

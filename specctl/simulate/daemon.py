@@ -76,7 +76,7 @@ class Autotune:
         plan = self._daemon.tick()
         if plan is not None:
             self.plans.append(plan)
-        # Ticks keep to their grid, as looks at a long step would see nothing new.
+        # Ticks keep to their grid: several in one long step would see nothing new.
         wait_s = self._daemon.wait_s()
         self._next_s += wait_s * max((self._engine.now_s - self._next_s) // wait_s + 1, 1)
 

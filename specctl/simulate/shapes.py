@@ -15,7 +15,7 @@ from specctl.simulate.files import find_file
 from specctl.simulate.scenario import Scenario, load_scenario
 from specctl.simulate.step_seconds import step_seconds
 
-__all__ = ["SHAPES", "Shape", "break_even", "shapes_of"]
+__all__ = ["MEDIUM", "SHAPES", "Shape", "break_even", "one_class", "shapes_of", "with_head"]
 
 SPAN_S = 240.0
 HIGH, MEDIUM, LOW = 0.9, 0.6, 0.1
@@ -38,7 +38,7 @@ class Shape:
     settings: tuple[Setting, ...] = field(default=())
 
 
-def _scenario(name: str, points: _Points, runner_up_shares: Sequence[float] = ()) -> Scenario:
+def one_class(name: str, points: _Points, runner_up_shares: Sequence[float] = ()) -> Scenario:
     """One class; every position is accepted with the same chance."""
     laws = [{"from_s": from_s, "conditional_at": [chance]} for from_s, chance in points]
     one = {"name": "all", "share": 1.0, "points": laws, "runner_up_shares": list(runner_up_shares)}
@@ -48,7 +48,7 @@ def _scenario(name: str, points: _Points, runner_up_shares: Sequence[float] = ()
 def _square(profile: EngineProfile, seed: int) -> Shape:
     is_full = (by_bin(SPAN_S) // WAVE_S).astype(int) % 2 == 1
     load = ClosedLoad(np.where(is_full, 200, 1), SPAN_S)
-    return Shape("square wave 1 / 200", load, _scenario("medium", [(0.0, MEDIUM)]), profile)
+    return Shape("square wave 1 / 200", load, one_class("medium", [(0.0, MEDIUM)]), profile)
 
 
 def _diurnal(profile: EngineProfile, seed: int) -> Shape:
@@ -56,7 +56,7 @@ def _diurnal(profile: EngineProfile, seed: int) -> Shape:
     times = by_bin(SPAN_S)
     in_flight = np.rint(50 - 46 * np.cos(2 * math.pi * times / SPAN_S)).astype(np.int64)
     in_flight[(times >= 160) & (times < 180)] = 230
-    return Shape("diurnal", ClosedLoad(in_flight, SPAN_S), _scenario("medium", [(0.0, MEDIUM)]), profile)
+    return Shape("diurnal", ClosedLoad(in_flight, SPAN_S), one_class("medium", [(0.0, MEDIUM)]), profile)
 
 
 def _flips(requests: int) -> Callable[[EngineProfile, int], Shape]:
@@ -65,7 +65,7 @@ def _flips(requests: int) -> Callable[[EngineProfile, int], Shape]:
         points = [(from_s, LOW if i % 2 else HIGH) for i, from_s in enumerate(times)]
         pays = tuple((from_s, from_s + FLIP_S) for i, from_s in enumerate(times) if i and i % 2 == 0)
         load = ClosedLoad(np.array([requests]), SPAN_S, pays)
-        return Shape(f"flips at {requests}", load, _scenario("flips", points), profile)
+        return Shape(f"flips at {requests}", load, one_class("flips", points), profile)
 
     return make
 
@@ -73,7 +73,7 @@ def _flips(requests: int) -> Callable[[EngineProfile, int], Shape]:
 def _wake(requests: int) -> Callable[[EngineProfile, int], Shape]:
     def make(profile: EngineProfile, seed: int) -> Shape:
         load = ClosedLoad(np.array([requests]), SPAN_S, ((WAKE_S, SPAN_S),))
-        return Shape(f"wake at {requests}", load, _scenario("wake", [(0.0, LOW), (WAKE_S, HIGH)]), profile)
+        return Shape(f"wake at {requests}", load, one_class("wake", [(0.0, LOW), (WAKE_S, HIGH)]), profile)
 
     return make
 
@@ -95,7 +95,7 @@ def _break_even_walk(requests: int) -> Callable[[EngineProfile, int], Shape]:
 def _walk(points: _Points) -> Scenario:
     """A scenario takes 64 points: as many classes as needed would be another load, so the walk is thinned."""
     every = math.ceil(len(points) / 64)
-    return _scenario("walk", points[::every])
+    return one_class("walk", points[::every])
 
 
 def break_even(profile: EngineProfile, requests: int) -> float:
@@ -127,7 +127,7 @@ def _shipped(scenario: str, requests: int) -> Callable[[EngineProfile, int], Sha
 
 def _constant(name: str, chance: float, requests: int) -> Callable[[EngineProfile, int], Shape]:
     def make(profile: EngineProfile, seed: int) -> Shape:
-        law = _scenario(name, [(0.0, chance)])
+        law = one_class(name, [(0.0, chance)])
         return Shape(f"{name} at {requests}", ClosedLoad.constant(requests, SPAN_S), law, profile)
 
     return make
@@ -149,7 +149,7 @@ HEAD_PASS_S = 4e-4
 RUNNER_UP_SHARES = (0.45, 0.2, 0.1)
 
 
-def _with_head(profile: EngineProfile) -> EngineProfile:
+def with_head(profile: EngineProfile) -> EngineProfile:
     """The same machine with a draft head, which drafts trees in as many passes as they are deep."""
     draft = profile.draft.model_copy(update={"pass_s": HEAD_PASS_S})
     return profile.model_copy(update={"method": "draft head", "draft": draft})
@@ -161,8 +161,8 @@ def _trees(name: str, points: _Points, in_flight: Sequence[int]) -> Callable[[En
     def make(profile: EngineProfile, seed: int) -> Shape:
         turns = (by_bin(SPAN_S) // WAVE_S).astype(np.int64) % len(in_flight)
         load = ClosedLoad(np.array(in_flight, np.int64)[turns], SPAN_S)
-        law = _scenario(name, points, RUNNER_UP_SHARES)
-        return Shape(f"trees, {name}", load, law, _with_head(profile), TREE_SETTINGS)
+        law = one_class(name, points, RUNNER_UP_SHARES)
+        return Shape(f"trees, {name}", load, law, with_head(profile), TREE_SETTINGS)
 
     return make
 
@@ -173,7 +173,7 @@ SHAPES: tuple[Callable[[EngineProfile, int], Shape], ...] = (
     _diurnal,
     *(_flips(requests) for requests in (4, 32, 128)),
     *(_wake(requests) for requests in (4, 32, 128)),
-    *(_break_even_walk(requests) for requests in (32, 96, 192)),
+    *(_break_even_walk(requests) for requests in (4, 32, 128)),
     _shipped("drifting", 48),
     _shipped("phase-changing", 24),
     _shipped("phase-changing", 128),

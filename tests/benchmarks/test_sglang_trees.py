@@ -28,15 +28,14 @@ async def against(tables):
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(base_url="http://server", transport=transport) as client:
         arguments = argparse.Namespace(max_tokens=9)
-        return await compared(client, 15, 3, [[0], [1]], [[7] * 8 + [0]] * 2, arguments)
+        return await compared(client, 16, (5, 3), [[0], [1]], [[7] * 8 + [0]] * 2, arguments)
 
 
 def test_a_tree_against_a_chain():
     tables = []
     row = asyncio.run(against(tables))
-    assert tables == [
-        {"decode_batch_from": 1, "num_speculative_tokens": 15, "tree_topk": branches} for branches in (1, 3)
-    ]
+    knobs = ("num_speculative_tokens", "tree_topk", "verify_width_tokens")
+    assert [tuple(row[knob] for knob in knobs) for row in tables] == [(15, 1, 16), (5, 3, 16)]
     assert row["chain"] == {"tokens a step": 1.3333, "outputs as without drafts": "2 of 2"}
     assert row["tree"] == {"tokens a step": 2.0, "outputs as without drafts": "1 of 2"}
     assert row["tree against chain, by prompt"] == {"median": 1.5, "min": 1.0, "max": 2.0, "repeats": 2}

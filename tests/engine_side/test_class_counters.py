@@ -9,7 +9,7 @@ CODE, CHAT = ClassKey("", "code", 1024), ClassKey("", "chat", 1024)
 
 
 def told(counters, is_idle=False):
-    return {one.key: one for one in counters.told(is_idle=is_idle)}
+    return {one.key: one for one in counters.snapshot(is_idle=is_idle)}
 
 
 def test_steps_are_told_by_class_and_positions_that_nobody_asked_for_are_censored():

@@ -82,7 +82,7 @@ def test_off_is_static_0_and_drafts_nothing(bursty: Trace, h200: EngineProfile) 
     off = simulate(bursty, h200, scenario_of(0.9), Static(0), seed=0)
     never = simulate(bursty, h200, scenario_of(0.0), Static(0), seed=0)
     assert off.name == "off"
-    # What was lost is told by the law; nothing else may depend on it.
+    # What was lost follows from the law; nothing else may depend on it.
     assert replace(off, lost_ratio=0.0) == replace(never, lost_ratio=0.0)
     assert off.mean_num_speculative_tokens == off.acceptance_ratio == 0.0
 

@@ -135,9 +135,9 @@ def test_every_shipped_profile_loads(path: Path) -> None:
 
 def test_a_line_is_drawn_between_points_and_a_step_is_not() -> None:
     points = [{"from_s": 0, "conditional_at": [0.0]}, {"from_s": 10, "conditional_at": [1.0, 0.5]}]
-    told: dict[str, Any] = {"name": "x", "classes": [{"name": "a", "share": 1, "points": points}]}
-    line = Scenario.model_validate({**told, "between": "line"}).grid(2)
-    step = Scenario.model_validate({**told, "between": "step"}).grid(2)
+    fields: dict[str, Any] = {"name": "x", "classes": [{"name": "a", "share": 1, "points": points}]}
+    line = Scenario.model_validate({**fields, "between": "line"}).grid(2)
+    step = Scenario.model_validate({**fields, "between": "step"}).grid(2)
     half = int(5 / BIN_S)
     assert line[half, 0].tolist() == pytest.approx([0.5, 0.25])
     assert step[half, 0].tolist() == [0.0, 0.0]
@@ -186,7 +186,7 @@ def test_a_profile_of_another_machine_is_refused(h200: EngineProfile) -> None:
     ],
 )
 def test_a_wrong_scenario_is_refused(classes: list[Any], words: str, tmp_path: Path) -> None:
-    told = {
+    fields = {
         "name": "x",
         "classes": [
             {"name": n, "share": s, "points": [{"from_s": t, "conditional_at": [0.5]} for t in times]}
@@ -194,7 +194,7 @@ def test_a_wrong_scenario_is_refused(classes: list[Any], words: str, tmp_path: P
         ],
     }
     path = tmp_path / "s.yaml"
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(fields))
     with pytest.raises(SimulationInputError) as caught:
         load_scenario(path)
     assert words in str(caught.value)

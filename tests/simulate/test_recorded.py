@@ -227,7 +227,7 @@ def _changed(change: Callable[[list[Line]], object]) -> list[Line | str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "requests", "told"),
+    ("change", "requests", "skipped"),
     [
         pytest.param(lambda x: x.append('{"kind": "rea'), 100, {"torn line": 1}, id="truncated last line"),
         pytest.param(lambda x: x.insert(5, x[4]), 100, {"repeated reading": 1}, id="duplicated reading"),
@@ -269,11 +269,11 @@ def _changed(change: Callable[[list[Line]], object]) -> list[Line | str]:
     ],
 )
 def test_what_is_skipped_is_counted(
-    change: Callable[[list[Line]], object], requests: int, told: dict[str, int], tmp_path: Path
+    change: Callable[[list[Line]], object], requests: int, skipped: dict[str, int], tmp_path: Path
 ) -> None:
     trace = load_recorded(written(tmp_path, *_changed(change)), seed=0).trace
     assert len(trace) == requests
-    assert trace.skipped == told
+    assert trace.skipped == skipped
 
 
 def test_a_recorders_clock_that_jumps_is_set_right_by_the_engines(tmp_path: Path) -> None:
@@ -356,11 +356,11 @@ def test_simulate_takes_what_record_wrote(tmp_path: Path, capsys: pytest.Capture
     arguments = ["simulate", "--trace", str(log), "--engine-profile", "h200-llama8b-vllm032"]
     assert main([*arguments, "--policy", "off", "--speed", "2", "--json", str(out)]) == 0
     assert "39 requests over" in capsys.readouterr().out
-    told = json.loads(out.read_text())
-    assert told["inputs"]["acceptance"]["name"] == "recorded"
-    law = told["inputs"]["acceptance"]["classes"][0]["points"][0]["conditional_at"]
+    written = json.loads(out.read_text())
+    assert written["inputs"]["acceptance"]["name"] == "recorded"
+    law = written["inputs"]["acceptance"]["classes"][0]["points"][0]["conditional_at"]
     assert law[0] == pytest.approx(0.8, abs=0.06)
-    assert {arm["emitted_tokens"] for arm in told["arms"]} == {39 * 20}
+    assert {arm["emitted_tokens"] for arm in written["arms"]} == {39 * 20}
     assert main([*arguments, "--policy", "off", "--acceptance", "steady", "--json", str(out)]) == 0
     assert json.loads(out.read_text())["inputs"]["acceptance"]["name"] == "steady"
 

@@ -22,13 +22,13 @@ def test_a_small_trace_is_compared_written_and_drawn(
     out, chart = tmp_path / "out.json", tmp_path / "out.png"
     arguments = ["--policy", "balanced", "fixed", "--json", str(out), "--chart", str(chart)]
     assert main(command(trace_file, *arguments, "--acceptance", "drifting", "--speed", "2")) == 0
-    told = json.loads(out.read_text())
-    names = [arm["name"] for arm in told["arms"]]
+    written = json.loads(out.read_text())
+    names = [arm["name"] for arm in written["arms"]]
     statics = [f"static {value}" for value in range(1, 9)]
     rules = ["stock table", "sglang adaptive", "clairvoyant"]
     assert names == ["policy balanced", "policy fixed", "off", *statics, *rules]
-    assert {arm["emitted_tokens"] for arm in told["arms"]} == {sum(20 + i for i in range(40))}
-    assert told["inputs"]["requests"] == 40
+    assert {arm["emitted_tokens"] for arm in written["arms"]} == {sum(20 + i for i in range(40))}
+    assert written["inputs"]["requests"] == 40
     printed = capsys.readouterr().out
     assert "40 requests over 1 s, acceptance drifting" in printed
     assert all(name in printed for name in names)

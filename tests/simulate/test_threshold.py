@@ -52,7 +52,7 @@ def test_around_a_threshold_nothing_collapses_and_little_switches(
 
 
 def step_speeds(engine: SimulatedEngine, from_s: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Tokens of a request a second, by look, while anything decodes."""
+    """Tokens of a request a second, by poll, while anything decodes."""
     series = engine.series
     time_s, batch = np.array(series.time_s), np.array(series.decode_batch)
     speeds = np.diff(np.array(series.emitted_tokens)) / np.diff(time_s) / np.maximum(batch[1:], 1.0)

@@ -200,10 +200,10 @@ def test_tokens_of_prompts_do_not_make_one_line_of_decoding() -> None:
             for drafts in (0, 1, 3, 7):
                 verified = batch * (1 + drafts)
                 prompt = rng.randint(1000, 8000)
-                told = {"decode_batch": batch, "tokens": drafts, "accepted_at": (0,) * drafts}
-                made.append(cell(**told, step_s=true_s(verified)))
+                common = {"decode_batch": batch, "tokens": drafts, "accepted_at": (0,) * drafts}
+                made.append(cell(**common, step_s=true_s(verified)))
                 mixed_s = true_s(verified + prompt)
-                made += [cell(**told, step_s=mixed_s, has_prefill=True, prefill_tokens=10 * prompt)] * 3
+                made += [cell(**common, step_s=mixed_s, has_prefill=True, prefill_tokens=10 * prompt)] * 3
     costs = fit_costs(made)
     xs, _ = zip(*costs.forward, strict=True)
     assert sum(tokens <= 256 for tokens in xs) > 3

@@ -25,7 +25,7 @@ def counted(profile: EngineProfile, level: int, drafts: int, *, is_long: bool) -
     prompts = 400.0 if is_long else 60.0
     load = ClosedLoad(np.array([level]), 0.5, (), prompts, 64.0, 0.2)
     engine = SimulatedEngine(load, profile, scenario_of(0.6), seed=level, log_steps=LOG_STEPS)
-    target = SimulatedTarget(engine, "none")
+    target = SimulatedTarget(engine)
     target.put(TablePut(base_version=target.live.version, rows=uniform_rows(drafts), owner="test"))
     found: list[CellDelta] = []
     before = target._telemetry()

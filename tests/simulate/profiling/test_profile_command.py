@@ -18,9 +18,9 @@ from specctl.cli.main import main
 from specctl.contract.table import TablePut, uniform_rows
 from specctl.simulate.engine_profile import load_profile
 
-TOLD = ["--fingerprint", "gpu=Fake 1", "--fingerprint", "dtype=float32", "--fingerprint", "parallelism=tp1"]
-TOLD += ["--scheduler", "max_num_batched_tokens=2048", "--scheduler", "kv_tokens=65536"]
-TOLD += ["--scheduler", "kv_block_tokens=16"]
+NAMED = ["--fingerprint", "gpu=Fake 1", "--fingerprint", "dtype=float32", "--fingerprint", "parallelism=tp1"]
+NAMED += ["--scheduler", "max_num_batched_tokens=2048", "--scheduler", "kv_tokens=65536"]
+NAMED += ["--scheduler", "kv_block_tokens=16"]
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def test_a_profile_is_measured_written_and_taken_by_simulate(
     path = tmp_path / "p.yaml"
     with running(quick()) as engine:
         assert (
-            main(["profile", engine.url, *TOLD, "--for", "9", "--share", "0.5", "--output", str(path)]) == 0
+            main(["profile", engine.url, *NAMED, "--for", "9", "--share", "0.5", "--output", str(path)]) == 0
         )
         assert engine.tokens_at(4) == 3
         assert engine.lease_s is None
@@ -86,7 +86,7 @@ def trace_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_puts_the_table_back(number: signal.Signals, tmp_path: Path) -> None:
     with running(quick()) as engine:
-        command = [sys.executable, "-m", "specctl.cli.main", "profile", engine.url, *TOLD]
+        command = [sys.executable, "-m", "specctl.cli.main", "profile", engine.url, *NAMED]
         command += ["--output", str(tmp_path / "p.yaml"), "--share", "0.5"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             ends_s = time.monotonic() + 30
@@ -107,15 +107,15 @@ def test_what_can_be_refused_is_refused_before_anything_is_measured(
 ) -> None:
     output = ["--output", str(tmp_path / "p.yaml")]
     with quick(has_plugin=False) as engine:
-        assert main(["profile", engine.url, *TOLD, *output]) == 1
+        assert main(["profile", engine.url, *NAMED, *output]) == 1
         assert "without the specctl plugin" in capsys.readouterr().err
     with quick() as engine:
         assert main(["profile", engine.url, *output]) == 4
         assert "does not report its gpu, dtype, parallelism" in capsys.readouterr().err
-        assert main(["profile", engine.url, *TOLD[:6], *output]) == 4
+        assert main(["profile", engine.url, *NAMED[:6], *output]) == 4
         assert "name it with --scheduler max_num_batched_tokens=..." in capsys.readouterr().err
-        assert main(["profile", engine.url, *TOLD, "--scheduler", "kv_tokens=x", *output]) == 4
-        assert main(["profile", engine.url, *TOLD, "--output", str(tmp_path / "none" / "p.yaml")]) == 4
+        assert main(["profile", engine.url, *NAMED, "--scheduler", "kv_tokens=x", *output]) == 4
+        assert main(["profile", engine.url, *NAMED, "--output", str(tmp_path / "none" / "p.yaml")]) == 4
         change = TablePut(
             base_version=0,
             rows=uniform_rows(1),
@@ -124,7 +124,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_measured(
             owner="daemon",
         )
         engine.put(change.model_dump_json().encode())
-        assert main(["profile", engine.url, *TOLD, *output]) == 1
+        assert main(["profile", engine.url, *NAMED, *output]) == 1
         assert "leased by 'daemon'" in capsys.readouterr().err
         assert engine.owner == "daemon"
 

@@ -202,6 +202,6 @@ def _context_tokens(request: Any) -> int:
 
 
 def _class_key(request: Any) -> ClassKey:
-    told = request.sampling_params.custom_params
-    kind = told.get(KIND_KEY) if isinstance(told, dict) else None
+    params = request.sampling_params.custom_params
+    kind = params.get(KIND_KEY) if isinstance(params, dict) else None
     return key_of(namespace_of(request.lora_id, request.extra_key), kind, _context_tokens(request))

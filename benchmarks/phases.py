@@ -1,0 +1,158 @@
+"""``specctl autotune`` against every static setting on a real server, phase by phase.
+
+    python -m benchmarks.phases vllm|sglang --model FOLDER [--rounds N] [--seconds S] [--output FILE]
+
+One server of specctl's suffix method on this machine's CPU. Arms take turns in rounds, the order turned round
+in every other one. In the arm ``specctl`` a fresh daemon goes on from the most drafts, its search included. A
+ratio is one round's; a file has the median and the range over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.load import run_load
+from benchmarks.provenance import provenance
+from benchmarks.server import Server, sglang_server, vllm_server
+from demo.arms import ArmRun, run_arm
+from demo.phases import Phase
+from demo.result import identical_outputs
+
+MOST, OFF, OURS = 8, "off", "specctl"
+KINDS = {"copying": ("copying",), "chat": ("high-entropy",), "mixed": ("copying", "high-entropy")}
+MAX_TOKENS = {"copying": 96, "chat": 24, "mixed": 48}
+TO_STATIC, TO_OFF, TO_BEST_CONSTANT = 0.97, 0.98, 1.10
+
+
+def main() -> int:
+    options = _options()
+    phases = [_phase(text) for text in options.phases.split(",")]
+    statics = [int(number) for number in options.statics.split(",")]
+    with tempfile.TemporaryDirectory() as name, _server(options, Path(name) / "server.log") as server:
+        rounds = asyncio.run(_rounds(server, options, phases, statics, Path(name)))
+    report = {
+        "provenance": provenance(),
+        "engine": options.engine,
+        "model": options.model.name,
+        "seconds of a phase": options.seconds,
+        "load of the machine at the start": round(os.getloadavg()[2], 2),
+        "targets": {"to_best_static": TO_STATIC, "to_off": TO_OFF, "to_best_constant": TO_BEST_CONSTANT},
+        **summary(phases, rounds),
+    }
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("engine", choices=("vllm", "sglang"))
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a phase; default: 30")
+    parser.add_argument("--phases", default="copying:1,chat:8,mixed:4", help="kind:requests, with commas")
+    parser.add_argument("--statics", default="2,4,8", help="numbers of drafts beside off")
+    parser.add_argument("--output", type=Path)
+    return parser.parse_args()
+
+
+def _phase(text: str) -> Phase:
+    kind, _, requests = text.partition(":")
+    return Phase(text, KINDS[kind], concurrency=int(requests), max_tokens=MAX_TOKENS[kind])
+
+
+def _server(options: argparse.Namespace, log: Path) -> Any:
+    if options.engine == "vllm":
+        config = {"method": "specctl_suffix", "num_speculative_tokens": MOST, "use_global": False}
+        return vllm_server(options.model, log, config)
+    return sglang_server(
+        options.model,
+        log,
+        "SPECCTL_SUFFIX",
+        ["--speculative-num-draft-tokens", str(MOST + 1)],
+        {"SPECCTL_SGLANG_OPTIONS": json.dumps({"suffix": {"use_global": False}})},
+    )
+
+
+async def _rounds(
+    server: Server, options: argparse.Namespace, phases: Sequence[Phase], statics: Sequence[int], folder: Path
+) -> list[list[ArmRun]]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        for phase in phases:
+            prompts = phase.prompts()[: phase.concurrency]
+            await run_load(client, server.model, prompts, concurrency=phase.concurrency, max_tokens=16)
+    arms = {OFF: 0, **{f"static {number}": number for number in statics}, OURS: MOST}
+    rounds = []
+    for number in range(options.rounds):
+        order = list(arms.items())
+        runs = []
+        for name, drafted in order if number % 2 == 0 else reversed(order):
+            run = await run_arm(
+                name,
+                server,
+                drafted=drafted,
+                policy="balanced" if name == OURS else None,
+                seconds=options.seconds,
+                folder=folder,
+                live=lambda text: None,
+                phases=phases,
+            )
+            runs.append(run)
+            speeds = ", ".join(f"{load.tokens_per_s:.1f}" for load in run.loads)
+            print(f"round {number + 1}, {name}: {speeds} tokens/s", file=sys.stderr, flush=True)
+        rounds.append(runs)
+    return rounds
+
+
+def summary(phases: Sequence[Phase], rounds: Sequence[Sequence[ArmRun]]) -> dict[str, Any]:
+    """By phase and over all: tokens/s of the arms, and specctl over the best static setting and over off."""
+    found: dict[str, Any] = {"phases": {}}
+    names = [run.name for run in rounds[0] if run.name != OURS]
+    for i, phase in enumerate(phases):
+        speeds = [{run.name: run.loads[i].tokens_per_s for run in runs} for runs in rounds]
+        found["phases"][phase.name] = _against(names, speeds)
+    means = [
+        {run.name: statistics.fmean(load.tokens_per_s for load in run.loads) for run in runs}
+        for runs in rounds
+    ]
+    found["all phases"] = _against(names, means)
+    found["outputs"] = dict(
+        zip(("identical", "compared"), identical_outputs(rounds, len(phases)), strict=True)
+    )
+    return found
+
+
+def _against(names: Sequence[str], speeds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """The best static setting is that of the medians, so that no round's luck chooses it."""
+    best = max(names, key=lambda name: statistics.median(one[name] for one in speeds))
+    return {
+        "tokens_per_s": {name: _range([one[name] for one in speeds]) for name in (*names, OURS)},
+        "best_static": best,
+        "to_best_static": _range([one[OURS] / one[best] for one in speeds]),
+        "to_off": _range([one[OURS] / one[OFF] for one in speeds]),
+    }
+
+
+def _range(values: Sequence[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(values), 3),
+        "least": round(min(values), 3),
+        "most": round(max(values), 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
