@@ -88,9 +88,7 @@ def test_steps_between_two_readings_belong_to_the_second() -> None:
 
 def test_other_bins_begin_afresh() -> None:
     first = poll(tpot=(9.0, 0.0, 0.0, 0.0))
-    other = replace(
-        first, stock=StockDelta(None, None, tpot=HistogramDelta((1.0, 2.0), (0.0, 8.0, 0.0)))
-    )
+    other = replace(first, stock=StockDelta(None, None, tpot=HistogramDelta((1.0, 2.0), (0.0, 8.0, 0.0))))
     found = after(first, other)
     assert found is not None
     assert found.tpot_s == pytest.approx(1.5)
