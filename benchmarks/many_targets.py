@@ -1,10 +1,12 @@
 """What a daemon with hundreds of targets costs: CPU seconds of its process per second, at 1 Hz each.
 
-    python benchmarks/many_targets.py [--targets 500] [--seconds 30] [--profile FILE] [--beside FOLDER]
+    python benchmarks/many_targets.py [--targets 300] [--seconds 30] [--core 0] [--output FILE]
+        [--profile FILE] [--beside FOLDER]
 
 The servers are the tests' fake engines, all in one other process: the real protocol over HTTP, 6 buckets of
 traffic in the telemetry, a /metrics page of the size that vLLM 0.32 serves. CPU is the daemon's own, start-up
-left out; a busy machine makes looks late, so the looks that were reached are counted too.
+left out; a busy machine makes polls late, so the polls that were reached are counted too. How long a decision
+takes is measured apart, in this process.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from fakes.engine import FakeEngine, Traffic  # noqa: E402
 
 from benchmarks.provenance import provenance, summary  # noqa: E402
+from specctl.contract.table import TablePut  # noqa: E402
+from specctl.contract.telemetry import Telemetry  # noqa: E402
+from specctl.core.controller import Controller  # noqa: E402
+from specctl.engine_api.deltas import cell_deltas  # noqa: E402
+from specctl.policy.loader import find_policy, load_policy  # noqa: E402
+from specctl.types import Observation  # noqa: E402
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PADDING = b"".join(b'vllm:e2e_request_latency_seconds_bucket{le="%d"} 1.0\n' % i for i in range(600))
@@ -38,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--targets", type=int, default=500)
+    parser.add_argument("--targets", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--warm-up", type=float, default=25.0, metavar="SECONDS")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile of the daemon, for pstats")
@@ -48,6 +56,8 @@ def main() -> None:
         metavar="FOLDER",
         help="another checkout: its daemon runs at the same time, so that what disturbs one disturbs both",
     )
+    parser.add_argument("--core", type=int, metavar="N", help="the daemon runs on this core only")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="append the run to a file of runs")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -58,11 +68,17 @@ def main() -> None:
         arms = [stack.enter_context(_Arm(root, options)) for root in roots]
         time.sleep(options.warm_up)
         result = measure(arms, options.seconds)
+    decisions = statistics.quantiles(decision_ms(), n=20)
+    result["decision_cpu_ms"] = {"median": round(decisions[9], 3), "p95": round(decisions[18], 3)}
     told = provenance()
     if options.beside is not None:
         # Where it lies is this machine's matter.
         told["command"] = told["command"].replace(str(options.beside), "FOLDER")
-    print(json.dumps({"targets": options.targets, **result, "provenance": told}, indent=2))
+    run = {"targets": options.targets, "core": options.core, **result, "provenance": told}
+    print(json.dumps(run, indent=2))
+    if options.output is not None:
+        known = json.loads(options.output.read_text()) if options.output.exists() else {"runs": []}
+        options.output.write_text(json.dumps({**known, "runs": [*known["runs"], run]}, indent=2) + "\n")
 
 
 def measure(arms: list[_Arm], seconds: float) -> dict[str, object]:
@@ -76,21 +92,48 @@ def measure(arms: list[_Arm], seconds: float) -> dict[str, object]:
             told.append(arm.window())
     result: dict[str, object] = {**_summed(windows[0]), "memory_mb": arms[0].memory_mb()}
     if len(arms) > 1:
-        pairs = [(a, b) for a, b in zip(*windows, strict=True) if a["looks"] and b["looks"]]
-        shares = [a["cpu_s"] / a["looks"] / (b["cpu_s"] / b["looks"]) for a, b in pairs]
+        pairs = [(a, b) for a, b in zip(*windows, strict=True) if a["polls"] and b["polls"]]
+        shares = [a["cpu_s"] / a["polls"] / (b["cpu_s"] / b["polls"]) for a, b in pairs]
         result["beside"] = {"commit": _commit(arms[1].root), **_summed(windows[1])}
-        result["cpu_of_a_look_to_that_beside"] = summary(shares)
+        result["cpu_of_a_poll_to_that_beside"] = summary(shares)
     return {**result, "window_s": WINDOW_S, "load_average": os.getloadavg()[0]}
 
 
+def decision_ms(polls: int = 400) -> list[float]:
+    """CPU milliseconds of estimates and plan; the traffic moves to another bucket at every poll."""
+    engine, controller = FakeEngine(start_tokens=4), Controller()
+    policy, capabilities = load_policy(find_policy("balanced")), engine.capabilities()
+    before, found = Telemetry.model_validate(engine.telemetry()), []
+    for i in range(polls):
+        engine.traffic = Traffic(decode_batch=(1, 2, 3, 4, 6, 8)[i % 6])
+        engine.advance(1.0)
+        after = Telemetry.model_validate(engine.telemetry())
+        observation = Observation(
+            target="t",
+            time_s=float(i),
+            interval_s=1.0,
+            capabilities=capabilities,
+            applied=engine.applied(),
+            cells=cell_deltas(before, after),
+        )
+        before, began_s = after, time.thread_time()
+        controller.learn(observation)
+        plan = controller.plan(observation, policy)
+        found.append(1e3 * (time.thread_time() - began_s))
+        assert plan.rows is not None
+        engine.operator_puts(TablePut(base_version=0, rows=plan.rows, owner="me"))
+        controller.accepted(plan)
+    return found[polls // 4 :]
+
+
 def _summed(windows: list[dict[str, float]]) -> dict[str, object]:
-    """A window without a look is left out."""
-    windows = [window for window in windows if window["looks"]]
+    """A window without a poll is left out."""
+    windows = [window for window in windows if window["polls"]]
     return {
         "cpu_s_per_s": summary([window["cpu_s"] / window["took_s"] for window in windows]),
-        "looks_per_s": summary([window["looks"] / window["took_s"] for window in windows]),
-        "cpu_ms_per_look": summary([1e3 * window["cpu_s"] / window["looks"] for window in windows]),
-        "puts_per_look": summary([window["puts"] / window["looks"] for window in windows]),
+        "polls_per_s": summary([window["polls"] / window["took_s"] for window in windows]),
+        "cpu_ms_per_poll": summary([1e3 * window["cpu_s"] / window["polls"] for window in windows]),
+        "puts_per_poll": summary([window["puts"] / window["polls"] for window in windows]),
         "interval_s_p95": summary([window["interval_s_p95"] for window in windows]),
     }
 
@@ -144,7 +187,17 @@ class _Arm:
         ]
         targets.write_text("\n".join(lines) + "\n")
         profiled = ["-m", "cProfile", "-o", str(profile)] if profile is not None and self.root == ROOT else []
-        command = [sys.executable, *profiled, "-m", "specctl.cli.main", "autotune", "--targets", str(targets)]
+        pinned = [] if self._options.core is None else ["taskset", "-c", str(self._options.core)]
+        command = [
+            *pinned,
+            sys.executable,
+            *profiled,
+            "-m",
+            "specctl.cli.main",
+            "autotune",
+            "--targets",
+            str(targets),
+        ]
         return [*command, "--metrics-port", "0", "--audit-log", str(folder / "audit.jsonl")]
 
     def window(self) -> dict[str, float]:
@@ -166,34 +219,19 @@ class _Arm:
         return answer
 
 
-class _QuickEngine(FakeEngine):
-    """Looks its table up once for each version: 500 of these must fit into one core."""
-
-    _known: tuple[tuple[int, str], dict[int, int]] = ((-1, ""), {})
-
-    def tokens_at(self, decode_batch: int) -> int:
-        key = self.version, self.state.value
-        if self._known[0] != key:
-            self._known = key, {}
-        values = self._known[1]
-        if decode_batch not in values:
-            values[decode_batch] = super().tokens_at(decode_batch)
-        return values[decode_batch]
-
-
 class _Server:
     """One engine behind one port. Its time goes on, a second at most, when its telemetry is read."""
 
     def __init__(self, seed: int) -> None:
-        self.engine = _QuickEngine(start_tokens=4, seed=seed)
+        self.engine = FakeEngine(start_tokens=4, seed=seed)
         for batch in (1, 2, 3, 4, 6, 8):
             self.engine.traffic = Traffic(decode_batch=batch)
             self.engine.advance(1.0)
         self.engine.traffic = Traffic(decode_batch=1 + seed % 4)
         self.engine.mangle["/metrics"] = lambda page: page + PADDING
         self.asked_s = time.monotonic()
-        self.looks_s: list[float] = []
-        self.looks = 0
+        self.polls_s: list[float] = []
+        self.polls = 0
         self.puts = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,8 +250,8 @@ class _Server:
             now_s = time.monotonic()
             self.engine.advance(min(now_s - self.asked_s, 1.0))
             self.asked_s = now_s
-            self.looks_s.append(now_s)
-            self.looks += 1
+            self.polls_s.append(now_s)
+            self.polls += 1
         self.puts += method == "PUT"
         status, answer = self.engine.answer(method, path, {}, body)
         answer = self.engine.mangle.get(path, lambda raw: raw)(answer)
@@ -238,16 +276,16 @@ async def _serve(count: int) -> None:
 
 
 def _counts(servers: list[_Server]) -> dict[str, float]:
-    intervals = [b - a for s in servers for a, b in zip(s.looks_s, s.looks_s[1:], strict=False)]
+    intervals = [b - a for s in servers for a, b in zip(s.polls_s, s.polls_s[1:], strict=False)]
     cuts = statistics.quantiles(intervals, n=100) if len(intervals) > 1 else [0.0] * 99
     told = {
         "at_s": time.monotonic(),
-        "looks": sum(server.looks for server in servers),
+        "polls": sum(server.polls for server in servers),
         "puts": sum(server.puts for server in servers),
         "interval_s_p95": cuts[94],
     }
     for server in servers:
-        server.looks_s, server.looks, server.puts = server.looks_s[-1:], 0, 0
+        server.polls_s, server.polls, server.puts = server.polls_s[-1:], 0, 0
         server.engine.puts.clear()
     return told
 

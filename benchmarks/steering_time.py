@@ -23,8 +23,8 @@ from typing import Any
 from specctl_vllm.options import OPTIONS_ENV, Options
 
 from benchmarks.provenance import provenance, summary
-from specctl.contract.classes import KIND_KEY
 from specctl.engine import steering as shared_steering
+from specctl.engine.request_classes import KIND_KEY
 
 DRAFTS = 5
 STEP_MS, STEP_US_PER_REQUEST = 5.0, 40.0

@@ -29,7 +29,7 @@ SHARED = {
 # What each part of the daemon may use beside itself. Decisions are in core, and only the daemon's loop and
 # the command line join it with input and output.
 PARTS: dict[str, set[str]] = {
-    "contract": {"errors"},
+    "contract": {"errors", "plain_text"},
     "core": {"contract", "types"},
     "policy": SHARED | {"core"},
     "engine_api": SHARED,

@@ -46,7 +46,8 @@ COMMANDS = {
     "thaw": Command("specctl.cli.freeze", "end a freeze"),
     "policy": Command("specctl.cli.policy", "check, show or describe policy files"),
     "corpus": Command("specctl.draft.command", "make and inspect files of finished outputs"),
-    "record": Command("specctl.cli.record", "write a log of a running server's load, for specctl simulate"),
+    "record": Command("specctl.cli.record", "write a log of a running server, for replay and simulate"),
+    "replay": Command("specctl.cli.replay", "what a policy decides on a recorded log, poll by poll"),
     "simulate": Command("specctl.simulate.command", "compare policies on a load, on virtual time"),
     "profile": Command(
         "specctl.simulate.profiling.command", "measure a server's step costs, for specctl simulate"

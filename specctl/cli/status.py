@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit, class_words
@@ -29,30 +29,31 @@ WINDOW_S = 1.0
 _PATIENCE_S = 15.0
 """An engine answers between two steps, and gives up after 10 s by itself."""
 _Cell = TelemetryCell | CellDelta
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
 class _Steered:
-    """A server with the plugin. ``window_s`` None: cells and shadow count since the engine's start."""
+    """What only a server with the plugin tells."""
 
-    target: str
     capabilities: Capabilities
     table: AppliedTable
     telemetry: Telemetry
-    cells: tuple[_Cell, ...]
-    shadow: ShadowAcceptance | ShadowDelta | None
-    window_s: float | None
+    cells: Sequence[_Cell]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stock:
-    """A server without a plugin that can be used, and why."""
+class _Seen:
+    """``window_s`` None: counts are from the engine's start on. ``steered`` None: seen as a stock server, and
+    ``why``."""
 
     target: str
-    why: str
-    counters: StockCounters
-    counts: StockCounters | StockDelta
     window_s: float | None
+    running: int | None
+    waiting: int | None
+    survival: list[float] | None
+    why: str = ""
+    steered: _Steered | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,25 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Raises TargetError and ContractError."""
-    return status(
-        options.target,
-        token_file=options.token_file,
-        as_json=options.json,
-        since_start=options.since_start,
-    )
-
-
-def status(target: str, *, token_file: Path | None, as_json: bool, since_start: bool) -> int:
-    """Raises TargetError and ContractError."""
-    token = None if token_file is None else read_token(token_file)
-    window_s = None if since_start else WINDOW_S
-    seen = asyncio.run(_read(normalise_target(target), token, window_s))
-    described = _as_json(seen) if as_json else _described(seen)
-    print(json.dumps(described, indent=2) if as_json else "\n".join(described))
+    token = None if options.token_file is None else read_token(options.token_file)
+    window_s = None if options.since_start else WINDOW_S
+    seen = asyncio.run(_read(normalise_target(options.target), token, window_s))
+    print(json.dumps(_as_json(seen), indent=2) if options.json else "\n".join(_described(seen)))
     return 0
 
 
-async def _read(target: str, token: str | None, window_s: float | None) -> _Steered | _Stock:
+async def _read(target: str, token: str | None, window_s: float | None) -> _Seen:
     async with EngineClient(HttpClient(target, token=token, timeout_s=_PATIENCE_S)) as client:
         why = "without the specctl plugin"
         try:
@@ -95,69 +85,61 @@ async def _read(target: str, token: str | None, window_s: float | None) -> _Stee
         return await _read_steered(client, capabilities, window_s)
 
 
-async def _read_steered(client: EngineClient, capabilities: Capabilities, window_s: float | None) -> _Steered:
-    before = telemetry = await client.telemetry()
-    if window_s is not None:
-        await asyncio.sleep(window_s)
-        telemetry = await client.telemetry()
-    cells: tuple[_Cell, ...] = telemetry.cells
-    shadow: ShadowAcceptance | ShadowDelta | None = telemetry.shadow
+async def _read_steered(client: EngineClient, capabilities: Capabilities, window_s: float | None) -> _Seen:
+    before, after = await _twice(client.telemetry, window_s)
+    cells: Sequence[_Cell] = after.cells
+    shadow: ShadowAcceptance | ShadowDelta | None = after.shadow
     if window_s is not None:
         try:
-            cells, shadow = cell_deltas(before, telemetry), shadow_delta(before.shadow, telemetry.shadow)
+            cells, shadow = cell_deltas(before, after), shadow_delta(before.shadow, after.shadow)
         except CounterReset:
             # Restarted between the two readings: what counts began after the first.
             window_s = None
-    table = await client.table()
-    return _Steered(client.target, capabilities, table, telemetry, cells, shadow, window_s)
+    steered = _Steered(capabilities, await client.table(), after, cells)
+    survival = _survival(cells, shadow)
+    return _Seen(client.target, window_s, after.running, after.waiting, survival, steered=steered)
 
 
-async def _read_stock(client: EngineClient, why: str, window_s: float | None) -> _Stock:
-    before = counters = await _page(client)
-    counts: StockCounters | StockDelta = counters
+async def _read_stock(client: EngineClient, why: str, window_s: float | None) -> _Seen:
+    async def page() -> StockCounters:
+        try:
+            return parse_stock_metrics(await client.metrics_text())
+        except TargetError as error:
+            raise TargetError(f"not an engine: {error}") from error
+
+    before, after = await _twice(page, window_s)
+    counts: StockCounters | StockDelta = after
+    if window_s is not None:
+        try:
+            counts = stock_delta(before, after)
+        except CounterReset:
+            window_s = None
+    survival = _ratios(counts.accepted_at or (), counts.drafts or 0)
+    return _Seen(client.target, window_s, after.load.running, after.load.waiting, survival, why)
+
+
+async def _twice(read: Callable[[], Awaitable[_Read]], window_s: float | None) -> tuple[_Read, _Read]:
+    """Two readings so far apart; the same one twice without a window."""
+    before = after = await read()
     if window_s is not None:
         await asyncio.sleep(window_s)
-        counters = await _page(client)
-        try:
-            counts = stock_delta(before, counters)
-        except CounterReset:
-            counts, window_s = counters, None
-    return _Stock(client.target, why, counters, counts, window_s)
+        after = await read()
+    return before, after
 
 
-async def _page(client: EngineClient) -> StockCounters:
-    try:
-        return parse_stock_metrics(await client.metrics_text())
-    except TargetError as error:
-        raise TargetError(f"not an engine: {error}") from error
-
-
-def _as_json(seen: _Steered | _Stock) -> dict[str, Any]:
-    if isinstance(seen, _Stock):
-        load = seen.counters.load
-        survival = _stock_survival(seen.counts)
-        stock = {"running": load.running, "waiting": load.waiting, "survival_at": survival}
-        return {
-            "target": seen.target,
-            "plugin": False,
-            "why": seen.why,
-            "window_s": seen.window_s,
-            "stock": stock,
-        }
-    telemetry = seen.telemetry
+def _as_json(seen: _Seen) -> dict[str, Any]:
+    common = {"target": seen.target, "plugin": seen.steered is not None, "window_s": seen.window_s}
+    requests = {"running": seen.running, "waiting": seen.waiting, "survival_at": seen.survival}
+    if seen.steered is None:
+        return {**common, "why": seen.why, "stock": requests}
+    telemetry, cells = seen.steered.telemetry, seen.steered.cells
     return {
-        "target": seen.target,
-        "plugin": True,
-        "capabilities": seen.capabilities.model_dump(mode="json"),
-        "table": seen.table.model_dump(mode="json"),
-        "running": telemetry.running,
-        "waiting": telemetry.waiting,
-        "decoding": telemetry.decoding,
-        "uptime_s": telemetry.uptime_s,
-        "guarded_steps": telemetry.guarded_steps,
-        "window_s": seen.window_s,
-        "buckets": [_bucket(cell) for cell in seen.cells if not cell.has_prefill and cell.steps],
-        "survival_at": _survival(seen.cells, seen.shadow),
+        **common,
+        **requests,
+        "capabilities": seen.steered.capabilities.model_dump(mode="json"),
+        "table": seen.steered.table.model_dump(mode="json"),
+        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps"}),
+        "buckets": [_bucket(cell) for cell in cells if not cell.has_prefill and cell.steps],
     }
 
 
@@ -173,7 +155,7 @@ def _bucket(cell: _Cell) -> dict[str, Any]:
 def _survival(cells: Sequence[_Cell], shadow: ShadowAcceptance | ShadowDelta | None) -> list[float] | None:
     """From shadow drafts where the engine follows them, else from the cells. None: nothing was drafted."""
     if shadow is not None and shadow.drafts:
-        return [accepted / shadow.drafts for accepted in shadow.accepted_at]
+        return _ratios(shadow.accepted_at, shadow.drafts)
     most = max((cell.num_speculative_tokens for cell in cells), default=0)
     survival: list[float] = []
     for j in range(most):
@@ -186,38 +168,38 @@ def _survival(cells: Sequence[_Cell], shadow: ShadowAcceptance | ShadowDelta | N
     return survival or None
 
 
-def _stock_survival(counts: StockCounters | StockDelta) -> list[float] | None:
-    if not counts.drafts or counts.accepted_at is None:
-        return None
-    return [accepted / counts.drafts for accepted in counts.accepted_at]
+def _ratios(counts: Sequence[int], whole: int) -> list[float] | None:
+    return [count / whole for count in counts] if whole and counts else None
 
 
-def _described(seen: _Steered | _Stock) -> list[str]:
+def _described(seen: _Seen) -> list[str]:
     since = "since the start" if seen.window_s is None else f"in the last {seen.window_s:g} s"
-    if isinstance(seen, _Stock):
-        load = seen.counters.load
+    curve = "/".join(f"{value:.2f}" for value in (seen.survival or ())[:12])
+    acceptance = f"  acceptance  {curve or 'no drafts'} {since}"
+    running, waiting = ["?" if count is None else str(count) for count in (seen.running, seen.waiting)]
+    if seen.steered is None:
         return [
             f"{seen.target}: seen as a stock server ({seen.why})",
-            f"  requests    {_known(load.running)} running, {_known(load.waiting)} waiting",
-            f"  acceptance  {_curve(_stock_survival(seen.counts), since)} (steps with drafts only)",
+            f"  requests    {running} running, {waiting} waiting",
+            f"{acceptance} (steps with drafts only)",
         ]
-    capabilities, telemetry, table = seen.capabilities, seen.telemetry, seen.table
-    lines = [
+    capabilities, table = seen.steered.capabilities, seen.steered.table
+    warnings = list(capabilities.warnings)
+    if not capabilities.controllable:
+        warnings.insert(0, f"not controllable: {capabilities.why_not_controllable}")
+    if table.ranks_behind:
+        ranks = ", ".join(map(str, table.ranks_behind))
+        warnings.insert(0, f"another table is in force on data-parallel rank {ranks}")
+    return [
         f"{seen.target}: {capabilities.model}",
         f"  method      {capabilities.method} on {capabilities.engine} {capabilities.engine_version}, "
         f"plugin {capabilities.plugin_version}",
-        f"  requests    {telemetry.running} running ({telemetry.decoding} decoding), "
-        f"{telemetry.waiting} waiting",
+        f"  requests    {running} running ({seen.steered.telemetry.decoding} decoding), {waiting} waiting",
         *_table_lines(table),
-        f"  acceptance  {_curve(_survival(seen.cells, seen.shadow), since)}",
-        *_bucket_lines(seen.cells),
+        acceptance,
+        *_bucket_lines(seen.steered.cells),
+        *(f"  warning     {warning}" for warning in warnings),
     ]
-    if table.ranks_behind:
-        ranks = ", ".join(map(str, table.ranks_behind))
-        lines.append(f"  warning     another table is in force on data-parallel rank {ranks}")
-    if not capabilities.controllable:
-        lines.append(f"  warning     not controllable: {capabilities.why_not_controllable}")
-    return [*lines, *(f"  warning     {warning}" for warning in capabilities.warnings)]
 
 
 def _table_lines(table: AppliedTable) -> list[str]:
@@ -230,7 +212,8 @@ def _table_lines(table: AppliedTable) -> list[str]:
     lines += [f"              {_limit(limit)}" for limit in table.class_limits]
     if table.lease_remaining_s is not None:
         lines.append(f"  fallback    when the lease ends: {_fallback(table)}")
-        lines += _start_lines(table)
+        if table.fallback_num_speculative_tokens is None:
+            lines += [f"              {row_words(row)}" for row in table.start_rows]
     return lines
 
 
@@ -251,12 +234,6 @@ def _fallback(table: AppliedTable) -> str:
     if number is None:
         return "the table that the server was started with"
     return f"{_drafts(number)} for every batch"
-
-
-def _start_lines(table: AppliedTable) -> list[str]:
-    if table.fallback_num_speculative_tokens is not None:
-        return []
-    return [f"              {row_words(row)}" for row in table.start_rows]
 
 
 def row_words(row: TableRow) -> str:
@@ -310,13 +287,3 @@ def _bucket_lines(cells: Sequence[_Cell]) -> list[str]:
 def _cell_setting(cell: _Cell) -> str:
     words = "off" if not cell.num_speculative_tokens else f"{cell.num_speculative_tokens} drafts"
     return words if cell.tree_topk == 1 else f"{words} x {cell.tree_topk}"
-
-
-def _curve(survival: list[float] | None, since: str) -> str:
-    if not survival:
-        return f"no drafts {since}"
-    return f"{'/'.join(f'{value:.2f}' for value in survival[:12])} {since}"
-
-
-def _known(value: int | None) -> str:
-    return "?" if value is None else str(value)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from specctl.contract.classes import TOLD_MAX, TrafficClass
+from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
 from specctl.contract.table import TableState
 
 __all__ = ["ShadowAcceptance", "Telemetry", "TelemetryCell"]
 
+CELLS_MAX = 4096
 _MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -41,12 +44,14 @@ class TelemetryCell(BaseModel):
     verified_tokens: int = Field(
         ge=0, description="positions the target scored, padding of a shared width included"
     )
-    drafted_at: tuple[int, ...] = Field(description="[j]: request-steps with more than j drafted tokens")
-    accepted_at: tuple[int, ...] = Field(
+    drafted_at: Positions = Field(description="[j]: request-steps with more than j drafted tokens")
+    accepted_at: Positions = Field(
         description="[j]: request-steps whose first j + 1 drafted tokens were all accepted"
     )
-    accepted_rank_at: tuple[tuple[int, ...], ...] = Field(
+    accepted_rank_at: tuple[Annotated[tuple[int, ...], Field(max_length=64, fail_fast=True)], ...] = Field(
         default=(),
+        max_length=POSITIONS_MAX,
+        fail_fast=True,
         description="[j][r]: of accepted_at[j], those whose accepted token at that depth was the draft's "
         "choice of rank r there (0: its first); empty for chains, where every rank is 0",
     )
@@ -82,15 +87,15 @@ class ShadowAcceptance(BaseModel):
     model_config = _MESSAGE
 
     drafts: int = Field(ge=0, description="followed to the end, empty drafts included")
-    drafted_at: tuple[int, ...] = Field(description="[j]: drafts with more than j tokens")
-    accepted_at: tuple[int, ...] = Field(description="[j]: drafts whose first j + 1 tokens all came true")
+    drafted_at: Positions = Field(description="[j]: drafts with more than j tokens")
+    accepted_at: Positions = Field(description="[j]: drafts whose first j + 1 tokens all came true")
 
 
 class Telemetry(BaseModel):
     model_config = _MESSAGE
 
     contract_version: int
-    boot_id: str
+    boot_id: BootId
     uptime_s: float = Field(ge=0, allow_inf_nan=False)
     table_version: int
     table_state: TableState
@@ -99,13 +104,10 @@ class Telemetry(BaseModel):
     waiting: int = Field(ge=0)
     decoding: int = Field(ge=0, description="running requests past their prefill")
     kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
-    cells: tuple[TelemetryCell, ...]
-    classes: tuple[TrafficClass, ...] | None = Field(
-        default=None, max_length=TOLD_MAX, description="None: the plugin is too old to tell traffic apart"
-    )
+    cells: tuple[TelemetryCell, ...] = Field(max_length=CELLS_MAX, fail_fast=True)
     shadow: ShadowAcceptance | None = None
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="spent in the plugin's own part of the scheduler"
     )
-    proposer: dict[str, float] = Field(default_factory=dict, description="the proposer's own counters")
+    proposer: Counters = Field(default_factory=dict, description="the proposer's own counters")

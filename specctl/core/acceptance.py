@@ -251,17 +251,18 @@ def _extra_ranks(space: Space, depths: int) -> np.ndarray[tuple[int, ...], np.dt
 
 def _conditionals(counts: _Counts) -> Floats:
     """[rank, depth]: share of accepted among reached; each depth begins at the rate of the one before."""
-    ranks, depths = counts.reached.shape
-    q = np.zeros((ranks, depths))
-    hits, reached = counts.hits.tolist(), counts.reached.tolist()
-    for rank in range(ranks):
-        ratio = FIRST_PRIOR_RATIO
+    depths = counts.reached.shape[1]
+    q, hit_before = [], [0.0] * depths
+    for rank, (hits, reached) in enumerate(zip(counts.hits.tolist(), counts.reached.tolist(), strict=True)):
+        ratio, row = FIRST_PRIOR_RATIO, []
         for j in range(depths):
             if rank:
-                ratio = RANK_PRIOR_RATIO * (1.0 - float(q[:rank, j].sum()))
-            ratio = (hits[rank][j] + PRIOR_TRIALS * ratio) / (reached[rank][j] + PRIOR_TRIALS)
-            q[rank, j] = ratio
-    return q
+                ratio = RANK_PRIOR_RATIO * (1.0 - hit_before[j])
+            ratio = (hits[j] + PRIOR_TRIALS * ratio) / (reached[j] + PRIOR_TRIALS)
+            row.append(ratio)
+            hit_before[j] += ratio
+        q.append(row)
+    return np.array(q)
 
 
 def _drafted(counts: _Counts, space: Space) -> Floats:

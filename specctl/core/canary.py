@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.core.messages import setting_words
 from specctl.types import CellDelta
@@ -76,7 +77,7 @@ class Samples:
 
     @property
     def tokens_per_request_s(self) -> float:
-        """0 without a look."""
+        """0 without a poll."""
         request_s = sum(poll[2] for poll in self._polls)
         return sum(poll[1] for poll in self._polls) / request_s if request_s > 0 else 0.0
 
@@ -101,6 +102,7 @@ class Canary:
     to: Mapping[int, Setting]
     baseline: Mapping[int, Samples]
     measured: dict[int, Samples] = field(default_factory=dict)
+    class_limits_before: tuple[ClassLimit, ...] = ()
 
     def add(self, time_s: float, cell: CellDelta) -> None:
         wanted = self.to.get(cell.decode_batch_to)

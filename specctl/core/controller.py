@@ -26,7 +26,6 @@ from specctl.core.rails import (
     Held,
     Rails,
     RailSettings,
-    all_but_present,
     held_constraints,
 )
 from specctl.core.recommend import recommend
@@ -131,23 +130,30 @@ class Controller:
         space = self._space
         assert space is not None
         eligible, lacks = policy.eligible(space)
-        if not eligible.any():
+        if not eligible.any() and not policy.frozen:
             return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
         expected = self._forecast(observation, space, applied, policy, eligible)
         constraints = self._constraints(observation, policy, held, expected)
-        if policy.objective is None:
-            picked = [self._by_hand(policy, expected, constraints, b) for b in range(len(space.buckets))]
+        buckets, objective = range(len(space.buckets)), policy.objective
+        if policy.frozen:
+            words = "nothing is changed, the table in force is held"
+            picked = [(int(expected.present[bucket]), Reason.FROZEN, words) for bucket in buckets]
+        elif objective is None:
+            picked = [self._by_hand(policy, expected, eligible, constraints, bucket) for bucket in buckets]
         else:
-            used = policy.objective.used_ratio(
-                expected.cost, expected.acceptance, self._latency.reading(policy.objective.bounds)
+            used = objective.used_ratio(
+                expected.cost, expected.acceptance, self._latency.reading(objective.bounds)
             )
             decider = Decider(expected, policy.guard_rails, eligible, used, constraints, bool(eligible[0]))
-            picked = [decider.choose(bucket) for bucket in range(len(space.buckets))]
+            picked = [decider.choose(bucket) for bucket in buckets]
         choices = choices_of(expected, picked, applied.rows)
+        if policy.frozen:
+            return self._finished(observation, capabilities, applied, policy, choices, expected, held)
         choices = self._sampled(choices, picked, expected, policy, capabilities, eligible)
-        if policy.weighs_tokens and capabilities.min_token_prob is not None and not policy.frozen:
+        if policy.weighs_tokens and capabilities.min_token_prob is not None:
             wanted = [break_even_prob(expected, b, after) for b, (after, _, _) in enumerate(picked)]
             choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
+        choices = _put_back(choices, held, space)
         return self._finished(observation, capabilities, applied, policy, choices, expected, held)
 
     def _forecast(
@@ -175,25 +181,35 @@ class Controller:
     def _constraints(
         self, observation: Observation, policy: CorePolicy, held: Held, expected: Forecast
     ) -> list[Constraint]:
-        shape = expected.gain.shape
-        every = np.ones(shape[0], np.bool_)
-        if policy.frozen:
-            words = "nothing is changed, the table in force is held"
-            return [Constraint(all_but_present(every, expected.present, shape), Reason.FROZEN, words)]
-        return [
-            *held_constraints(held, expected.space),
-            *self._rails.constraints(
-                policy.guard_rails, expected.present, expected.is_active, shape, observation.time_s
-            ),
-        ]
+        rails = self._rails.constraints(
+            policy.guard_rails, expected.present, expected.is_active, expected.gain.shape, observation.time_s
+        )
+        for last in held.settings:
+            # What was worse on trial is taken back at once.
+            if (bucket := expected.space.bucket_index.get(last)) is not None:
+                for constraint in rails:
+                    constraint.allowed[bucket] = True
+        return [*held_constraints(held, expected.space), *rails]
 
     def _by_hand(
-        self, policy: CorePolicy, expected: Forecast, constraints: list[Constraint], bucket: int
+        self,
+        policy: CorePolicy,
+        expected: Forecast,
+        eligible: Bools,
+        constraints: list[Constraint],
+        bucket: int,
     ) -> tuple[int, Reason, str]:
         wanted, words = policy.wanted(expected.space.buckets[bucket][0], expected.space)
-        for constraint in constraints:
-            if not constraint.allowed[bucket, wanted] and constraint.reason is not Reason.DWELL:
-                return int(expected.present[bucket]), constraint.reason, constraint.words
+        present = int(expected.present[bucket])
+        if not eligible[wanted]:
+            return present, Reason.NOT_POSSIBLE, words
+        binding = [one for one in constraints if one.reason is not Reason.DWELL]
+        for constraint in binding:
+            if not constraint.allowed[bucket, wanted]:
+                allowed = np.logical_and.reduce([one.allowed[bucket] for one in binding])
+                is_kept = allowed[present] or not allowed.any()
+                most = present if is_kept else int(allowed.nonzero()[0][-1])
+                return most, constraint.reason, constraint.words
         return wanted, Reason.SET_BY_POLICY, words
 
     def _sampled(
@@ -206,12 +222,10 @@ class Controller:
         eligible: Bools,
     ) -> tuple[Choice, ...]:
         least = capabilities.sample_every_min_steps
-        if policy.frozen:
-            return choices
         if policy.objective is None or least is None:
             return tuple(choice._replace(sample=None) for choice in choices)
         may = eligible.copy()
-        may[0] = True
+        may[0] = expected.space.is_off_prepared
         return tuple(
             choice._replace(
                 sample=choose_sample(
@@ -231,7 +245,7 @@ class Controller:
         expected: Forecast,
         held: Held,
     ) -> Plan:
-        rows, changes = planned_rows(choices, applied.rows)
+        rows, changes = (applied.rows, ()) if policy.frozen else planned_rows(choices, applied.rows)
         limits, events = _class_limits(observation.target, capabilities, applied, policy, held)
         if limits != applied.class_limits:
             changes = (*changes, f"rules for traffic classes: {class_limits_words(limits)}")
@@ -251,6 +265,19 @@ class Controller:
             lead=lead,
             has_prices=policy.objective is not None and policy.objective.prices is not None,
         )
+
+
+def _put_back(choices: tuple[Choice, ...], held: Held, space: Space) -> tuple[Choice, ...]:
+    """Where one setting is held it is the whole of it, with its probability."""
+    found = []
+    for choice in choices:
+        setting, reason, words = held.settings.get(choice.last, (None, choice.reason, ""))
+        if setting is not None:
+            named = setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
+            if space.index_of(*named) is not None:
+                choice = choice._replace(after=setting, reason=reason, detail=words)
+        found.append(choice)
+    return tuple(found)
 
 
 def _active(observation: Observation, space: Space) -> Bools:

@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
     @property
     def is_change(self) -> bool:
-        return self.before != self.after
+        return self.before is not self.after and self.before != self.after
 
     @property
     def batch_words(self) -> str:

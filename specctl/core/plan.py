@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -84,18 +85,15 @@ class Decider:
         gain, sigma = self.forecast.gain[bucket], self.forecast.sigma[bucket]
         lower = np.where(may, gain - rails.min_gain_sigma * sigma, -np.inf)
         best = int(np.argmax(lower))
-        if best != present and (gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0):
-            most = int(np.argmax(np.where(may, gain, -np.inf)))
-            best = present
-            words = (
-                f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
-                f"+- {sigma[most]:.1%}"
-            )
+        words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
+        if best == present or gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0:
+            best, most = present, int(np.argmax(np.where(may, gain, -np.inf)))
             reason = Reason.WITHIN_NOISE if gain[most] > rails.min_gain_ratio else Reason.NO_BETTER
-        elif best == present:
-            words, reason = "", Reason.NO_BETTER
-        else:
-            words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
+            if gain[most] > 0.0:
+                words = (
+                    f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
+                    f"+- {sigma[most]:.1%}"
+                )
         if best != 0 and self.is_off_free and may[0]:
             over_off = (1.0 + gain[best]) / max(1.0 + gain[0], 1e-9) - 1.0
             if over_off < rails.off_below_gain_ratio:
@@ -108,27 +106,34 @@ def choices_of(
 ) -> tuple[Choice, ...]:
     """A choice for every bucket, without samples and thresholds."""
     space, choices = forecast.space, []
+    is_known = space.is_known(in_force)
+    gains, sigmas = forecast.gain.tolist(), forecast.sigma.tolist()
+    rates = (forecast.tokens / forecast.cost.step_s).tolist()
     for bucket, (first, last) in enumerate(space.buckets):
         after, reason, words = picked[bucket]
         present = int(forecast.present[bucket])
         row = row_at(in_force, first)
         before = space.settings[present] if row is None else row.setting
-        setting = before if after == present else space.settings[after]
-        gain = float(forecast.gain[bucket, after])
+        is_kept = after == present and (is_known[bucket] or not space.is_prepared[after])
+        setting = before if is_kept else space.settings[after]
+        if not is_kept and after == present:
+            reason, words = Reason.NOT_POSSIBLE, f"{setting_words(before)} is not prepared on this server"
+        if setting.min_token_prob != before.min_token_prob:
+            setting = setting.model_copy(update={"min_token_prob": before.min_token_prob})
         choices.append(
             Choice(
                 first,
                 last,
                 before,
-                setting.model_copy(update={"min_token_prob": before.min_token_prob}),
+                setting,
                 reason,
                 words,
                 bool(forecast.is_active[bucket]),
-                gain if np.isfinite(gain) else None,
-                float(forecast.sigma[bucket, after]),
-                forecast.tokens_per_s(bucket, after),
-                forecast.tokens_per_s(bucket, present),
-                forecast.tokens_per_s(bucket, 0),
+                _finite(gains[bucket][after]),
+                sigmas[bucket][after],
+                _finite(rates[bucket][after]),
+                _finite(rates[bucket][present]),
+                _finite(rates[bucket][0]),
                 None if row is None else row.sample,
             )
         )
@@ -139,6 +144,27 @@ def planned_rows(
     choices: Sequence[Choice], in_force: Sequence[TableRow]
 ) -> tuple[tuple[TableRow, ...], tuple[str, ...]]:
     """The rows, and in words what they change in the table in force, samples apart."""
-    decided = [DecidedSetting(one.first, one.last, one.after, one.sample) for one in choices]
+    starts = sorted((row for row in in_force if not row.context_from_tokens), key=_batch_from)
+    decided = [part for one in choices for part in _decided(one, starts)]
     rows = rows_with(in_force, decided)
     return rows, table_changes(in_force, rows)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _batch_from(row: TableRow) -> int:
+    return row.decode_batch_from
+
+
+def _decided(choice: Choice, in_force: Sequence[TableRow]) -> list[DecidedSetting]:
+    """Rows that begin inside of a bucket stay where the bucket does not change."""
+    decided = [DecidedSetting(choice.first, choice.last, choice.after, choice.sample)]
+    if not choice.is_change:
+        decided += [
+            DecidedSetting(row.decode_batch_from, row.decode_batch_to, row.setting, choice.sample)
+            for row in in_force
+            if choice.first < row.decode_batch_from <= choice.last
+        ]
+    return decided

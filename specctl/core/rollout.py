@@ -81,10 +81,17 @@ class RolloutGroup:
         self._approved: dict[int, tuple[Setting, float]] = {}
         self._paused: dict[int, tuple[Setting, float]] = {}
         self._approved_limits: tuple[ClassLimit, ...] | None = None
+        self._limits_paused_until_s = float("-inf")
+        self._has_trials = True
 
     @property
     def canary(self) -> str | None:
         return None if self._canary is None else self._canary.target
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether changes need no trial."""
+        return len(self._members) < 2 or not self._has_trials
 
     def join(self, target: str) -> None:
         self._members.setdefault(target, _Member())
@@ -111,8 +118,8 @@ class RolloutGroup:
         self, server: ServerState, policy_limits: tuple[ClassLimit, ...], settings: RolloutSettings
     ) -> Held:
         """What the server's plan is made under."""
-        member = self._members[server.target]
-        is_alone = len(self._members) < 2 or settings.canary_s == 0
+        self._has_trials = settings.canary_s > 0
+        member, is_alone = self._members[server.target], self._is_alone
         exact = {
             bucket: (setting, Reason.ROLLBACK, "the trial of more was worse here")
             for bucket, setting in member.going_back.items()
@@ -126,7 +133,9 @@ class RolloutGroup:
         limits = policy_limits
         if not is_alone and _looser(policy_limits, member.class_limits):
             is_open = self._approved_limits == policy_limits or (
-                self._canary is None and server.time_s >= member.barred_until_s and self._has_samples(member)
+                self._canary is None
+                and server.time_s >= max(member.barred_until_s, self._limits_paused_until_s)
+                and self._has_samples(member)
             )
             limits = policy_limits if is_open else member.class_limits
         return Held(exact, ceilings, limits)
@@ -140,11 +149,10 @@ class RolloutGroup:
             if is_more(choice.after, member.settled.get(choice.last, choice.before), server.configured_prob)
             and not self._is_approved(choice.last, choice.after, plan.time_s)
         }
-        is_alone = len(self._members) < 2
         has_limits = _looser(plan.class_limits, member.class_limits) and (
             self._approved_limits != plan.class_limits
         )
-        if is_alone or not (raised or has_limits):
+        if self._is_alone or not (raised or has_limits):
             return True, ()
         if self._canary is not None:
             return False, ()
@@ -154,7 +162,9 @@ class RolloutGroup:
             nothing = Setting(num_speculative_tokens=0)
             before[EVERY_BUCKET] = raised[EVERY_BUCKET] = nothing
             baseline[EVERY_BUCKET] = member.samples.pop(EVERY_BUCKET, Samples())
-        self._canary = Canary(server.target, plan.time_s, before, raised, baseline)
+        self._canary = Canary(
+            server.target, plan.time_s, before, raised, baseline, class_limits_before=member.class_limits
+        )
         words = "canary: " + ", ".join(
             "rules for traffic classes"
             if bucket == EVERY_BUCKET
@@ -173,8 +183,8 @@ class RolloutGroup:
             if member.settled.get(bucket) != choice.after:
                 member.settled[bucket] = choice.after
                 member.samples.pop(bucket, None)
-            approved = self._approved.get(bucket)
-            if approved is not None and approved[0] == choice.after:
+            approved, used_s = self._approved.get(bucket, (None, 0.0))
+            if approved == choice.after and plan.time_s - used_s < APPROVAL_S:
                 self._approved[bucket] = choice.after, plan.time_s
             canary = self._canary
             is_trial = canary is not None and canary.target == server.target and bucket in canary.to
@@ -265,6 +275,8 @@ class RolloutGroup:
         for bucket, setting in canary.to.items():
             self._paused[bucket] = setting, time_s + settings.pause_s
             self._approved.pop(bucket, None)
+        if EVERY_BUCKET in canary.to:
+            self._limits_paused_until_s = time_s + settings.pause_s
         self._take_back(canary)
         words = f"canary rolled back: {why}; not again for {settings.pause_s:g} s"
         record = {**canary.record(), "why": why}
@@ -275,6 +287,8 @@ class RolloutGroup:
         back = {bucket: one for bucket, one in canary.before.items() if bucket != EVERY_BUCKET}
         member.settled.update(back)
         member.going_back.update(back)
+        if EVERY_BUCKET in canary.to:
+            member.class_limits = canary.class_limits_before
         for bucket in canary.to:
             member.samples.pop(bucket, None)
 

@@ -18,6 +18,15 @@ from specctl.core.space import Floats
 
 __all__ = ["Roofline"]
 
+GAIN_MIN = 1e-12
+"""A fit with one more column must be better by this."""
+RIDGE = 1e-13
+"""Of columns of unit length. Columns that are alike share what one of them alone would have."""
+_CHOSEN = np.array(
+    [[i in chosen for i in range(3)] for size in (1, 2, 3) for chosen in combinations(range(3), size)],
+    np.float64,
+)
+
 
 class Roofline(NamedTuple):
     floor_s: float
@@ -29,18 +38,21 @@ class Roofline(NamedTuple):
     def fitted(cls, batch: Floats, verified: Floats, seconds: Floats, bound_s: float) -> Roofline:
         """Least squares of relative misses with coefficients that are not negative. Arrays of one length."""
         columns = np.stack([np.ones_like(batch), batch, verified], axis=1) / seconds[:, None]
-        best, best_miss = np.array([seconds.mean(), 0.0, 0.0]), np.inf
-        for size in (1, 2, 3):
-            for chosen in combinations(range(3), size):
-                part = columns[:, chosen]
-                if len(seconds) < size:
-                    continue
-                found = np.linalg.lstsq(part, np.ones(len(seconds)), rcond=None)[0]
-                miss = float(((part @ found - 1.0) ** 2).sum())
-                if (found >= 0).all() and miss < best_miss - 1e-12:
-                    best, best_miss = np.zeros(3), miss
-                    best[list(chosen)] = found
-        floor_s, request_s, token_s = best.tolist()
+        scale = np.sqrt((columns * columns).sum(axis=0))
+        columns /= scale
+        chosen = _CHOSEN[_CHOSEN.sum(axis=1) <= len(seconds)]
+        pairs = chosen[:, :, None] * chosen[:, None, :]
+        # All choices of columns at once, by their normal equations; what is not chosen becomes 0.
+        square = (columns.T @ columns) * pairs + np.eye(3) * (RIDGE + 1.0 - chosen[:, :, None])
+        found = np.linalg.solve(square, (chosen * columns.sum(axis=0))[:, :, None])[:, :, 0]
+        misses = ((columns @ found.T - 1.0) ** 2).sum(axis=0)
+        best, best_miss = np.array([seconds.mean() * scale[0], 0.0, 0.0]), np.inf
+        for one, miss, is_possible in zip(
+            found, misses.tolist(), (found.min(axis=1) >= 0).tolist(), strict=True
+        ):
+            if is_possible and miss < best_miss - GAIN_MIN:
+                best, best_miss = one, miss
+        floor_s, request_s, token_s = (best / scale).tolist()
         return cls(floor_s, request_s, token_s, bound_s)
 
     def seconds(self, batch: Floats, verified: Floats) -> Floats:

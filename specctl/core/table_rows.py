@@ -24,6 +24,15 @@ class DecidedSetting(NamedTuple):
     sample: RowSample | None = None
 
 
+class _Part(NamedTuple):
+    """A row without its decode batches."""
+
+    setting: Setting
+    context_from: int
+    context_to: int | None
+    sample: RowSample | None
+
+
 def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0) -> TableRow | None:
     """The row that covers a decode batch at a context; None: no row does."""
     for row in rows:
@@ -48,31 +57,38 @@ def rows_with(in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -
     rules = [row for row in in_force if row.context_from_tokens > 0]
     starts = {one.first for one in decided} | {row.decode_batch_from for row in rules}
     starts |= {row.decode_batch_to + 1 for row in rules if row.decode_batch_to is not None}
-    merged: list[tuple[int, tuple[TableRow, ...]]] = []
+    merged: list[tuple[int, tuple[_Part, ...]]] = []
     for start in sorted(starts):
         column = _column(start, in_force, rules, decided)
         if not merged or merged[-1][1] != column:
             merged.append((start, column))
     ends = [start - 1 for start, _ in merged[1:]]
     return tuple(
-        row.model_copy(update={"decode_batch_from": start, "decode_batch_to": end})
+        TableRow(
+            num_speculative_tokens=part.setting.num_speculative_tokens,
+            tree_topk=part.setting.tree_topk,
+            verify_width_tokens=part.setting.verify_width_tokens,
+            min_token_prob=part.setting.min_token_prob,
+            decode_batch_from=start,
+            decode_batch_to=end,
+            context_from_tokens=part.context_from,
+            context_to_tokens=part.context_to,
+            sample=part.sample,
+        )
         for (start, column), end in zip(merged, [*ends, None], strict=True)
-        for row in column
+        for part in column
     )
 
 
 def _column(
     start: int, in_force: Sequence[TableRow], rules: Sequence[TableRow], decided: Sequence[DecidedSetting]
-) -> tuple[TableRow, ...]:
-    """Every context of one range of batches, as rows for batch 1 and above."""
+) -> tuple[_Part, ...]:
+    """Every context of one range of batches."""
     found = next(one for one in reversed(decided) if one.first <= start)
     above = [row for row in rules if row_at([row], start, row.context_from_tokens) is not None]
     lowest = row_at(in_force, start)
-    first = TableRow(
-        **dict(found.setting),
-        decode_batch_from=1,
-        context_to_tokens=None if lowest is None else lowest.context_to_tokens,
-        sample=found.sample,
+    context_to = None if lowest is None else lowest.context_to_tokens
+    return (
+        _Part(found.setting, 0, context_to, found.sample),
+        *(_Part(row.setting, row.context_from_tokens, row.context_to_tokens, row.sample) for row in above),
     )
-    whole = {"decode_batch_from": 1, "decode_batch_to": None}
-    return (first, *(row.model_copy(update=whole) for row in above))

@@ -33,7 +33,7 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | Non
     that what drafting takes in any case is in both.
     """
     space, step_s = forecast.space, forecast.cost.step_s[bucket]
-    chains = [i for i in range(1, len(space.settings)) if space.topk[i] == 1 and np.isfinite(step_s[i])]
+    chains = ((space.topk == 1) & (space.depth > 0) & np.isfinite(step_s)).nonzero()[0].tolist()
     rate = forecast.tokens_per_s(bucket, chosen)
     if len(chains) < 2 or rate is None:
         return None
@@ -79,7 +79,9 @@ class Thresholds:
             prob = now if mean is None else _stepped(mean, now, configured)
             if choice.last in ceilings and _value(prob, configured) < _value(now, configured):
                 prob = now
-            found.append(choice._replace(after=choice.after.model_copy(update={"min_token_prob": prob})))
+            if prob != choice.after.min_token_prob:
+                choice = choice._replace(after=choice.after.model_copy(update={"min_token_prob": prob}))
+            found.append(choice)
         return tuple(found)
 
 

@@ -67,7 +67,7 @@ class _Running:
 
 
 class Fleet(Generic[_File]):
-    """One loop for each target of the roster. One that vanished keeps its table until the lease ends."""
+    """One loop for each target of the roster. One that left the roster is stopped as the daemon is."""
 
     def __init__(
         self,

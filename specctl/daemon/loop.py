@@ -13,7 +13,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TablePut, TableState, uniform_rows
 from specctl.core.account import Account, Outcome, RestartAdvice
 from specctl.core.controller import Controller
-from specctl.core.explain import table_changes
+from specctl.core.explain import class_limits_words, table_changes
 from specctl.core.messages import Plan
 from specctl.core.rails import NOTHING_HELD
 from specctl.core.rollout import RolloutGroup, ServerState
@@ -104,6 +104,7 @@ class TargetLoop:
         self._wanted: tuple[int, TablePut] | None = None
         self._renew_s = self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
+        self._refuses_samples = False
         self._account, self._outcome, self._advice = Account(), Outcome(), RestartAdvice()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -178,6 +179,8 @@ class TargetLoop:
     def _with_newest_table(self, observation: Observation) -> Observation:
         """A PUT's answer is newer than what was read before it."""
         answer, applied = self._in_force, observation.applied
+        if self._refuses_samples:
+            observation = replace(observation, capabilities=self._capabilities)
         if answer is not None and (applied is None or applied.version < answer.version):
             observation = replace(observation, applied=answer)
         if self._context.is_dry_run:
@@ -325,7 +328,11 @@ class TargetLoop:
         elif isinstance(error, VersionConflict):
             self._reporter.refused("version", f"{error}; reading it again", now_s)
             await self._read_again()
-        elif isinstance(error, TableError | ContractError):
+        elif isinstance(error, TableError) and self._capabilities is not None and _is_of_samples(error):
+            self._refuses_samples = True
+            self._capabilities = self._capabilities.model_copy(update={"sample_every_min_steps": None})
+            self._reporter.refused("sample", f"{error}; going on without samples", now_s)
+        elif isinstance(error, ContractError):
             self._block(now_s + REFUSED_RETRY_S, "refused", f"the engine refuses the table: {error}")
         else:
             self._reporter.refused("target", str(error), now_s)
@@ -350,26 +357,35 @@ class TargetLoop:
         applied, capabilities, policy = self._in_force, self._capabilities, self._source.policy
         if self._wanted is None or applied is None or capabilities is None or self._context.is_dry_run:
             return
-        rows, words = applied.rows, "the last table stays"
-        if policy.on_stop == "off" and not policy.frozen:
+        rows, limits, words = applied.rows, applied.class_limits, "the last table stays"
+        is_held = policy.frozen or self._context.is_frozen()
+        if policy.on_stop == "off" and not is_held:
             rows, words = uniform_rows(0), "speculation is off"
-        elif policy.on_stop == "start" and applied.start_rows and not policy.frozen:
-            rows, words = applied.start_rows, "the start table is in force again"
+        elif policy.on_stop == "start" and applied.start_rows and not is_held:
+            rows, limits, words = applied.start_rows, (), "the start table is in force again"
         put = TablePut(
             base_version=applied.version,
             rows=tuple(row.model_copy(update={"sample": None}) for row in rows),
             fallback_num_speculative_tokens=_fallback(policy, capabilities),
             owner=self._context.owner,
             reason=f"the daemon stopped: {words}",
-            class_limits=() if policy.on_stop == "start" else applied.class_limits,
+            class_limits=limits,
         )
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._routes.put(put)
+                answer = await self._routes.put(put)
         except (SpecctlError, TimeoutError) as error:
             self._reporter.stopped(f"the table could not be released ({error}); its lease ends by itself")
         else:
-            self._reporter.stopped(f"stopped, the lease is released, {words}")
+            changes = table_changes(applied.rows, put.rows)
+            if limits != applied.class_limits:
+                changes = (*changes, f"rules for traffic classes: {class_limits_words(limits)}")
+            self._reporter.stopped(f"stopped, the lease is released, {words}", answer.version, changes)
+
+
+def _is_of_samples(error: TableError) -> bool:
+    """Nothing of the table was refused but its samples."""
+    return all(refusal.field.startswith("sample") for refusal in error.refusals)
 
 
 def _fallback(policy: AnyPolicy, capabilities: Capabilities) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from specctl.contract.capabilities import Capabilities
 from specctl.core.account import Account, RestartAdvice
-from specctl.core.messages import Event, Plan, Reason
+from specctl.core.messages import Event, Plan, Reason, setting_words
 from specctl.daemon.audit import AuditLog, change_record
 from specctl.metrics.exporter import Exporter
 from specctl.types import Observation
@@ -19,6 +20,7 @@ logger = logging.getLogger("specctl.autotune")
 REPEAT_S = 60.0
 """What cannot be acted on is said again after so long."""
 FIGURES_S = 5.0
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class Reporter:
@@ -46,9 +48,11 @@ class Reporter:
 
     def polled(self, observation: Observation) -> None:
         self._exporter.observed(observation)
-        for gap in observation.gaps:
-            if self._is_news("gap", observation.time_s, gap):
-                logger.warning("%s: %s", self._target, gap)
+        # The same but for its numbers is no news.
+        shapes = _NUMBER.sub("#", "; ".join(observation.gaps))
+        if shapes and self._is_news("gap", observation.time_s, shapes):
+            for gap in observation.gaps:
+                logger.warning("%s: %s", self._target, gap.removeprefix(f"{self._target}: "))
 
     def unreachable(self, words: str, time_s: float) -> None:
         self._exporter.failed(self._target, "target", is_down=True)
@@ -89,8 +93,12 @@ class Reporter:
         self._audit.write(event.name, event.target, record)
 
     def dry_run(self, plan: Plan) -> None:
-        """A wanted change, once: the engine's table stays, so every poll wants it again."""
-        wanted = "; ".join(plan.changes)
+        """A wanted change, once: the engine's table stays, so every poll wants it again.
+
+        What it would change for batches without traffic varies, and is no news beside a change that is felt.
+        """
+        felt = [f"{one.last}: {setting_words(one.after)}" for one in plan.changed if one.is_active]
+        wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
             logger.info("%s: dry run: %s", self._target, _change_words(plan))
             self._write("change", change_record(plan, version=None, dry_run=True))
@@ -118,9 +126,10 @@ class Reporter:
             logger.warning("%s: %s", self._target, words)
             self._write("refused", {"kind": kind, "error": words})
 
-    def stopped(self, words: str) -> None:
+    def stopped(self, words: str, version: int | None = None, changes: tuple[str, ...] = ()) -> None:
+        """``version``: of the table that is left; None where it could not be put."""
         logger.info("%s: %s", self._target, words)
-        self._write("stopped", {"explanation": words})
+        self._write("stopped", {"explanation": words, "version": version, "changes": list(changes)})
 
     def figures(self, account: Account, time_s: float) -> None:
         if time_s >= self._figures_s:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 
-from specctl.contract.classes import CLASSES_MAX, OTHER, ClassKey, TrafficClass
+from specctl.engine.request_classes import CLASSES_MAX, OTHER, ClassKey, TrafficClass
 from specctl.engine.step_counters import at_least
 
 __all__ = ["ClassCounters"]
 
-# A class gives its place away only after a rest that no daemon's look spans, so that none can vanish and come
-# back between two looks.
+# A class gives its place away only after a rest longer than any polling interval of a daemon, so that none
+# can vanish and come back between two polls.
 IDLE_S = 60.0
 _OTHER_NUMBER = 0
 # Seconds between two counted steps: 20 of them a second with one request, 7 with 256, which is 1,700
@@ -84,7 +84,7 @@ class ClassCounters:
             self._seen_s[number] = now_s
         self.due_s = now_s + PACE_S + PACE_S_PER_REQUEST * len(classes)
 
-    def told(self, *, is_idle: bool) -> tuple[TrafficClass, ...]:
+    def snapshot(self, *, is_idle: bool) -> tuple[TrafficClass, ...]:
         """``is_idle``: no request is running, whatever the last counted step held."""
         members = {} if is_idle else self._members
         keys = {_OTHER_NUMBER: OTHER, **{number: key for key, number in self._numbers.items()}}

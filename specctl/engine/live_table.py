@@ -9,17 +9,8 @@ from specctl.contract import CONTRACT_VERSION
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
-from specctl.contract.table import (
-    AppliedTable,
-    Refusal,
-    SpeculationTable,
-    TablePut,
-    TableRow,
-    TableState,
-    limit_refusals,
-    setting_refusal,
-    uniform_rows,
-)
+from specctl.contract.table import AppliedTable, Refusal, TablePut, TableRow, TableState, uniform_rows
+from specctl.engine.checked_table import SpeculationTable, limit_refusals, setting_refusal
 from specctl.engine.ranks import Adoption
 from specctl.engine.step_sampling import StepSampler
 from specctl.errors import LeaseHeld, TableError, VersionConflict

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TablePut
-from specctl.contract.telemetry import Telemetry
 from specctl.engine.ranks import Adoption, merged_capabilities, merged_table, merged_telemetry
+from specctl.engine.request_classes import EngineTelemetry
 
 __all__ = ["Answer", "Ranks", "ask", "put_table"]
 
@@ -46,8 +46,8 @@ async def ask(engine: Ranks, operation: str) -> Answer:
     answers = await asyncio.gather(*(_ask_rank(engine, rank, operation) for rank in ranks))
     failed = [answer for answer in answers if answer.status != 200]
     if failed and len(ranks) > 1:
-        told = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
-        return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": told})
+        words = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
+        return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": words})
     return failed[0] if failed else _merged(operation, answers)
 
 
@@ -87,14 +87,14 @@ def _merged(operation: str, answers: Sequence[Answer]) -> Answer:
     if len(answers) == 1:
         return answers[0]
     bodies = [answer.body for answer in answers]
-    merged: Capabilities | AppliedTable | Telemetry
+    merged: Capabilities | AppliedTable | EngineTelemetry
     if operation == "capabilities":
         merged = merged_capabilities([Capabilities.model_validate(body) for body in bodies])
     elif operation == "table":
         tables = [AppliedTable.model_validate(body) for body in bodies]
         merged = merged_table(tables, [answer.rank for answer in answers])
     else:
-        merged = merged_telemetry([Telemetry.model_validate(body) for body in bodies])
+        merged = merged_telemetry([EngineTelemetry.model_validate(body) for body in bodies])
     return Answer(answers[0].rank, 200, merged.model_dump(mode="json"))
 
 

@@ -1,4 +1,4 @@
-"""Several engines behind one server (data-parallel ranks) told as one.
+"""Several engines behind one server (data-parallel ranks) reported as one.
 
 Each looks its own table up with its own decode batch. The first one decides on a change, as a lone engine
 does; the others adopt what it applied, so that versions have one source, whichever API server writes.
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.classes import ClassKey, TrafficClass
 from specctl.contract.table import AppliedTable, TablePut
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
+from specctl.engine.request_classes import ClassKey, EngineTelemetry, TrafficClass
 
 __all__ = ["Adoption", "merged_capabilities", "merged_table", "merged_telemetry"]
 
@@ -88,7 +88,7 @@ def merged_table(ranks: Sequence[AppliedTable], numbers: Sequence[int]) -> Appli
     return first.model_copy(update={"boot_id": boot_id, "ranks_behind": tuple(behind)})
 
 
-def merged_telemetry(ranks: Sequence[Telemetry]) -> Telemetry:
+def merged_telemetry(ranks: Sequence[EngineTelemetry]) -> EngineTelemetry:
     """Counters and requests are summed; the table is the deciding rank's, the KV cache the fullest one's."""
     first = ranks[0]
     busiest = max(ranks, key=lambda rank: rank.decoding)

@@ -13,9 +13,10 @@ from starlette.datastructures import State
 
 from specctl.contract import ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities, Scope
-from specctl.contract.table import SpeculationTable, TablePut
+from specctl.contract.table import TablePut
 from specctl.engine import rank_calls
 from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
+from specctl.engine.checked_table import SpeculationTable
 from specctl.errors import TableError
 
 __all__ = ["attach", "open_to"]
@@ -78,7 +79,7 @@ async def _put_table(request: Request) -> JSONResponse:
 
 
 async def _refusal(request: Request, change: TablePut) -> JSONResponse | None:
-    """What can be told beside the engine's loop; a table that takes long to check is refused here."""
+    """What can be checked beside the engine's loop; a table that takes long to check is refused here."""
     capabilities = await _capabilities(request)
     if capabilities is None:
         return None

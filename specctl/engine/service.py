@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TablePut
-from specctl.contract.telemetry import Telemetry
 from specctl.engine.live_table import LiveTable
 from specctl.engine.ranks import Adoption
+from specctl.engine.request_classes import EngineTelemetry
 from specctl.errors import LeaseHeld, TableError, VersionConflict
 
 __all__ = ["Steered", "handle"]
@@ -27,7 +27,7 @@ class Steered(Protocol):
     log: logging.Logger
     """Of a name that the engine shows in its own log."""
 
-    def telemetry(self) -> Telemetry:
+    def telemetry(self) -> EngineTelemetry:
         """Counters so far, and the gauges now."""
 
 

@@ -19,8 +19,9 @@ from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry
+from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.live_table import LiveTable
+from specctl.engine.request_classes import EngineTelemetry
 from specctl.engine.service import handle
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine.traffic_classes import RequestClasses
@@ -79,9 +80,9 @@ class Steering(ABC):
         """An operation of the control path, between two steps. Answers JSON; never raises."""
         return handle(self, operation, payload)
 
-    def telemetry(self) -> Telemetry:
+    def telemetry(self) -> EngineTelemetry:
         gauges = self._gauges()
-        return Telemetry(
+        return EngineTelemetry(
             contract_version=CONTRACT_VERSION,
             boot_id=self.capabilities.boot_id,
             uptime_s=time.monotonic() - self._started_s,
@@ -93,7 +94,7 @@ class Steering(ABC):
             decoding=self._decoding if gauges.running else 0,
             kv_cache_used_ratio=gauges.kv_cache_used_ratio,
             cells=self._counters.cells(),
-            classes=self._classes.counters.told(is_idle=not gauges.running),
+            classes=self._classes.counters.snapshot(is_idle=not gauges.running),
             shadow=gauges.shadow,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from specctl.contract.classes import ClassKey, context_bucket, valid_kind
+from specctl.contract.classes import context_bucket
 from specctl.engine.class_counters import ClassCounters
+from specctl.engine.request_classes import ClassKey, valid_kind
 
 __all__ = ["RequestClasses", "key_of"]
 
@@ -20,7 +21,7 @@ _LOOKED_AT = 4
 
 
 def key_of(namespace: str, kind: object, context_tokens: int) -> ClassKey:
-    """``kind``: as the request told it; anything but a legal word is none."""
+    """``kind``: as the request named it; anything but a legal word is none."""
     if len(namespace) > _NAMESPACE_CHARACTERS_MAX:
         namespace = hashlib.blake2b(namespace.encode(), digest_size=16).hexdigest()
     return ClassKey(namespace, valid_kind(kind), context_bucket(context_tokens))
@@ -69,7 +70,7 @@ class RequestClasses:
         try:
             return list(map(_NUMBER, requests))
         except AttributeError:
-            # A way into the batch that told no new request: not worth losing the table for.
+            # A way into the batch that announced no new request: not worth losing the table for.
             for request in requests:
                 if not hasattr(request, "specctl_class"):
                     self.arrived(request, now_s)

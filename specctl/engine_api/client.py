@@ -10,7 +10,7 @@ from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, Refusal, TablePut
 from specctl.contract.telemetry import Telemetry
-from specctl.engine_api.messages import BoundedCapabilities, BoundedTable, BoundedTelemetry, parsed
+from specctl.engine_api.messages import parsed
 from specctl.errors import (
     AccessRefused,
     ContractError,
@@ -43,6 +43,8 @@ class EngineClient:
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
+        self.answered: AppliedTable | None = None
+        """The answer to the last PUT that was taken."""
 
     @property
     def target(self) -> str:
@@ -74,7 +76,7 @@ class EngineClient:
                 f"{CONTRACT_VERSION}; upgrade the older one"
             )
         try:
-            return parsed(BoundedCapabilities, response.body, f"{self.target}: capabilities")
+            return parsed(Capabilities, response.body, f"{self.target}: capabilities")
         except ContractError as error:
             words = f"{error}; it speaks contract {plain_value(version)}, specctl here {CONTRACT_VERSION}"
             raise OtherContract(words) from error
@@ -88,7 +90,7 @@ class EngineClient:
         """Raises ContractError."""
         response = await self._http.get(f"{ROUTE_PREFIX}/telemetry", body_max_bytes=TELEMETRY_MAX_BYTES)
         self._check(response, "telemetry")
-        return parsed(BoundedTelemetry, response.body, f"{self.target}: telemetry")
+        return parsed(Telemetry, response.body, f"{self.target}: telemetry")
 
     async def metrics_text(self) -> str:
         response = await self._http.get("/metrics", body_max_bytes=METRICS_MAX_BYTES)
@@ -114,11 +116,12 @@ class EngineClient:
             raise VersionConflict(expected=int(_number(fields.get("version"))), got=change.base_version)
         if response.status in (400, 422):
             raise TableError(_refusals(fields))
-        return self._table(response)
+        self.answered = self._table(response)
+        return self.answered
 
     def _table(self, response: Response) -> AppliedTable:
         self._check(response, "table")
-        return parsed(BoundedTable, response.body, f"{self.target}: table")
+        return parsed(AppliedTable, response.body, f"{self.target}: table")
 
     def _check(self, response: Response, what: str) -> None:
         if response.status != 200:

@@ -164,6 +164,11 @@ class EngineObserver:
     ) -> AppliedTable | None:
         if self._applied is not None and telemetry is not None:
             read_s, known = self._applied
+            answered = self._client.answered
+            if answered is not None and _differ_by_samples(known, answered):
+                # Samples change often. Everything else that was put is read back.
+                known = answered
+                self._applied = read_s, known
             is_same = (telemetry.table_version, telemetry.table_state) == (known.version, known.state)
             if is_same and now_s - read_s < TABLE_INTERVAL_S:
                 return known
@@ -203,3 +208,14 @@ class EngineObserver:
         except CounterReset as reset:
             gaps.append(str(reset))
             return counters, None
+
+
+def _differ_by_samples(known: AppliedTable, answered: AppliedTable) -> bool:
+    """Whether an answer is newer than the table that was read, and has another sample or lease only."""
+    if answered.version <= known.version or answered.boot_id != known.boot_id:
+        return False
+    tables = [
+        ([row.model_copy(update={"sample": None}) for row in table.rows], table.class_limits)
+        for table in (known, answered)
+    ]
+    return tables[0] == tables[1]

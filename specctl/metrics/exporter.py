@@ -77,6 +77,8 @@ class Exporter:
                 for knob, gauge in self._knobs.items():
                     if (value := getattr(in_force, knob)) is not None:
                         self._at(gauge, target, str(bucket)).set(value)
+                    else:
+                        self._drop(gauge, target, str(bucket))
         if plan.forecast is not None and plan.forecast.acceptance.trials > 0:
             shares = plan.forecast.acceptance.survival.tolist()
             for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):
@@ -149,6 +151,10 @@ class Exporter:
         if child is None:
             child = known[metric, labels] = metric.labels(target, *labels)
         return child
+
+    def _drop(self, metric: _Metric, target: str, *labels: str) -> None:
+        if self._children.get(target, {}).pop((metric, labels), None) is not None:
+            metric.remove(target, *labels)
 
     def _counter(self, metric: names.Metric) -> Counter:
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from specctl.contract.setting import Setting
@@ -159,6 +160,8 @@ class ThresholdsPolicy(PolicySettings):
             raise ValueError("thresholds: decode_batch_to must rise")
         for threshold in self.thresholds:
             _check_within(threshold, self)
+        if any(threshold.min_token_prob is not None for threshold in self.thresholds):
+            raise ValueError("thresholds: min_token_prob is not set by hand, rows keep the one in force")
         return self
 
     def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
@@ -208,6 +211,11 @@ class OffPolicy(PolicySettings):
             raise ValueError("knobs.num_speculative_tokens.min above 0 contradicts kind off")
         return self
 
+    def eligible(self, space: Space) -> tuple[Bools, str]:
+        may = np.zeros(len(space.settings), np.bool_)
+        may[0] = space.is_off_prepared
+        return may, "off is not prepared on this server"
+
     def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
         return 0, ""
 
@@ -217,17 +225,19 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _check_within(setting: Setting, policy: PolicySettings) -> None:
-    knob, value = policy.knobs.num_speculative_tokens, setting.num_speculative_tokens
-    if not knob.min <= value <= knob.max:
-        raise ValueError(
-            f"num_speculative_tokens {value} is outside knobs.num_speculative_tokens {knob.min} to {knob.max}"
-        )
+    names = ["num_speculative_tokens"]
+    if setting.num_speculative_tokens:
+        names += ["tree_topk", "verify_width_tokens"]
+    for name in names:
+        knob, value = getattr(policy.knobs, name), getattr(setting, name)
+        if value is not None and not knob.min <= value <= knob.max:
+            raise ValueError(f"{name} {value} is outside knobs.{name} {knob.min} to {knob.max}")
 
 
 def _nearest(setting: Setting, space: Space, eligible: Bools) -> tuple[int, str]:
     """The prepared setting that was named, or the largest eligible one that drafts and verifies no more."""
     exact = space.index_of(setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens)
-    if exact is not None:
+    if exact is not None and eligible[exact]:
         return exact, ""
     depth, width = setting.num_speculative_tokens, setting.width_tokens
     below = eligible & (space.depth <= depth) & (space.width <= width) & (space.topk <= setting.tree_topk)

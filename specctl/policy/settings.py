@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
@@ -61,7 +60,11 @@ class Knobs(BaseModel):
     )
 
     def eligible(self, space: Space) -> tuple[Bools, str]:
-        """[setting]: within all bounds; and in words which bound no prepared setting meets."""
+        """[setting]: prepared and within all bounds; and in words which bound no prepared setting meets.
+
+        Off is within the bounds of a tree. Where it would be left over only because the server lacks what
+        else the bounds ask for, nothing is within them.
+        """
         depth, topk, width = self.num_speculative_tokens, self.tree_topk, self.verify_width_tokens
         is_off = space.depth == 0
         checks = (
@@ -73,13 +76,15 @@ class Knobs(BaseModel):
                 is_off | (space.width >= width.min) & (space.width <= width.max),
             ),
         )
-        may = np.ones(len(space.settings), np.bool_)
+        may = space.is_prepared.copy()
         words = ""
         for name, knob, within in checks:
-            drafting = within & ~is_off
-            if not drafting.any() and knob.max > 0 and not words:
+            if not (within & ~is_off).any() and knob.max > 0 and not words:
                 words = f"no prepared setting has {name} from {knob.min} to {knob.max}"
             may &= within
+        could_draft = (checks[0][2] & ~is_off).any()
+        if could_draft and not (may & ~is_off).any():
+            may[:] = False
         return may, words or "no prepared setting is within the policy's bounds"
 
 
@@ -122,7 +127,7 @@ class SamplingSettings(BaseModel):
         ge=0,
         le=0.5,
         description="Share of the tokens that samples may be expected to cost; 0 turns them off. While a "
-        "better setting is likely they may cost ten times as much.",
+        "better setting is likely they may cost four times as much.",
     )
 
 
@@ -205,6 +210,11 @@ class PolicySettings(BaseModel):
             raise ValueError(
                 f"lease_s {self.lease_s:g} is under 3 x poll_interval_s = {3 * self.poll_interval_s:g}: "
                 "one late poll would lose the lease"
+            )
+        most, fallback = self.knobs.num_speculative_tokens.max, self.fallback_num_speculative_tokens
+        if fallback is not None and fallback > most:
+            raise ValueError(
+                f"fallback_num_speculative_tokens {fallback} is above knobs.num_speculative_tokens.max {most}"
             )
         named = [rule.classes for rule in self.classes]
         if len(set(named)) < len(named):

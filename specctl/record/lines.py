@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.stock_metrics import LoadCounters
 
@@ -53,7 +54,8 @@ class Told(BaseModel):
 
 class Reading(BaseModel):
     """One look. ``telemetry.cells`` holds the cells that changed since the reading before; the first reading
-    after a ``Told`` holds all. ``gaps``: why a part is None."""
+    after a ``Told`` holds all. ``table``: what is in force, likewise when it changed. ``gaps``: why a part is
+    None."""
 
     model_config = _LINE
 
@@ -61,6 +63,7 @@ class Reading(BaseModel):
     time_s: _Seconds
     telemetry: Telemetry | None
     load: LoadCounters | None
+    table: AppliedTable | None = None
     gaps: tuple[str, ...] = ()
 
 

@@ -11,17 +11,36 @@ from typing import Any
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
+from specctl.contract.telemetry import Telemetry, TelemetryCell
+from specctl.engine_api.deltas import CellKey, cell_key
 from specctl.errors import SimulationInputError
 from specctl.json_bounds import check_json
 from specctl.plain_text import plain_value
 from specctl.record.lines import FORMAT, FORMAT_VERSION, Header, Line
 
-__all__ = ["is_log", "read_lines"]
+__all__ = ["Cells", "is_log", "read_lines"]
 
 LINE_MAX_BYTES = 16 * 1024 * 1024
 _HEAD_BYTES = 256
 _KINDS = ("header", "capabilities", "reading", "unreachable", "end")
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
+
+
+class Cells:
+    """Those of a recording so far: a reading holds only the cells that changed."""
+
+    def __init__(self) -> None:
+        self._boot_id: str | None = None
+        self._known: dict[CellKey, TelemetryCell] = {}
+
+    def whole(self, telemetry: Telemetry | None) -> Telemetry | None:
+        """The reading's telemetry with all cells."""
+        if telemetry is None:
+            return None
+        if telemetry.boot_id != self._boot_id:
+            self._boot_id, self._known = telemetry.boot_id, {}
+        self._known |= {cell_key(cell): cell for cell in telemetry.cells}
+        return telemetry.model_copy(update={"cells": tuple(self._known.values())})
 
 
 def is_log(path: Path) -> bool:

@@ -9,6 +9,7 @@ import math
 from specctl import __version__
 from specctl.clock import Clock, iso_utc
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable, TableState
 from specctl.contract.telemetry import Telemetry, TelemetryCell
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CellKey, cell_key
@@ -37,6 +38,7 @@ class Recorder:
         self._capabilities: Capabilities | None = None
         self._is_known = False
         self._cells: dict[CellKey, TelemetryCell] = {}
+        self._table: tuple[int, TableState] | None = None
         self._trouble: str | None = None
         self._why_load_alone: str | None = None
         self.readings = 0
@@ -105,7 +107,7 @@ class Recorder:
         before = self._capabilities
         self._capabilities = await self._read_capabilities()
         self._is_known = True
-        self._cells = {}
+        self._cells, self._table = {}, None
         boot_id = None if before is None else before.boot_id
         has_restarted = self._capabilities is None or self._capabilities.boot_id != boot_id
         self._write(
@@ -151,6 +153,7 @@ class Recorder:
             time_s=time_s,
             telemetry=None if telemetry is None else self._changed(telemetry),
             load=load,
+            table=None if telemetry is None else await self._changed_table(telemetry, gaps),
             gaps=tuple(gaps),
         )
 
@@ -169,6 +172,18 @@ class Recorder:
             self._is_known = False
             await self._tell_capabilities()
         return telemetry
+
+    async def _changed_table(self, telemetry: Telemetry, gaps: list[str]) -> AppliedTable | None:
+        """None while it is the one of the last reading."""
+        if self._table == (telemetry.table_version, telemetry.table_state):
+            return None
+        try:
+            table = await self._client.table()
+        except (TargetError, ContractError) as error:
+            gaps.append(str(error))
+            return None
+        self._table = table.version, table.state
+        return table
 
     def _changed(self, telemetry: Telemetry) -> Telemetry:
         """With the cells that gained something since the last reading."""

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from specctl.contract.telemetry import Telemetry, TelemetryCell
-from specctl.engine_api.deltas import CellKey, CounterReset, cell_deltas, cell_key, shadow_delta
+from specctl.contract.telemetry import Telemetry
+from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
 from specctl.engine_api.stock_metrics import LoadCounters
 from specctl.record.lines import Header, Line, Reading
+from specctl.record.reader import Cells
 from specctl.types import CellDelta, ShadowDelta
 
 __all__ = ["LoadWindow", "Recorded", "StepWindow", "windows_of"]
@@ -92,8 +93,7 @@ class _Walk:
     def __init__(self, recorded: Recorded) -> None:
         self._out = recorded
         self._before: _Seen | None = None
-        self._cells: dict[CellKey, TelemetryCell] = {}
-        self._boot_id: str | None = None
+        self._cells = Cells()
         self._first_utc: datetime | None = None
         self._shift_s = 0.0
         self._every_s = 1.0
@@ -114,7 +114,7 @@ class _Walk:
 
     def take(self, reading: Reading) -> None:
         before = self._before
-        seen = _Seen(reading.time_s + self._shift_s, reading, self._whole(reading.telemetry))
+        seen = _Seen(reading.time_s + self._shift_s, reading, self._cells.whole(reading.telemetry))
         if before is not None:
             if seen.log_s == before.log_s or _is_same(before.reading, reading):
                 self._out.skipped["repeated reading"] += 1
@@ -126,16 +126,6 @@ class _Walk:
         self._out.last_load = reading.load or self._out.last_load
         if reading.load is None and reading.gaps:
             self._out.why_no_load = reading.gaps[-1]
-
-    def _whole(self, telemetry: Telemetry | None) -> Telemetry | None:
-        """A reading holds the cells that changed; the others are as they were."""
-        if telemetry is None:
-            return None
-        if telemetry.boot_id != self._boot_id:
-            self._boot_id, self._cells = telemetry.boot_id, {}
-        for cell in telemetry.cells:
-            self._cells[cell_key(cell)] = cell
-        return telemetry.model_copy(update={"cells": tuple(self._cells.values())})
 
     def _right_clock(self, before: _Seen, seen: _Seen) -> None:
         """Where the recorder's clock jumped, the engine's seconds are taken; without those, none pass."""

@@ -9,7 +9,7 @@ import httpx
 from benchmarks.sglang_trees import compared
 
 STEPS = {1: (8, 4), 3: (4, 4)}
-"""By the branches of a tree: how many steps each of two prompts takes for 8 tokens after the first."""
+"""By the branches of a depth: how many steps each of two prompts takes for 8 tokens behind the first."""
 
 
 async def against(tables):
@@ -22,20 +22,20 @@ async def against(tables):
             return httpx.Response(200, json={"version": len(tables)})
         prompt, branches = json.loads(request.content)["input_ids"][0], tables[-1]["tree_topk"]
         output = [7] * 8 + [prompt if branches > 1 else 0]
-        answered = {"output_ids": output, "meta_info": {"spec_verify_ct": STEPS[branches][prompt]}}
-        return httpx.Response(200, json=answered)
+        told = {"output_ids": output, "meta_info": {"spec_verify_ct": STEPS[branches][prompt]}}
+        return httpx.Response(200, json=told)
 
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(base_url="http://server", transport=transport) as client:
         arguments = argparse.Namespace(max_tokens=9)
-        return await compared(client, 16, (6, 3), [[0], [1]], [[7] * 8 + [0]] * 2, arguments)
+        return await compared(client, 16, (5, 3), [[0], [1]], [[7] * 8 + [0]] * 2, arguments)
 
 
 def test_a_tree_against_a_chain():
     tables = []
     row = asyncio.run(against(tables))
-    shape = ("num_speculative_tokens", "tree_topk", "verify_width_tokens")
-    assert [tuple(row[name] for name in shape) for row in tables] == [(15, 1, 16), (6, 3, 16)]
+    knobs = ("num_speculative_tokens", "tree_topk", "verify_width_tokens")
+    assert [tuple(row[knob] for knob in knobs) for row in tables] == [(15, 1, 16), (5, 3, 16)]
     assert row["chain"] == {"tokens a step": 1.3333, "outputs as without drafts": "2 of 2"}
     assert row["tree"] == {"tokens a step": 2.0, "outputs as without drafts": "1 of 2"}
     assert row["tree against chain, by prompt"] == {"median": 1.5, "min": 1.0, "max": 2.0, "repeats": 2}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +69,8 @@ def test_policy_show_and_schema(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status(capsys: pytest.CaptureFixture[str]) -> None:
-    with FakeEngine(start_tokens=4) as engine:
-        engine.advance(5.0)
+    with FakeEngine(start_tokens=4, has_shadow=True) as engine:
+        engine.advance(60.0)
         assert main(["status", engine.url]) == 0
         out = capsys.readouterr().out
         known = ("specctl_suffix on vllm 0.32.0", "1 running", "batch 1 and more: up to 4 drafts")
@@ -222,27 +224,39 @@ def test_wrong_arguments() -> None:
     assert caught.value.code == 2
 
 
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The daemon as a process; a test that fails does not wait for it."""
+    command = [sys.executable, "-m", "specctl.cli.main", "autotune", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            yield daemon
+        finally:
+            if daemon.poll() is None:
+                daemon.kill()
+
+
+def wait_for(engine: FakeEngine, tokens: int) -> None:
+    deadline = time.monotonic() + 20
+    while engine.tokens_at(1) != tokens and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert engine.tokens_at(1) == tokens
+
+
 def test_the_daemon_follows_a_targets_file(tmp_path: Path) -> None:
-    path, quick = tmp_path / "targets.yaml", "poll_interval_s: 0.2\nlease_s: 5"
-    (tmp_path / "five.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 5\n{quick}\n")
-    (tmp_path / "three.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 3\n{quick}\n")
+    """``rollout``: no engine has traffic here, so that no canary could pass."""
+    path, more = tmp_path / "targets.yaml", "poll_interval_s: 0.2\nlease_s: 5\nrollout: {canary_s: 0}\n"
+    (tmp_path / "five.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 5\n{more}")
+    (tmp_path / "three.yaml").write_text(f"kind: fixed\nnum_speculative_tokens: 3\n{more}")
     rules = "policies: [{match: {tier: a}, policy: five.yaml}, {match: {tier: b}, policy: three.yaml}]\n"
     with FakeEngine() as a, FakeEngine() as b, FakeEngine() as c:
 
         def write(*targets: str) -> None:
             path.write_text(f"{rules}targets: [{', '.join(targets)}]\n")
 
-        def wait_for(engine: FakeEngine, tokens: int) -> None:
-            deadline = time.monotonic() + 20
-            while engine.tokens_at(1) != tokens and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert engine.tokens_at(1) == tokens
-
         first = f"{{url: '{a.url}', labels: {{tier: a}}}}"
         write(first, f"{{url: '{c.url}', labels: {{tier: c}}}}")
-        command = [sys.executable, "-m", "specctl.cli.main", "autotune", "--metrics-port", "0"]
-        command += ["--targets", str(path)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        with started("--metrics-port", "0", "--targets", str(path)) as daemon:
             wait_for(a, 5)
             path.write_text("targets: nonsense\n")
             time.sleep(1.5)
@@ -265,17 +279,14 @@ def test_the_daemon_acts_serves_its_metrics_and_stops_cleanly(tmp_path: Path, nu
     port = _free_port()
     audit = tmp_path / "audit.jsonl"
     with FakeEngine(start_tokens=2, traffic=COPYING) as engine:
-        command = [sys.executable, "-m", "specctl.cli.main", "autotune", "--policy", "fixed"]
-        command += ["--target", engine.url, "--audit-log", str(audit), "--metrics-port", str(port)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
-            deadline = time.monotonic() + 20
-            while engine.tokens_at(1) != 4 and time.monotonic() < deadline:
-                time.sleep(0.05)
+        options = ["--audit-log", str(audit), "--metrics-port", str(port)]
+        with started("--policy", "fixed", "--target", engine.url, *options) as daemon:
+            wait_for(engine, 4)
             page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
             daemon.send_signal(number)
             _, log = daemon.communicate(timeout=10)
         assert daemon.returncode == 0
-        assert engine.tokens_at(1) == 4
+        assert (engine.tokens_at(1), engine.lease_s) == (2, None)
     assert "specctl_decisions_total" in page
     assert "Traceback" not in log
     assert log.rstrip().endswith("stopped")

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specctl.contract.classes import (
-    OTHER,
-    ClassKey,
-    ClassLimit,
-    class_words,
-    context_bucket,
-    limit_of,
-    valid_kind,
-)
+from specctl.contract.classes import ClassLimit, class_words, context_bucket
+from specctl.engine.request_classes import OTHER, ClassKey, limit_of, valid_kind
 
 
 @pytest.mark.parametrize(

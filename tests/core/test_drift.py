@@ -37,5 +37,5 @@ def test_by_example(newest: drift.Trials, past: drift.Trials, has_drifted: bool)
 
 def test_full_drafts_in_a_row_end_a_time_without_any() -> None:
     """One request on a CPU: a full draft of 8 takes a second, so two are two seconds of evidence."""
-    past = tuple([(20.0, 200.0), *[(18.0, 20.0)] * 7])
-    assert drift.has_drifted(tuple([(2.0, 2.0)] * 8), past)
+    past = ((20.0, 200.0), *((18.0, 20.0),) * 7)
+    assert drift.has_drifted(((2.0, 2.0),) * 8, past)

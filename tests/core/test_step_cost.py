@@ -148,7 +148,7 @@ def test_a_tree_scores_its_width() -> None:
 
 
 def test_what_decoding_takes_of_steps_with_prompts() -> None:
-    """4 of 10 steps hold 100 prompt tokens, which take 0.3 s: 3 ms each. At depth 4 one request verifies 5."""
+    """4 of 10 steps hold 100 prompt tokens, which take 0.3 s: 3 ms each. Depth 4 verifies 5 tokens."""
     plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
     mixed = steps(4, 0.4, count=8, has_prefill=True, prefill_tokens=800)
     known = after(*(plain,) * 10)

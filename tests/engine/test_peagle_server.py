@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import controlled_server, wait_for
 from support.sampled_steps import assert_chains_are_sampled
 
@@ -149,6 +150,11 @@ def stock_counted(control):
         sum(sample.value for sample in samples if sample.name == f"vllm:spec_decode_num_{what}_tokens_total")
         for what in ("draft", "accepted")
     ]
+
+
+def test_the_daemon_beside_it(peagle, reference, tmp_path):
+    assert peagle.put(peagle.change(0)).status_code == 200
+    assert_daemon_is_harmless(run_daemon(peagle, tmp_path, PROMPTS), reference)
 
 
 def test_a_plain_eagle3_head_stops_the_start_before_weights_are_read(shared_models, logs):

@@ -11,6 +11,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, wait_for
 from support.sampled_steps import assert_samples_fill_both_cells, counted, ran
 from support.sglang_control import (
@@ -241,6 +242,43 @@ def test_steps_are_counted_by_what_came_of_them(eagle3):
 
 def test_sampled_requests_are_guarded_on_a_cpu(eagle3):
     assert_sampled_guarded(eagle3, 5)
+
+
+def test_the_daemon_keeps_rows_by_context_with_their_trees_and_samples(eagle3, reference, tmp_path):
+    """It decides for the short contexts alone: depth, branches and width."""
+    sample = {"setting": dict(zip(NAMES, (1, 3, 4), strict=True)), "every_steps": 4}
+    table = [
+        {**rows(*OFF)[0], "context_to_tokens": 31},
+        {**rows(2, 3, 5, sample)[0], "context_from_tokens": 32},
+    ]
+    answer = eagle3.put(eagle3.change(0, rows=table))
+    assert answer.status_code == 200, answer.text
+    long_context = setting_at(answer.json(), 1, 32)
+    assert (long_context["tree_topk"], long_context["sample"]["setting"]["tree_topk"]) == (3, 3)
+    found = run_daemon(eagle3, tmp_path, PROMPTS, seconds=20, token=CONTROL_TOKEN)
+    assert_daemon_is_harmless(found, reference)
+    assert found.changes, "its head drafts well, and it began at off"
+    for seen in found.tables[:-1]:
+        assert all(setting_at(seen, batch, 32) == long_context for batch in range(1, 9))
+    assert [shape_of(row) for row in found.tables[-1]["rows"]] == [START]
+    tried = {shape_of(setting) for seen in found.tables[:-1] for setting in tried_settings(seen)}
+    assert any(topk > 1 for _, topk, _ in tried), "trees were chosen or sampled"
+
+
+def tried_settings(table):
+    """Of rows for short contexts: their own, and their samples'."""
+    short = [row for row in table["rows"] if not row["context_from_tokens"]]
+    return [*short, *(row["sample"]["setting"] for row in short if row["sample"])]
+
+
+def test_a_policy_of_chains_gets_chains_alone(eagle3, reference, tmp_path):
+    assert eagle3.put(eagle3.change(0)).status_code == 200
+    knobs = {"num_speculative_tokens": {"min": 0, "max": 5}, "tree_topk": {"min": 1, "max": 1}}
+    found = run_daemon(eagle3, tmp_path, PROMPTS, token=CONTROL_TOKEN, knobs=knobs)
+    assert_daemon_is_harmless(found, reference)
+    assert found.changes
+    tried = {shape_of(setting) for seen in found.tables[1:-1] for setting in tried_settings(seen)}
+    assert {topk for _, topk, _ in tried} == {1}
 
 
 @pytest.mark.parametrize(

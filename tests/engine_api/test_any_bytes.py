@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from specctl.contract.table import TablePut, uniform_rows
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable, TablePut, uniform_rows
+from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, stock_delta
-from specctl.engine_api.messages import BoundedCapabilities, BoundedTable, BoundedTelemetry, parsed
+from specctl.engine_api.messages import parsed
 from specctl.engine_api.stock_metrics import parse_stock_metrics
 from specctl.errors import ContractError, TargetError, TargetsError
 from specctl.http_client import Response
@@ -26,9 +28,9 @@ from specctl.targets.kubernetes import _Expired, _page
 ENGINE = FakeEngine(start_tokens=4)
 ENGINE.advance(2.0)
 MESSAGES: list[tuple[type[BaseModel], Any]] = [
-    (BoundedCapabilities, json.loads(ENGINE.capabilities().model_dump_json())),
-    (BoundedTable, json.loads(ENGINE.applied().model_dump_json())),
-    (BoundedTelemetry, json.loads(json.dumps(ENGINE.telemetry()))),
+    (Capabilities, json.loads(ENGINE.capabilities().model_dump_json())),
+    (AppliedTable, json.loads(ENGINE.applied().model_dump_json())),
+    (Telemetry, json.loads(json.dumps(ENGINE.telemetry()))),
 ]
 ODD = st.one_of(
     st.none(),
@@ -81,10 +83,10 @@ def test_a_message_or_a_contract_error(case: tuple[type[BaseModel], bytes]) -> N
     words = words_of(lambda: parsed(model, body, "m"), ContractError)
     assert words.isprintable()
     assert len(words) <= 300
-    if words or model is not BoundedTelemetry:
+    if words or model is not Telemetry:
         return
-    after = parsed(BoundedTelemetry, body, "m")
-    before = parsed(BoundedTelemetry, json.dumps(MESSAGES[2][1]).encode(), "m")
+    after = parsed(Telemetry, body, "m")
+    before = parsed(Telemetry, json.dumps(MESSAGES[2][1]).encode(), "m")
     for pair in ((before, after), (after, before)):
         assert len(words_of(lambda pair=pair: cell_deltas(*pair), CounterReset)) < 1000  # type: ignore[misc]
         with contextlib.suppress(CounterReset):

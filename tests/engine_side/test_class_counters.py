@@ -2,14 +2,14 @@
 
 import random
 
-from specctl.contract.classes import CLASSES_MAX, OTHER, ClassKey
 from specctl.engine.class_counters import IDLE_S, ClassCounters
+from specctl.engine.request_classes import CLASSES_MAX, OTHER, ClassKey
 
 CODE, CHAT = ClassKey("", "code", 1024), ClassKey("", "chat", 1024)
 
 
 def told(counters, is_idle=False):
-    return {one.key: one for one in counters.told(is_idle=is_idle)}
+    return {one.key: one for one in counters.snapshot(is_idle=is_idle)}
 
 
 def test_steps_are_told_by_class_and_positions_that_nobody_asked_for_are_censored():

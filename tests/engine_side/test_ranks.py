@@ -3,11 +3,11 @@
 import pytest
 
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.classes import TrafficClass
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TableState, uniform_rows
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
 from specctl.engine.ranks import merged_capabilities, merged_table, merged_telemetry
+from specctl.engine.request_classes import EngineTelemetry, TrafficClass
 
 
 def capabilities(boot_id, **more):
@@ -74,7 +74,7 @@ def cell(batch, tokens, steps, has_prefill=False):
 
 
 def telemetry(boot_id, **more):
-    return Telemetry(
+    return EngineTelemetry(
         **{
             "contract_version": 1,
             "boot_id": boot_id,

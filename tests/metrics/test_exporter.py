@@ -1,64 +1,112 @@
 from __future__ import annotations
 
 import re
-import socket
-import urllib.request
+from collections.abc import Iterator
 
 import pytest
+from fakes.observations import applied, capabilities, cell, observation
+from prometheus_client import generate_latest
 
-from specctl.errors import SpecctlError
+from specctl.contract.table import TableRow, uniform_rows
+from specctl.core.account import Account
+from specctl.core.controller import Controller
+from specctl.core.messages import Plan
 from specctl.metrics import names
 from specctl.metrics.exporter import Exporter
-from specctl.types import Decision, Observation, Reason, SurvivalEstimate
+from specctl.policy.loader import parse_policy
+from specctl.types import Observation
 
 METRICS = [value for value in vars(names).values() if isinstance(value, names.Metric)]
+COST = "kind: cost\nprice_per_gpu_hour: 3.6"
+
+
+def page(exporter: Exporter) -> str:
+    return generate_latest(exporter.registry).decode()
+
+
+def polls(rows: tuple[TableRow, ...], count: int = 12) -> Iterator[tuple[Observation, Plan]]:
+    controller, policy = Controller(), parse_policy(COST, "p")
+    steps = (
+        cell(steps=90, tokens=4, accepted_at=(81, 72, 63, 54), step_s=0.011),
+        cell(steps=9, tokens=0, accepted_at=(), step_s=0.01, sampled_steps=9),
+    )
+    for second in range(count):
+        seen = observation(
+            *steps, time_s=float(second), capabilities=capabilities(min_token_prob=0.0), applied=applied(rows)
+        )
+        controller.learn(seen)
+        yield seen, controller.plan(seen, policy)
+
+
+@pytest.fixture
+def exporter() -> Exporter:
+    exporter, account = Exporter(), Account()
+    rows = (uniform_rows(4)[0].model_copy(update={"min_token_prob": 0.2}),)
+    for seen, plan in polls(rows):
+        exporter.observed(seen)
+        exporter.planned(plan)
+        account.update(seen, plan)
+    exporter.figures("t", account)
+    exporter.changed("t")
+    exporter.lease("t", is_held=True)
+    exporter.frozen("t", is_frozen=False)
+    exporter.ticked("t", 0.1)
+    exporter.targets(1)
+    exporter.restart_advised("t", is_advised=True)
+    exporter.failed("t", "target", is_down=True)
+    return exporter
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_names_follow_the_rule(metric: names.Metric) -> None:
-    assert re.fullmatch(r"specctl_[a-z_]+(_total|_ratio|_seconds|_tokens|_targets|_per_second)", metric.name)
+def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
+    assert re.fullmatch(r"specctl_[a-z_]+", metric.name)
     assert metric.help.endswith(".")
+    assert set(metric.labels) <= {"target", "reason", "kind", "setting", "position", "decode_batch_to"}
 
 
-def test_every_metric_is_served_once() -> None:
-    exporter = Exporter()
-    exporter.observed(Observation(target="t", time_s=1.0))
-    survival = SurvivalEstimate((0.5,), (1.0,), (0.5,), (9.0,), 1)
-    exporter.decided(Decision("t", 1.0, None, Reason.IDLE, "idle", survival=survival))
-    exporter.changed("t")
-    exporter.failed("t", "target", is_down=True)
-    exporter.lease("t", is_held=True)
-    exporter.ticked("t", 0.1)
-    exporter.regret(
-        "t",
-        off_ratio=-0.5,
-        best_static_ratio=None,
-        best_static=0,
-        exploration_lost_ratio=0.01,
-        exploration_time_ratio=0.02,
-        left_out_looks=2,
-    )
-    exporter.cost("u", None)
-    exporter.cost("t", 1.5)
-    exporter.restart_advised("t", is_advised=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    stop = exporter.serve("127.0.0.1", port)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            page = answer.read().decode()
-        with pytest.raises(SpecctlError, match="metrics port"):
-            Exporter().serve("127.0.0.1", port)
-    finally:
-        stop()
+def test_every_metric_is_served_once_and_with_a_value(exporter: Exporter) -> None:
+    text = page(exporter)
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
-        assert page.count(f"# HELP {metric.name} ") == 1
-    assert 'specctl_decisions_total{reason="idle",target="t"} 1.0' in page
-    assert 'specctl_target_up_ratio{target="t"} 0.0' in page
-    assert 'specctl_regret_off_ratio{target="t"} -0.5' in page
-    assert 'specctl_regret_best_static_ratio{target="t"} NaN' in page
-    assert 'specctl_regret_left_out_looks_total{target="t"} 2.0' in page
-    assert 'specctl_predicted_cost_per_million_tokens{target="t"} 1.5' in page
-    assert 'specctl_predicted_cost_per_million_tokens{target="u"}' not in page
+        assert text.count(f"# HELP {metric.name} ") == 1
+        assert re.search(rf"^{metric.name}(_count)?(\{{.*\}})? [0-9]", text, re.MULTILINE), metric.name
+
+
+def test_values_are_those_of_the_server(exporter: Exporter) -> None:
+    text = page(exporter)
+    assert 'specctl_target_up{target="t"} 0.0' in text
+    assert 'specctl_num_speculative_tokens{decode_batch_to="1",target="t"} 4.0' in text
+    assert 'specctl_verify_width_tokens{decode_batch_to="1",target="t"} 5.0' in text
+    assert 'specctl_tree_topk{decode_batch_to="1",target="t"} 1.0' in text
+    assert 'specctl_min_token_prob_ratio{decode_batch_to="1",target="t"} 0.2' in text
+    emitted = 12 * (90 + 81 + 72 + 63 + 54 + 9)
+    assert f'specctl_emitted_tokens_total{{target="t"}} {emitted}.0' in text
+    assert sum(float(n) for n in re.findall(r"specctl_decisions_total\{.*\} (.*)", text)) == 12
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    exporter = Exporter()
+    seen = observation(capabilities=capabilities(), applied=applied())
+    controller = Controller()
+    controller.learn(seen)
+    exporter.planned(controller.plan(seen, parse_policy("kind: goodput", "p")))
+    exporter.figures("t", Account())
+    text = page(exporter)
+    assert 'specctl_decisions_total{reason="idle",target="t"} 1.0' in text
+    for name in ("specctl_speedup_vs_off", "specctl_sample_loss_ratio", "specctl_predicted_cost"):
+        assert not re.search(rf"^{name}[a-z_]*\{{", text, re.MULTILINE)
+
+
+def test_a_probability_that_is_no_longer_set_is_no_longer_served(exporter: Exporter) -> None:
+    for _, plan in polls(uniform_rows(4)):
+        exporter.planned(plan)
+    text = page(exporter)
+    assert 'specctl_num_speculative_tokens{decode_batch_to="1",target="t"} 4.0' in text
+    assert "specctl_min_token_prob_ratio{" not in text
+
+
+def test_a_target_that_left_is_no_longer_served(exporter: Exporter) -> None:
+    exporter.forget("t")
+    assert 'target="t"' not in page(exporter)
+    exporter.failed("t", "target", is_down=True)
+    assert 'specctl_target_up{target="t"} 0.0' in page(exporter), "it may come back"

@@ -70,15 +70,26 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
         ("kind: fixed", "num_speculative_tokens: missing (allowed: integer at least 0, at most 1024)"),
         ("kind: goodput\n\nlease_s: 2", "p.yaml:3: lease_s 2 is under 3 x poll_interval_s = 3"),
         (
-            "kind: goodput\nguard_rails: {num_speculative_tokens_max: 4}\nfallback_num_speculative_tokens: 8",
-            "fallback_num_speculative_tokens 8 is above guard_rails.num_speculative_tokens_max 4",
+            "kind: goodput\nknobs: {num_speculative_tokens: {max: 4}}\nfallback_num_speculative_tokens: 8",
+            "fallback_num_speculative_tokens 8 is above knobs.num_speculative_tokens.max 4",
         ),
         (
-            "kind: goodput\nguard_rails:\n  num_speculative_tokens_min: 9\n  num_speculative_tokens_max: 4",
-            "p.yaml:3: guard_rails: num_speculative_tokens_min 9 is above num_speculative_tokens_max 4",
+            "kind: goodput\nknobs:\n  num_speculative_tokens:\n    min: 9\n    max: 4",
+            "p.yaml:4: knobs.num_speculative_tokens: min 9 is above max 4",
         ),
         ("kind: fixed\nnum_speculative_tokens: 99", "p.yaml:2: num_speculative_tokens 99 is outside"),
-        ("kind: goodput\nnum_speculative_tokens_candidates: [2, 99]", "99 is outside guard_rails 0 to 16"),
+        ("kind: goodput\nnum_speculative_tokens_candidates: [2, 99]", "p.yaml:2: num_speculative_to"),
+        ("kind: goodput\nknobs: {min_token_prob: 0.3}", "should be 'choose' or 'as_configured', got 0.3"),
+        ("kind: goodput\nsampling: {share_max_ratio: 0.6}", "sampling.share_max_ratio: Input should be"),
+        (
+            "kind: fixed\nnum_speculative_tokens: 4\ntree_topk: 4\nknobs: {tree_topk: {max: 1}}",
+            "tree_topk 4 is outside knobs.tree_topk 0 to 1",
+        ),
+        (
+            "kind: fixed\nnum_speculative_tokens: 4\nverify_width_tokens: 9\n"
+            "knobs: {verify_width_tokens: {max: 8}}",
+            "verify_width_tokens 9 is outside knobs.verify_width_tokens 0 to 8",
+        ),
         ("kind: off\nclasses: [{kind: code}]", "classes.0.max_num_speculative_tokens: missing"),
         (
             "kind: off\nclasses:\n- {max_num_speculative_tokens: 1, context_to_tokens: 2000}",
@@ -108,13 +119,13 @@ def test_the_shipped_path_works_from_any_folder(monkeypatch: pytest.MonkeyPatch,
         ("kind: off\nclasses:\n" + "- " * 50_000, "p.yaml:3: nested deeper than 32 levels"),
         ("kind: [off]", f"p.yaml:1: kind: expected one of {KINDS}, got a list of 1"),
         ("kind: off\nname: \x07", "p.yaml: not YAML"),
-        ("kind: slo", "needs max_tpot_ms or max_ttft_ms"),
-        ("kind: cost", "server_price_per_hour: missing (allowed: number at least 0, at most 1e+06)"),
-        ("kind: cost\nserver_price_per_hour: 0", "everything would be free"),
-        ("kind: cost\nserver_price_per_hour: 1\nidle_power_w: 9", "p.yaml:3: idle_power_w and joules"),
-        ("kind: cost\nserver_price_per_hour: 1\nenergy_price_per_kwh: 1", "needs idle_power_w or joules"),
-        ("kind: off\nguard_rails: {num_speculative_tokens_min: 1}", "contradicts kind off"),
-        ("kind: goodput\nexploration: {share_max_ratio: 0.001}", "interval_max_s 300 is under"),
+        ("kind: slo", "kind slo needs max_tpot_ms, max_ttft_ms or max_itl_ms"),
+        ("kind: cost", "price_per_gpu_hour: missing (allowed: number at least 0, at most 1e+06)"),
+        ("kind: cost\nprice_per_gpu_hour: 0", "everything would be free"),
+        ("kind: cost\nprice_per_gpu_hour: 1\nidle_power_w: 9", "p.yaml:3: idle_power_w and joules"),
+        ("kind: cost\nprice_per_gpu_hour: 1\nenergy_price_per_kwh: 1", "needs idle_power_w or joules"),
+        ("kind: off\nknobs: {num_speculative_tokens: {min: 1}}", "contradicts kind off"),
+        ("kind: goodput\nexploration: {share_max_ratio: 0.001}", "p.yaml:2: exploration: unknown key"),
         (
             "kind: thresholds\nthresholds: [{decode_batch_to: 4, num_speculative_tokens: 2}]",
             "exactly the last decode_batch_to must be null",
@@ -131,7 +142,7 @@ def test_errors_name_file_line_key_and_allowed_values(text: str, words: str) -> 
     assert words in refused(text)
 
 
-def test_every_error_is_told_at_once() -> None:
+def test_every_error_is_reported_at_once() -> None:
     lines = refused("kind: goodput\nlease_s: -1\nguard_rails:\n  dwell_s: -2\n  nosuch: 1\n").splitlines()
     assert sorted(line.split(": ")[0] for line in lines) == ["p.yaml:2", "p.yaml:4", "p.yaml:5"]
 
@@ -216,7 +227,7 @@ NESTED = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from(["kind", "lease_s", "guard_rails", "exploration", "thresholds", "name", "x"])
+KEYS = st.sampled_from(["kind", "lease_s", "guard_rails", "sampling", "knobs", "thresholds", "name", "x"])
 
 
 def policy_or_refusal(text: str) -> str:

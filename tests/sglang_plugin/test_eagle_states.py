@@ -150,7 +150,7 @@ def test_what_memory_does_not_hold_is_left_out_and_said(engine, caplog):
     assert "no memory for 7 drafts" in caplog.text
 
 
-def test_bytes_of_each_state_are_told(engine, monkeypatch):
+def test_bytes_of_each_state_are_reported(engine, monkeypatch):
     used = iter([0, 100, 100, 350])
     monkeypatch.setitem(engine.states.prepare.__globals__, "_device_bytes", lambda: next(used))
     engine.states.prepare([(3, 1, 4), (3, 4, 5)])

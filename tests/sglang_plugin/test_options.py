@@ -124,7 +124,7 @@ def test_a_named_tree_that_cannot_be_is_refused(tree, words):
         checked_trees([tree], (5, 4, 16), has_passes=True)
 
 
-def test_what_an_algorithm_can_be_told():
+def test_options_of_each_algorithm():
     ours = method_support("SPECCTL_SUFFIX", (8, 1, 9), [chain(8), chain(0), chain(2)])
     assert ours.settings == tuple(Setting(num_speculative_tokens=number) for number in (0, 2, 8))
     assert ours.why_not_controllable is None

@@ -13,9 +13,9 @@ from specctl_vllm.options import OPTIONS_ENV, Options
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import uniform_rows
-from specctl.contract.telemetry import Telemetry
 from specctl.engine import rank_calls
 from specctl.engine.live_table import LiveTable
+from specctl.engine.request_classes import EngineTelemetry
 from specctl.engine.service import handle
 
 LEGAL = (0, 1, 2, 3, 4)
@@ -37,7 +37,7 @@ class Rank:
         self.table = LiveTable(self.capabilities, uniform_rows(4), clock)
 
     def telemetry(self):
-        return Telemetry(
+        return EngineTelemetry(
             contract_version=1, boot_id=self.capabilities.boot_id, uptime_s=1.0, running=1, waiting=0,
             table_version=self.table.version, table_state=self.table.state, num_speculative_tokens=4,
             decoding=1, kv_cache_used_ratio=0.5, cells=(),

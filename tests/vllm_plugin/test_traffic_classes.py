@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from specctl_vllm.control.traffic_classes import RequestClasses, class_key, kind_of
 
-from specctl.contract.classes import ClassKey
+from specctl.engine.request_classes import ClassKey
 
 
 def sampling(extra):
@@ -41,7 +41,7 @@ def test_requests_without_sampling_have_no_kind():
     assert kind_of(None) == ""
 
 
-def test_the_salt_is_not_told():
+def test_the_salt_is_not_reported():
     key = class_key(request(salt="tenant-secret"))
     assert key.namespace
     assert "tenant-secret" not in key.namespace
@@ -63,7 +63,7 @@ def test_a_request_moves_on_as_its_context_grows():
     for step in range(6):
         grown.num_computed_tokens = 1000 + 10 * step
         classes.count(3, [grown, short], [3, 3], [2, 0], float(step))
-    seen = {one.context_to_tokens: one for one in classes.counters.told(is_idle=False)}
+    seen = {one.context_to_tokens: one for one in classes.counters.snapshot(is_idle=False)}
     assert seen.keys() == {1024, 4096}
     assert (seen[1024].request_steps, seen[4096].request_steps) == (6 + 4, 2)
     assert (seen[1024].decoding, seen[4096].decoding) == (1, 1)
@@ -73,4 +73,4 @@ def test_a_request_moves_on_as_its_context_grows():
 def test_a_request_that_nobody_announced_is_counted_too():
     classes = RequestClasses(3)
     classes.count(3, [request(extra_args={"specctl_kind": "code"})], [3], [2], 0.0)
-    assert [one.kind for one in classes.counters.told(is_idle=False)] == ["code"]
+    assert [one.kind for one in classes.counters.snapshot(is_idle=False)] == ["code"]

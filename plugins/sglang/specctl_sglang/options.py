@@ -43,7 +43,7 @@ class Options(ControlOptions):
     suffix: SuffixOptions = SuffixOptions()
 
     def verifies(self, algorithm: str) -> bool:
-        """Whether our kernels do, on an NVIDIA GPU. algorithm: as SGLang is told."""
+        """Whether our kernels do, on an NVIDIA GPU. algorithm: as given to SGLang."""
         return self.verify == "specctl" or (self.verify is None and algorithm.upper() in VERIFIED_BY_DEFAULT)
 
 

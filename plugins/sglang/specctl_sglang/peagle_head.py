@@ -71,13 +71,13 @@ def prepared_head(
         eagle3_by=EAGLE3_BY_FLAG,
     )
     file = head / "config.json"
-    told = json.loads(file.read_text(encoding="utf-8"))
-    config = _layer_config(told, file) | {"ptd_token_id": found.mask_token_id}
+    source = json.loads(file.read_text(encoding="utf-8"))
+    config = _layer_config(source, file) | {"ptd_token_id": found.mask_token_id}
     names = tensor_names(head)
     has_output = names is None or any("lm_head." in name for name in names)
     # SGLang shares the target's output layer where the config names no size of its own.
     config["draft_vocab_size"] = found.draft_vocab_size if has_output else None
-    _put_aux_layers(config, told, file, target.num_hidden_layers)
+    _put_aux_layers(config, source, file, target.num_hidden_layers)
     _check_embedding(config, names, file)
     folder = _linked(head)
     if token_map is not None:
@@ -105,21 +105,21 @@ def _checked_map(
     return ids
 
 
-def _layer_config(told: dict[str, Any], file: Path) -> dict[str, Any]:
-    config = dict(told.get("transformer_layer_config") or told)
+def _layer_config(source: dict[str, Any], file: Path) -> dict[str, Any]:
+    config = dict(source.get("transformer_layer_config") or source)
     if config.get("model_type", "llama") != "llama":
         raise ValueError(
             f"{file}: model_type: expected a head of llama layers, found {json.dumps(config['model_type'])}"
         )
     for key in ("target_hidden_size", "norm_before_residual", "norm_before_fc"):
-        if told.get(key) is not None:
-            config[key] = told[key]
+        if source.get(key) is not None:
+            config[key] = source[key]
     return config | {"model_type": "llama", "architectures": [ARCHITECTURE], "tie_word_embeddings": False}
 
 
-def _put_aux_layers(config: dict[str, Any], told: dict[str, Any], file: Path, layers: int) -> None:
+def _put_aux_layers(config: dict[str, Any], source: dict[str, Any], file: Path, layers: int) -> None:
     """The layer before which a state is taken; SGLang wants the one after which it is."""
-    ids = told.get(_AUX_LAYERS)
+    ids = source.get(_AUX_LAYERS)
     config.pop(_AUX_LAYERS, None)
     if not ids:
         return

@@ -147,7 +147,7 @@ SPECCTL_METHODS: dict[str, set[str]] = {
     "specctl_peagle": _OWN_HEAD_KEYS,
     "specctl_suffix": _ENGINE_KEYS | {"enable_adaptive_verification"} | set(SuffixOptions.model_fields),
 }
-"""The methods that specctl brings, and what each may be told."""
+"""The methods that specctl brings, and the options of each."""
 PARALLEL_HEADS = {"specctl_hybrid", "specctl_peagle"}
 _WITH_SUFFIX = {"specctl_hybrid", "specctl_suffix"}
 _DRAFTS_DEFAULT = {"specctl_hybrid": 5, "specctl_peagle": 5, "specctl_suffix": 8}
@@ -253,7 +253,7 @@ def suffix_options_from_env() -> SuffixOptions:
 
 def _ask_for_graphs(config: dict[str, Any]) -> None:
     """vLLM captures graphs for fewer drafts only where a batch table stands in the config; which numbers, it
-    is told by compat.model_runner_v2."""
+    gets from compat.model_runner_v2."""
     full = config.get("num_speculative_tokens")
     if isinstance(full, int) and full > 0:
         config["num_speculative_tokens_per_batch_size"] = config.get(

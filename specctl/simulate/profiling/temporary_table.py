@@ -7,7 +7,8 @@ import logging
 
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.table import AppliedTable, SpeculationTable, TablePut, TableRow, uniform_rows
+from specctl.contract.table import AppliedTable, TablePut, TableRow, uniform_rows
+from specctl.engine.checked_table import SpeculationTable
 from specctl.engine_api.client import EngineClient
 from specctl.errors import ContractError, LeaseHeld, SpecctlError, TargetError, VersionConflict
 

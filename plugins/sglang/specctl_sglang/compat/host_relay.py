@@ -107,9 +107,9 @@ class HostRelay:
         step = self._coming[0]
         copied, tokens, counts = step.result
         copied.synchronize()
-        told = counts.numpy().astype(np.int64)
-        lengths = self._lengths[rows] if step.before is None else step.before + told
-        return Emitted(lengths, tokens.numpy().astype(np.int32, copy=False).reshape(-1, step.width), told)
+        emitted = counts.numpy().astype(np.int64)
+        lengths = self._lengths[rows] if step.before is None else step.before + emitted
+        return Emitted(lengths, tokens.numpy().astype(np.int32, copy=False).reshape(-1, step.width), emitted)
 
     def _settle(self, *, only_ready: bool) -> None:
         while self._coming:
@@ -139,7 +139,7 @@ class HostRelay:
 
 
 class HostRelayMap(FutureMap):
-    """SGLang's relay between steps, which asks the device only for what the host will not be told."""
+    """SGLang's relay between steps, which asks the device only for what does not come to the host."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How a request of ours is told among SGLang's own requests for internal state."""
+"""How a request of ours is recognised among SGLang's own requests for internal state."""
 
 __all__ = ["MARK"]
 

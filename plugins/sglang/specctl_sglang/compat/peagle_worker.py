@@ -265,7 +265,7 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
 
 
 class _OfAll(NamedTuple):
-    """What SGLang is told of every batch with as many requests, made once: it reads these, and writes to
+    """What SGLang gets for every batch with as many requests, made once: it reads these, and writes to
     copies."""
 
     num_correct_drafts: torch.Tensor

@@ -148,7 +148,7 @@ _WORKER: tuple[Seam, ...] = (
 )
 
 # An EAGLE worker's states are its own and its draft model's attributes, swapped as SGLang's adaptive policy
-# does; a plain decode is told as its verification would be, and its draft model catches up as after one.
+# does; a plain decode is reported as its verification would be, and its draft model catches up as after one.
 _EAGLE_WORKER: tuple[Seam, ...] = (
     Seam(
         _EAGLE,

@@ -59,7 +59,9 @@ class RuntimeStates(ABC, Generic[Key]):
                 self._build(key)
                 self._states[key] = _State(self._read(), max(_device_bytes() - before, 0))
             except torch.OutOfMemoryError as error:
-                logger.warning("specctl: no memory for %s, which a table may not name: %s", _told(key), error)
+                logger.warning(
+                    "specctl: no memory for %s, which a table may not name: %s", _words(key), error
+                )
             finally:
                 self._write(kept)
         self._log_bytes()
@@ -87,8 +89,8 @@ class RuntimeStates(ABC, Generic[Key]):
             setattr(thing, name, part)
 
     def _log_bytes(self) -> None:
-        told = [f"{_told(key)}: {self._states[key].graph_bytes / 2**20:.0f} MiB" for key in self.keys]
-        logger.info("specctl: prepared, with the memory of their graphs: %s", ", ".join(told))
+        sizes = [f"{_words(key)}: {self._states[key].graph_bytes / 2**20:.0f} MiB" for key in self.keys]
+        logger.info("specctl: prepared, with the memory of their graphs: %s", ", ".join(sizes))
 
     def stats(self) -> dict[str, float]:
         """Bytes of all beside the server's own, and of each that has some."""
@@ -154,7 +156,7 @@ def _name(key: Any) -> str:
     return str(key) if isinstance(key, int) else "_".join(map(str, key[:1] if key[1] == 1 else key))
 
 
-def _told(key: Any) -> str:
+def _words(key: Any) -> str:
     if isinstance(key, int) or key[1] == 1:
         return f"{key if isinstance(key, int) else key[0]} drafts"
     return f"trees {key[0]} deep with {key[1]} branches and {key[2]} positions"

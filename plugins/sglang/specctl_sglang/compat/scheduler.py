@@ -1,6 +1,6 @@
-"""The scheduler's part: looks the table up before each batch, counts what came of it, answers the routes.
+"""The scheduler's part: reads the table before each batch, counts what came of it, answers the routes.
 
-Reason for the hooks on Scheduler (SGLang's own seam for them): a spec worker is told of its own batches only,
+Reason for the hooks on Scheduler (SGLang's own seam for them): a spec worker sees its own batches only,
 neither of prompts nor of what became of the tokens, and there is no operation that reaches the scheduler with
 more than numbers.
 """

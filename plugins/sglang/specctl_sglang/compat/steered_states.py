@@ -147,7 +147,7 @@ class SteeredByStates(Steered, BaseSpecWorker):
         return False
 
     def _plain_step(self, batch: Any, on_publish: Any, grammar_barrier: Any) -> GenerationBatchResult:
-        """One token of each request by the target's own decode and sampler, told as a verification."""
+        """One token of each request by the target's own decode and sampler, reported as a verification."""
         record_stream_for_v2_verify(batch, None, torch.get_device_module(self.device).current_stream())
         lengths = batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum
         if batch.has_grammar and grammar_barrier is not None:

@@ -256,7 +256,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         """Stock NGRAM learns after each step; ours read histories when they draft."""
 
     def _plain_step(self, batch: Any, on_publish: Any, pp_proxy_tensors: Any) -> GenerationBatchResult:
-        """One token of each request by the target's own decode and sampler, told as a verification."""
+        """One token of each request by the target's own decode and sampler, reported as a verification."""
         stream = torch.get_device_module(self.device).current_stream()
         record_stream_for_v2_verify(batch, None, stream)
         requests = len(batch.reqs)

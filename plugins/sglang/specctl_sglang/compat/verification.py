@@ -283,7 +283,7 @@ def _of_first_rank(predict: torch.Tensor, counts: torch.Tensor, accept_index: to
 
 def _compile_once(logits: torch.Tensor, full_rows: int) -> None:
     """All kernels that ``verified`` may choose, with the first batch, which is SGLang's own warm-up request
-    unless it was told to skip it; a later request would wait for seconds."""
+    unless it is set to skip it; a later request would wait for seconds."""
     global _is_compiled
     if _is_compiled or not logits.is_cuda:
         return

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.classes import KIND_KEY, ClassKey
 from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.never_fatal import never_fatal
+from specctl.engine.request_classes import KIND_KEY, ClassKey
 from specctl.engine.traffic_classes import RequestClasses, key_of
 from specctl_sglang.proposers.layout import Drafts
 from specctl_sglang.proposers.ranks import ranks_of_nodes, ranks_of_tokens
@@ -202,6 +202,6 @@ def _context_tokens(request: Any) -> int:
 
 
 def _class_key(request: Any) -> ClassKey:
-    told = request.sampling_params.custom_params
-    kind = told.get(KIND_KEY) if isinstance(told, dict) else None
+    params = request.sampling_params.custom_params
+    kind = params.get(KIND_KEY) if isinstance(params, dict) else None
     return key_of(namespace_of(request.lora_id, request.extra_key), kind, _context_tokens(request))

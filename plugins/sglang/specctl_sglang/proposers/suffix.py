@@ -118,7 +118,7 @@ class SuffixDrafts:
     def _proposed(
         self, slots: Ints, budgets: Ints, requests: int, weighing: Weighing | None
     ) -> tuple[DraftBatch, Ints]:
-        """Chains, and int32[n], how much of each pays, which is what acceptance is told of."""
+        """Chains, and int32[n], how much of each pays, which is what acceptance counts."""
         chains = self._index.propose_batch(slots, budgets)
         lengths = chains.lengths
         if weighing is not None:
@@ -219,7 +219,7 @@ class SuffixDrafts:
         return slot
 
     def _take_from_the_gone(self, present: set[str]) -> None:
-        """Requests that left in a way that told nothing, an abort among others."""
+        """Requests that left without notice, an abort among others."""
         for request_id in [known for known in self._slots if known not in present]:
             self.finish(request_id)
 
@@ -270,10 +270,10 @@ def _missing(request: Any, known: int, emitted: Emitted | None, place: int) -> l
     found = list(output[max(known - prompt, 0) :])
     if emitted is None:
         return found
-    told = prompt + len(output)
+    written = prompt + len(output)
     count = int(emitted.counts[place])
-    behind = int(emitted.lengths[place]) + 1 - told
+    behind = int(emitted.lengths[place]) + 1 - written
     if 0 < behind <= count:
         last = emitted.tokens[place, count - behind : count].tolist()
-        found += last[max(known - told, 0) :]
+        found += last[max(known - written, 0) :]
     return found

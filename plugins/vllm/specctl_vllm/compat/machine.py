@@ -53,7 +53,7 @@ def _device_name() -> str | None:
 
     try:
         return str(current_platform.get_device_name())
-    except Exception as error:  # a driver's library may fail in its own ways, and the name is only told
+    except Exception as error:  # a driver's library may fail in its own ways, and the name is for people
         logger.info("specctl: the device's name is not known: %r", error)
         return None
 

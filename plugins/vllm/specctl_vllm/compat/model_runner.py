@@ -1,7 +1,7 @@
 """The worker's part on the V1 model runner: our proposers, shorter drafts from stock ones, times.
 
 Patched is GPUModelRunner (the CPU's runner inherits from it). Reasons: the official ``custom_class``
-proposer is told neither which requests it drafts for nor how many tokens are wanted; stock ``suffix``
+proposer learns neither which requests it drafts for nor how many tokens are wanted; stock ``suffix``
 asserts that the number never changes and takes the engine down; parallel drafting returns the wrong
 shape for fewer tokens; and no seam tells how long drafting took.
 """

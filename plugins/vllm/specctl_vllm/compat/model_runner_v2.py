@@ -1,7 +1,7 @@
 """The worker's part on Model Runner V2: our speculator in the place of vLLM's.
 
 Patched are the factory of speculators and the runner's ``execute_model``. Reasons: V2 has no hook for a
-speculator of one's own, and one is not told which requests a step is for. vLLM takes the method for its own
+speculator of one's own, and it does not see which requests a step is for. vLLM takes the method for its own
 ``ngram_gpu``, which keeps asynchronous scheduling and the tokens of every request on the device.
 Also patched are ``ngram_gpu``, which goes on scanning with 0 drafts wanted, and the list of the numbers of
 drafts that graphs are captured for: a live table may ask for any of them.
@@ -67,17 +67,17 @@ def _ours_or_theirs(original: Any) -> Any:
             from specctl_vllm.proposers.hybrid_device import HybridSpeculator
 
             return HybridSpeculator(vllm_config, device, req_states)
-        if options is not None and _can_spare(vllm_config):
-            from specctl_vllm.proposers.eagle_device import SparedEagleSpeculator
+        if options is not None and _may_rest(vllm_config):
+            from specctl_vllm.proposers.eagle_device import RestingEagleSpeculator
 
-            return step_seconds.watch_first_pass(SparedEagleSpeculator(vllm_config, device))
+            return step_seconds.watch_first_pass(RestingEagleSpeculator(vllm_config, device))
         found = original(vllm_config, device, req_states)
         return found if options is None else step_seconds.watch_first_pass(found)
 
     return init_speculator
 
 
-def _can_spare(vllm_config: Any) -> bool:
+def _may_rest(vllm_config: Any) -> bool:
     """Reason: at 0 drafts vLLM's EAGLE head runs in every step, which costs 7 to 12 % of the tokens.
     Data-parallel ranks that step together stay as vLLM has them."""
     is_eagle = vllm_config.speculative_config.method in ("eagle", "eagle3")
@@ -100,7 +100,7 @@ def _dense_tokens(original: Any) -> Any:
 
 def allow_parallel_drafting() -> None:
     """Reason: vLLM takes Model Runner V2 from every server whose head drafts in parallel; ours runs there.
-    Asked in each process that looks at the config."""
+    Asked in each process that reads the config."""
     from vllm.config.vllm import VllmConfig
 
     original = VllmConfig._get_v2_model_runner_unsupported_features

@@ -1,4 +1,4 @@
-"""The scheduler's part: looks the table up for each step, trims drafts to it, counts what came of them."""
+"""The scheduler's part: reads the table for each step, trims drafts to it, counts what came of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SteeredMixin:
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         self.specctl.after_schedule(scheduler_output)
-        # The worker is not told the cache salt, which keeps tenants apart.
+        # The worker does not get the cache salt, which keeps tenants apart.
         scheduler_output.specctl_namespaces = _namespaces(self, scheduler_output)
         # Model Runner V2 has the tokens on the device only.
         scheduler_output.specctl_outputs, self._specctl_outputs = self._specctl_outputs, []

@@ -16,8 +16,8 @@ __all__ = ["batches", "count", "install", "not_finite_on", "snapshot", "verified
 logger = logging.getLogger("vllm.specctl")
 _ATTRIBUTE = "specctl_verified_batches"
 _NOT_FINITE = "requests_with_logits_not_finite"
-_LOOK_EVERY = 256
-"""Batches between two looks at the device's count."""
+_READ_EVERY = 256
+"""Batches between two reads of the device's count."""
 
 batches = VerifiedBatches(logger, "vLLM's sampler")
 snapshot = batches.snapshot
@@ -27,15 +27,15 @@ _warned: set[str] = set()
 
 
 def count(reason: str | None) -> None:
-    """As ``VerifiedBatches.count``, with a look at the device's count now and then."""
+    """As ``VerifiedBatches.count``, and now and then a read of the device's count."""
     number = batches.count(reason)
-    if _on_device is not None and number % _LOOK_EVERY == 0:
-        # Nothing waits: what the last copy brought is told, and it only grows.
-        told = int(_on_host[0])
-        if told and not batches.counts.get(_NOT_FINITE):
+    if _on_device is not None and number % _READ_EVERY == 0:
+        # Nothing waits: what the last copy brought is reported, and it only grows.
+        found = int(_on_host[0])
+        if found and not batches.counts.get(_NOT_FINITE):
             logger.warning("specctl: rows of logits were not finite; their requests got the largest number")
-        if told:
-            batches.counts[_NOT_FINITE] = told
+        if found:
+            batches.counts[_NOT_FINITE] = found
         _on_host.copy_(_on_device, non_blocking=True)
 
 
@@ -57,7 +57,7 @@ def not_finite_on(device: Any) -> Any:
 
 
 def verified_batches_of(model_runner_output: Any) -> dict[str, float] | None:
-    """None from a worker that does not tell."""
+    """None from a worker that does not report them."""
     found: dict[str, float] | None = getattr(model_runner_output, _ATTRIBUTE, None)
     return found
 

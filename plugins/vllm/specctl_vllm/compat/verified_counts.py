@@ -1,7 +1,7 @@
 """How many drafts of each request were rejected, from the worker to the scheduler.
 
 Patched is the class AsyncOutput that Model Runner V2 makes for a step. Reason: with adaptive verification the
-device decides how many of a request's drafts are verified, and the scheduler is told how many were kept only;
+device decides how many of a request's drafts are verified, and the scheduler only learns how many were kept;
 its telemetry would take those that nobody looked at for rejected ones.
 """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from specctl.contract.classes import ClassKey, ClassLimit, limit_of
+from specctl.contract.classes import ClassLimit
+from specctl.engine.request_classes import ClassKey, limit_of
 from specctl_vllm.control.traffic_classes import key_of
 
 __all__ = ["RequestLimits"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from specctl.contract.classes import KIND_KEY, ClassKey, valid_kind
 from specctl.engine import traffic_classes
+from specctl.engine.request_classes import KIND_KEY, ClassKey, valid_kind
 from specctl_vllm.control.namespaces import namespace_of
 
 __all__ = ["RequestClasses", "class_key", "key_of", "kind_of"]
@@ -14,8 +14,8 @@ __all__ = ["RequestClasses", "class_key", "key_of", "kind_of"]
 
 def kind_of(sampling_params: Any) -> str:
     """What the request names in ``vllm_xargs`` (HTTP) or ``extra_args`` (Python) as its kind; "" else."""
-    told = getattr(sampling_params, "extra_args", None)
-    return valid_kind(told.get(KIND_KEY)) if told else ""
+    extra = getattr(sampling_params, "extra_args", None)
+    return valid_kind(extra.get(KIND_KEY)) if extra else ""
 
 
 def class_key(request: Any) -> ClassKey:
@@ -28,7 +28,7 @@ def key_of(request: Any) -> ClassKey:
     """As it was last looked at."""
     key: ClassKey | None = getattr(request, "specctl_key", None)
     if key is None:
-        # A way into the batch that told no new request.
+        # A way into the batch that announced no new request.
         key = request.specctl_key = class_key(request)
     return key
 

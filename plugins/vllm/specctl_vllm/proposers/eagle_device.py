@@ -1,4 +1,4 @@
-"""vLLM's own methods eagle3 and eagle on Model Runner V2: at 0 drafts the head is spared most steps.
+"""vLLM's own methods eagle3 and eagle on Model Runner V2: at 0 drafts the head skips most steps.
 
 Stock vLLM runs the head at 0 drafts too, for its KV cache. Here the steps' states are kept
 (specctl_kernels.head_memory), and about every 32 steps one pass writes what has gathered: the weights are
@@ -18,19 +18,19 @@ from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 
 from specctl_vllm.compat.step_seconds import skip_first_pass
-from specctl_vllm.proposers.head_arrears import Arrears, Turn
+from specctl_vllm.proposers.head_backlog import Backlog, Turn
 from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
-__all__ = ["SparedEagleSpeculator"]
+__all__ = ["RestingEagleSpeculator"]
 
 _RING = 32
 
 
-class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
+class RestingEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
-        self._arrears = Arrears(_RING, self.max_num_tokens, self.max_num_reqs, self.num_speculative_steps)
-        self._is_spared = False
+        self._backlog = Backlog(_RING, self.max_num_tokens, self.max_num_reqs, self.num_speculative_steps)
+        self._may_rest = False
         places = self.max_num_reqs
         self._nobody = torch.zeros(3, places, dtype=torch.int64, device=device)
         """Places of drafts, which a pass that catches up does not make."""
@@ -48,7 +48,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
         groups = [group for group, attn in enumerate(self.attn_groups) if attn]
         self._group = groups[0]
         self._block_tokens: int = block_tables.block_sizes[self._group]
-        self._is_spared = len(groups) == 1 and self.pcp_manager is None and not self.supports_mm_inputs
+        self._may_rest = len(groups) == 1 and self.pcp_manager is None and not self.supports_mm_inputs
         self._memory.set_blocks(kv_cache_config.num_blocks)
         # Whatever was kept is written: a position that the head has seen since is written the same again.
         self._memory.unseen.fill_(-1)
@@ -128,10 +128,10 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
 
     def _turn(self, batch: Any, wanted: int | None, is_dummy: bool) -> tuple[Turn, bool]:
         """Whether the head runs, and whether it catches up first."""
-        if is_dummy or not self._is_spared:
+        if is_dummy or not self._may_rest:
             return Turn.RUN, False
         wanted = self.num_speculative_steps if wanted is None else wanted
-        return self._arrears.next(batch.num_scheduled_tokens[: batch.num_reqs], wanted)
+        return self._backlog.next(batch.num_scheduled_tokens[: batch.num_reqs], wanted)
 
     def _combined(self, last: torch.Tensor, auxiliary: list[torch.Tensor] | None) -> torch.Tensor:
         """[T, hidden_size], what the head takes."""
@@ -152,7 +152,7 @@ class SparedEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
     def _catch_up(self, step: HeadStep) -> None:
         """One pass over each request's kept positions and the first row of the step, for the KV cache."""
         requests = step.batch.num_reqs
-        behind = self._arrears.reach(requests)
+        behind = self._backlog.reach(requests)
         self._lay_out(step, behind)
         rows = requests * (behind + 1)
         upper = step.batch.seq_lens_cpu_upper_bound

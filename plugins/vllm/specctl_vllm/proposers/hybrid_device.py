@@ -1,8 +1,8 @@
 """Method specctl_hybrid on Model Runner V2: suffix drafts where they promise more, a P-EAGLE head elsewhere.
 
 Each request's choice is made on the device (specctl_kernels.draft_choice). Whether the head runs at all is
-the host's, from what the device told some steps ago: nothing waits. While it rests, requests without a suffix
-draft get none, and the last states are kept for its return.
+the host's, from what the device reported some steps ago: nothing waits. While it rests, requests without a
+suffix draft get none, and the last states are kept for its return.
 """
 
 from __future__ import annotations

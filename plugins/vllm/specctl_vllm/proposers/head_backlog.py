@@ -1,4 +1,4 @@
-"""When a draft head that was spared some steps has to catch up on them. Pure."""
+"""When a draft head that skipped some steps has to catch up on them. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 import numpy as np
 
-__all__ = ["Arrears", "Turn"]
+__all__ = ["Backlog", "Turn"]
 
 
 class Turn(Enum):
@@ -14,7 +14,7 @@ class Turn(Enum):
     RUN = "the head runs on the step"
 
 
-class Arrears:
+class Backlog:
     """Of a head whose steps without drafts are kept: the last ``ring`` positions of each request."""
 
     def __init__(self, ring: int, rows_max: int, requests_max: int, drafts_max: int) -> None:

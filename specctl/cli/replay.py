@@ -1,0 +1,122 @@
+"""``specctl replay LOG --policy P``: what the daemon decides on a recorded log, poll by poll."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from specctl.contract.capabilities import Capabilities
+from specctl.contract.table import AppliedTable
+from specctl.contract.telemetry import Telemetry
+from specctl.core.controller import Controller
+from specctl.core.explain import table_changes
+from specctl.core.messages import Plan
+from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
+from specctl.errors import SimulationInputError
+from specctl.policy.loader import find_policy, load_policy
+from specctl.policy.models import AnyPolicy
+from specctl.record.lines import Header, Line, Reading, Told
+from specctl.record.reader import Cells, read_lines
+from specctl.types import Observation
+
+__all__ = ["Replay", "add_arguments", "run"]
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Pass a log of specctl record through the decisions of specctl autotune. Prints a line for each "
+        "reading: seconds of the log, reason, change or why there is none. A decision counts as put in force "
+        "where the log's next table shows it. Latency bounds are left out: a log holds no latencies."
+    )
+    parser.add_argument("log", type=Path, metavar="LOG")
+    parser.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises PolicyError, and SimulationInputError for a log on which nothing can be decided."""
+    policy = load_policy(find_policy(options.policy))
+    skipped: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    changes = 0
+    for plan in Replay(policy).plans(read_lines(options.log, skipped)):
+        reasons[plan.reason.value] += 1
+        changes += plan.is_change
+        words = plan.explanation if plan.changed or not plan.is_change else "; ".join(plan.changes)
+        print(f"{plan.time_s:9.1f} s  {plan.reason.value:<16}  {words}")
+    if not reasons:
+        raise SimulationInputError(f"{options.log}: no reading of a server with the specctl plugin")
+    counts = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
+    print(f"{reasons.total()} decisions, {changes} of them change the table: {counts}")
+    for words, count in skipped.items():
+        logger.warning("%s: skipped: %s (%d)", options.log, words, count)
+    return 0
+
+
+class Replay:
+    """One policy over the lines of a log."""
+
+    def __init__(self, policy: AnyPolicy) -> None:
+        self._policy = policy
+        self._begin(None)
+
+    def _begin(self, capabilities: Capabilities | None) -> None:
+        """Another recording, or another start of the engine."""
+        self._capabilities = capabilities
+        self._controller = Controller()
+        self._cells = Cells()
+        self._before: tuple[float, Telemetry] | None = None
+        self._table: AppliedTable | None = None
+        self._planned: Plan | None = None
+
+    def plans(self, lines: Iterator[Line]) -> Iterator[Plan]:
+        """One for each reading of a server with the plugin; ``time_s`` since its recording's header."""
+        target = ""
+        for line in lines:
+            if isinstance(line, Header):
+                target = line.target
+                self._begin(None)
+            elif isinstance(line, Told):
+                known, told = self._capabilities, line.capabilities
+                if known is None or told is None or told.boot_id != known.boot_id:
+                    self._begin(told)
+            elif isinstance(line, Reading) and self._capabilities is not None:
+                observation = self._observation(line, target, self._capabilities)
+                self._controller.learn(observation)
+                self._planned = self._controller.plan(observation, self._policy)
+                yield self._planned
+
+    def _observation(self, reading: Reading, target: str, capabilities: Capabilities) -> Observation:
+        table, telemetry = reading.table, self._cells.whole(reading.telemetry)
+        if table is not None:
+            rows = None if self._planned is None else self._planned.rows
+            if self._planned is not None and rows is not None and not table_changes(rows, table.rows):
+                self._controller.accepted(self._planned)
+            self._table = table
+        cells = shadow = interval_s = None
+        if telemetry is not None:
+            if self._before is not None and reading.time_s > self._before[0]:
+                try:
+                    cells = cell_deltas(self._before[1], telemetry)
+                    shadow = shadow_delta(self._before[1].shadow, telemetry.shadow)
+                    interval_s = reading.time_s - self._before[0]
+                except CounterReset as reset:
+                    logger.warning("%.1f s: %s", reading.time_s, reset)
+                    cells = None
+            self._before = reading.time_s, telemetry
+        return Observation(
+            target=target,
+            time_s=reading.time_s,
+            interval_s=interval_s,
+            boot_id=capabilities.boot_id,
+            capabilities=capabilities,
+            applied=self._table,
+            cells=cells,
+            shadow=shadow,
+            waiting=None if telemetry is None else telemetry.waiting,
+            gaps=reading.gaps,
+        )

@@ -1,0 +1,46 @@
+"""The daemon's own port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from specctl.daemon.served import served
+from specctl.errors import SpecctlError
+from specctl.frozen_files import FROZEN_ROUTE, FrozenFile, FrozenFiles
+from specctl.http_client import HttpClient
+from specctl.metrics.exporter import Exporter
+
+FILES = FrozenFiles(files=(FrozenFile(path="/p.yaml", frozen=True, targets=3, unsettled_targets=0),))
+
+
+def test_metrics_health_and_frozen_files() -> None:
+    async def course() -> None:
+        exporter = Exporter()
+        exporter.targets(3)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        async with (
+            served(exporter, lambda: FILES, "127.0.0.1", port),
+            HttpClient(f"127.0.0.1:{port}") as client,
+        ):
+            assert b"specctl_watched_targets 3.0" in (await client.get("/metrics")).body
+            assert (await client.get("/healthz")).body == b"ok\n"
+            assert FrozenFiles.model_validate_json((await client.get(FROZEN_ROUTE)).body) == FILES
+            assert (await client.get("/specctl/v1/table")).status == 404
+            with pytest.raises(SpecctlError, match=f"metrics port 127.0.0.1:{port}: "):
+                async with served(exporter, lambda: FILES, "127.0.0.1", port):
+                    pass
+
+    asyncio.run(course())
+
+
+def test_port_0_serves_nothing() -> None:
+    async def course() -> None:
+        async with served(Exporter(), lambda: FILES, "127.0.0.1", 0):
+            pass
+
+    asyncio.run(course())
