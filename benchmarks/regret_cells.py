@@ -44,8 +44,15 @@ OURS, CLAIRVOYANT, BEST_STATIC, OFF = "autotune", "clairvoyant", "best static", 
 CACHE = ROOT / ".cache" / "regret"
 # Files that change nothing for the rivals.
 _DAEMONS_OWN = {
-    "chart.py", "command.py", "daemon.py", "recorded.py", "recorded_windows.py", "report.py", "shapes.py", "target.py"
-}  # fmt: skip
+    "chart.py",
+    "command.py",
+    "daemon.py",
+    "recorded.py",
+    "recorded_windows.py",
+    "report.py",
+    "shapes.py",
+    "target.py",
+}
 RATIOS = ("regret_ratio", "tpot_regret_ratio", "lost_ratio")
 COSTS = ("switches_per_minute", "sampled_cost_ratio")
 Cell = dict[str, Any]
