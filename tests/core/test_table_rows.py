@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample, Setting
-from specctl.contract.table import SpeculationTable, TableRow, uniform_rows
+from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.table_rows import DecidedSetting, row_at, rows_with
+from specctl.engine.checked_table import SpeculationTable
 
 UPPERS = (1, 2, 4, 8)
 CAPABILITIES = capabilities(chains(0, 1, 2, 4), UPPERS, min_token_prob=0.0)

@@ -19,8 +19,9 @@ MAX_TOKENS = 8
 @dataclass
 class Traffic:
     """``accept_at[j]``: chance that the first choice for token j + 1 is accepted once reached.
-    ``rank_ratio``: of what the choices before it miss, the share that the next sibling in a tree hits; ``draft_chance``: of
-    any draft. ``prefill_every``: every so many steps one holds ``prefill_tokens`` of prompts, too; 0: none.
+    ``rank_ratio``: of what the choices before it miss, the share that the next sibling in a tree hits.
+    ``draft_chance``: of any draft. ``prefill_every``: every so many steps one holds ``prefill_tokens`` of
+    prompts, too; 0: none.
     """
 
     decode_batch: int = 1
