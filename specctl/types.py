@@ -82,16 +82,12 @@ class HistogramDelta:
 class StockDelta:
     """What the engine's own /metrics tell of the interval. ``drafts`` leaves out steps without a draft.
 
-    ``started_requests`` got their first token; ``first_token_wait_s``: from arrival until then, summed.
     ``ttft``: of requests that got their first token; ``tpot``: of requests that finished (vLLM), of tokens
     (SGLang).
     """
 
     drafts: int | None
-    drafted_tokens: int | None
     accepted_at: tuple[int, ...] | None
-    started_requests: int | None = None
-    first_token_wait_s: float | None = None
     ttft: HistogramDelta | None = None
     tpot: HistogramDelta | None = None
 
@@ -120,10 +116,6 @@ class Observation:
     may_act: bool = True
     why_not_act: str | None = None
     gaps: tuple[str, ...] = ()
-
-    @property
-    def has_plugin(self) -> bool:
-        return self.capabilities is not None
 
     @property
     def emitted_tokens(self) -> int | None:

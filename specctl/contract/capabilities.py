@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Self
 
@@ -11,17 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from specctl.contract.bounds import BootId, Short, Size, Text, Warnings
 from specctl.contract.setting import Setting
 
-__all__ = ["SETTINGS_MAX", "Capabilities", "Scope"]
+__all__ = ["SETTINGS_MAX", "Capabilities"]
 
 SETTINGS_MAX = 1024
 BUCKETS_MAX = 64
-
-
-class Scope(StrEnum):
-    """What a bearer token allows. ``control`` includes ``read``."""
-
-    READ = "read"
-    CONTROL = "control"
 
 
 class Capabilities(BaseModel):

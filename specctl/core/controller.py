@@ -273,8 +273,8 @@ def _put_back(choices: tuple[Choice, ...], held: Held, space: Space) -> tuple[Ch
     for choice in choices:
         setting, reason, words = held.settings.get(choice.last, (None, choice.reason, ""))
         if setting is not None:
-            named = setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
-            if space.index_of(*named) is not None:
+            is_prepared = space.index_of(*space.named(setting)) is not None
+            if is_prepared:
                 choice = choice._replace(after=setting, reason=reason, detail=words)
         found.append(choice)
     return tuple(found)

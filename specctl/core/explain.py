@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specctl.contract.classes import ClassLimit, class_words
+from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
-from specctl.core.messages import Choice, Reason, setting_words
+from specctl.core.messages import Choice, Reason, knobs_moved, setting_words
 from specctl.core.space import Floats
 from specctl.core.table_rows import row_at
 
@@ -81,13 +82,17 @@ def table_changes(before: Sequence[TableRow], after: Sequence[TableRow]) -> tupl
     for batch in batches:
         for context in contexts:
             old, new = row_at(before, batch, context), row_at(after, batch, context)
-            if new is None or (old is not None and old.setting == new.setting):
+            if new is None or (old is not None and _is_same(old, new)):
                 continue
             where = f" from context {context}" if context else ""
             was = "nothing" if old is None else setting_words(old.setting)
             found.setdefault(f"{was} -> {setting_words(new.setting)}{where}", []).append(batch)
     words = [f"batch {_listed(starts)} on: {change}" for change, starts in found.items()]
     return tuple(words[:CHANGES_SHOWN])
+
+
+def _is_same(one: Setting, other: Setting) -> bool:
+    return one is other or not knobs_moved(one, other)
 
 
 def class_limits_words(limits: Sequence[ClassLimit]) -> str:

@@ -76,8 +76,9 @@ def _sigma(
     relative_price: Floats,
 ) -> Floats:
     """Of the gain. What steps with prompts cost is known from the prompts; the rest from plain steps."""
-    variances = {base: acceptance.log_ratio_var(base) for base in set(present.tolist())}
-    of_tokens = np.stack([variances[base] for base in present.tolist()]) * relative_tokens**2
+    known = present.tolist()
+    variances = {base: acceptance.log_ratio_var(base) for base in set(known)}
+    of_tokens = np.array([variances[base] for base in known]) * relative_tokens**2
     here = np.arange(len(present)), present
     of_seconds = (relative_price * cost.sigma) ** 2
     of_seconds = (of_seconds + of_seconds[here][:, None]) * (1.0 - cost.mixed_share[:, None]) ** 2

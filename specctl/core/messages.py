@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specctl.contract.classes import ClassLimit
@@ -14,6 +15,7 @@ from specctl.core.forecast import Forecast
 __all__ = ["Choice", "Event", "Plan", "Reason", "knobs_moved", "setting_words"]
 
 KNOBS = ("num_speculative_tokens", "tree_topk", "verify_width_tokens", "min_token_prob")
+_KNOBS_OF = attrgetter(*KNOBS)
 
 
 class Reason(StrEnum):
@@ -117,7 +119,8 @@ class Plan:
 
 
 def knobs_moved(before: Setting, after: Setting) -> tuple[str, ...]:
-    return tuple(knob for knob in KNOBS if getattr(before, knob) != getattr(after, knob))
+    old, new = _KNOBS_OF(before), _KNOBS_OF(after)
+    return () if old == new else tuple(knob for knob, a, b in zip(KNOBS, old, new, strict=True) if a != b)
 
 
 def setting_words(setting: Setting) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -34,6 +35,18 @@ class Decider:
     constraints: Sequence[Constraint]
     is_off_free: bool
 
+    @cached_property
+    def _is_known(self) -> Bools:
+        return np.isfinite(self.forecast.gain)
+
+    @cached_property
+    def _is_within(self) -> Bools:
+        return self.used <= 1.0
+
+    @cached_property
+    def _lower(self) -> Floats:
+        return self.forecast.gain - self.rails.min_gain_sigma * self.forecast.sigma
+
     def choose(self, bucket: int) -> tuple[int, Reason, str]:
         """A setting's number, why it is that, and in words what held another one back."""
         wanted, reason, words = self._wanted(bucket, self.eligible)
@@ -58,7 +71,7 @@ class Decider:
     def _wanted(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
         forecast, rails = self.forecast, self.rails
         present, gain = int(forecast.present[bucket]), forecast.gain[bucket]
-        known = may & np.isfinite(gain)
+        known = may & self._is_known[bucket]
         if not may[present]:
             words = f"{setting_words(forecast.space.settings[present])} is outside the policy's bounds"
             best = int(np.argmax(np.where(known, gain, -np.inf))) if known.any() else int(np.argmax(may))
@@ -68,7 +81,7 @@ class Decider:
         if forecast.acceptance.trials < rails.min_samples_tokens:
             words = f"{forecast.acceptance.trials:.0f} of {rails.min_samples_tokens} token outcomes seen"
             return present, Reason.FEW_SAMPLES, words
-        within = known & (self.used[bucket] <= 1.0)
+        within = known & self._is_within[bucket]
         if not within.any():
             least = int(np.argmin(np.where(known, self.used[bucket], np.inf)))
             near = self.used[bucket, present] <= self.used[bucket, least] * (1.0 + rails.min_gain_ratio)
@@ -83,7 +96,7 @@ class Decider:
         """The setting whose gain is surest; off where drafting gains too little over it."""
         rails, present = self.rails, int(self.forecast.present[bucket])
         gain, sigma = self.forecast.gain[bucket], self.forecast.sigma[bucket]
-        lower = np.where(may, gain - rails.min_gain_sigma * sigma, -np.inf)
+        lower = np.where(may, self._lower[bucket], -np.inf)
         best = int(np.argmax(lower))
         words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
         if best == present or gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0:
@@ -106,7 +119,6 @@ def choices_of(
 ) -> tuple[Choice, ...]:
     """A choice for every bucket, without samples and thresholds."""
     space, choices = forecast.space, []
-    is_known = space.is_known(in_force)
     gains, sigmas = forecast.gain.tolist(), forecast.sigma.tolist()
     rates = (forecast.tokens / forecast.cost.step_s).tolist()
     for bucket, (first, last) in enumerate(space.buckets):
@@ -114,7 +126,8 @@ def choices_of(
         present = int(forecast.present[bucket])
         row = row_at(in_force, first)
         before = space.settings[present] if row is None else row.setting
-        is_kept = after == present and (is_known[bucket] or not space.is_prepared[after])
+        is_known = space.index_of(*space.named(before)) is not None
+        is_kept = after == present and (is_known or not space.is_prepared[after])
         setting = before if is_kept else space.settings[after]
         if not is_kept and after == present:
             reason, words = Reason.NOT_POSSIBLE, f"{setting_words(before)} is not prepared on this server"

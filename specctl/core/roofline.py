@@ -26,6 +26,9 @@ _CHOSEN = np.array(
     [[i in chosen for i in range(3)] for size in (1, 2, 3) for chosen in combinations(range(3), size)],
     np.float64,
 )
+_SIZES = [int(size) for size in _CHOSEN.sum(axis=1)]
+_PAIRS = _CHOSEN[:, :, None] * _CHOSEN[:, None, :]
+_DIAGONALS = np.eye(3) * (RIDGE + 1.0 - _CHOSEN[:, :, None])
 
 
 class Roofline(NamedTuple):
@@ -37,22 +40,18 @@ class Roofline(NamedTuple):
     @classmethod
     def fitted(cls, batch: Floats, verified: Floats, seconds: Floats, bound_s: float) -> Roofline:
         """Least squares of relative misses with coefficients that are not negative. Arrays of one length."""
-        columns = np.stack([np.ones_like(batch), batch, verified], axis=1) / seconds[:, None]
-        scale = np.sqrt((columns * columns).sum(axis=0))
-        columns /= scale
-        chosen = _CHOSEN[_CHOSEN.sum(axis=1) <= len(seconds)]
-        pairs = chosen[:, :, None] * chosen[:, None, :]
+        columns = np.array([np.ones_like(batch), batch, verified]) / seconds
+        scale = np.sqrt((columns * columns).sum(axis=1))
+        columns /= scale[:, None]
         # All choices of columns at once, by their normal equations; what is not chosen becomes 0.
-        square = (columns.T @ columns) * pairs + np.eye(3) * (RIDGE + 1.0 - chosen[:, :, None])
-        found = np.linalg.solve(square, (chosen * columns.sum(axis=0))[:, :, None])[:, :, 0]
-        misses = ((columns @ found.T - 1.0) ** 2).sum(axis=0)
-        best, best_miss = np.array([seconds.mean() * scale[0], 0.0, 0.0]), np.inf
-        for one, miss, is_possible in zip(
-            found, misses.tolist(), (found.min(axis=1) >= 0).tolist(), strict=True
-        ):
-            if is_possible and miss < best_miss - GAIN_MIN:
+        square = (columns @ columns.T) * _PAIRS + _DIAGONALS
+        found = np.linalg.solve(square, (_CHOSEN * columns.sum(axis=1))[:, :, None])[:, :, 0]
+        misses = ((found @ columns - 1.0) ** 2).sum(axis=1).tolist()
+        best, best_miss = [float(seconds.mean() * scale[0]), 0.0, 0.0], np.inf
+        for one, miss, size in zip(found.tolist(), misses, _SIZES, strict=True):
+            if size <= len(seconds) and min(one) >= 0.0 and miss < best_miss - GAIN_MIN:
                 best, best_miss = one, miss
-        floor_s, request_s, token_s = (best / scale).tolist()
+        floor_s, request_s, token_s = (np.array(best) / scale).tolist()
         return cls(floor_s, request_s, token_s, bound_s)
 
     def seconds(self, batch: Floats, verified: Floats) -> Floats:

@@ -63,6 +63,12 @@ class Space:
         return np.array([one.width_tokens for one in self.settings], np.int64)
 
     @cached_property
+    def is_chain(self) -> Bools:
+        """[setting]: drafts in one row."""
+        found: Bools = (self.topk == 1) & (self.depth > 0)
+        return found
+
+    @cached_property
     def is_prepared(self) -> Bools:
         """[setting]: what a row or a sample may name."""
         prepared = np.ones(len(self.settings), np.bool_)
@@ -88,15 +94,14 @@ class Space:
 
     def in_force(self, rows: Sequence[TableRow]) -> Ints:
         """The setting of every bucket at no context; off where no row or no prepared setting is."""
-        return np.array([at or 0 for at in self._found(rows)], np.int64)
+        found = [row_at(rows, first) for first, _ in self.buckets]
+        known = [None if row is None else self.index_of(*self.named(row)) for row in found]
+        return np.array([at or 0 for at in known], np.int64)
 
-    def is_known(self, rows: Sequence[TableRow]) -> Bools:
-        """[bucket]: whether the row's setting is one of these."""
-        return np.array([at is not None for at in self._found(rows)], np.bool_)
-
-    def _found(self, rows: Sequence[TableRow]) -> list[int | None]:
-        in_force = [row_at(rows, first) for first, _ in self.buckets]
-        return [None if row is None else self.index_of(*_named(row)) for row in in_force]
+    @staticmethod
+    def named(setting: Setting) -> tuple[int, int, int | None]:
+        """As ``index_of`` takes it."""
+        return setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
 
 
 OFF = Setting(num_speculative_tokens=0)
@@ -104,7 +109,3 @@ OFF = Setting(num_speculative_tokens=0)
 
 def _key(setting: Setting) -> tuple[int, int, int]:
     return setting.num_speculative_tokens, setting.tree_topk, setting.width_tokens
-
-
-def _named(setting: Setting) -> tuple[int, int, int | None]:
-    return setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens

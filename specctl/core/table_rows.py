@@ -7,6 +7,7 @@ decides about them here, so they are carried over as they stand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from specctl.contract.setting import RowSample, Setting
@@ -31,6 +32,31 @@ class _Part(NamedTuple):
     context_from: int
     context_to: int | None
     sample: RowSample | None
+
+    def row(self, batch_from: int, batch_to: int | None, known: TableRow | None) -> TableRow:
+        """``known``: of the table in force, taken where it says the same."""
+        bounds = batch_to, self.context_to, self.sample
+        if (
+            known is not None
+            and bounds == (known.decode_batch_to, known.context_to_tokens, known.sample)
+            and _knobs(known) == _knobs(self.setting)
+        ):
+            return known
+        depth, topk, width, prob = _knobs(self.setting)
+        return TableRow(
+            num_speculative_tokens=depth,
+            tree_topk=topk,
+            verify_width_tokens=width,
+            min_token_prob=prob,
+            decode_batch_from=batch_from,
+            decode_batch_to=batch_to,
+            context_from_tokens=self.context_from,
+            context_to_tokens=self.context_to,
+            sample=self.sample,
+        )
+
+
+_knobs = attrgetter("num_speculative_tokens", "tree_topk", "verify_width_tokens", "min_token_prob")
 
 
 def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0) -> TableRow | None:
@@ -62,19 +88,10 @@ def rows_with(in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -
         column = _column(start, in_force, rules, decided)
         if not merged or merged[-1][1] != column:
             merged.append((start, column))
+    known = {(row.decode_batch_from, row.context_from_tokens): row for row in in_force}
     ends = [start - 1 for start, _ in merged[1:]]
     return tuple(
-        TableRow(
-            num_speculative_tokens=part.setting.num_speculative_tokens,
-            tree_topk=part.setting.tree_topk,
-            verify_width_tokens=part.setting.verify_width_tokens,
-            min_token_prob=part.setting.min_token_prob,
-            decode_batch_from=start,
-            decode_batch_to=end,
-            context_from_tokens=part.context_from,
-            context_to_tokens=part.context_to,
-            sample=part.sample,
-        )
+        part.row(start, end, known.get((start, part.context_from)))
         for (start, column), end in zip(merged, [*ends, None], strict=True)
         for part in column
     )

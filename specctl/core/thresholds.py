@@ -33,7 +33,7 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | Non
     that what drafting takes in any case is in both.
     """
     space, step_s = forecast.space, forecast.cost.step_s[bucket]
-    chains = ((space.topk == 1) & (space.depth > 0) & np.isfinite(step_s)).nonzero()[0].tolist()
+    chains = (space.is_chain & np.isfinite(step_s)).nonzero()[0].tolist()
     rate = forecast.tokens_per_s(bucket, chosen)
     if len(chains) < 2 or rate is None:
         return None

@@ -5,15 +5,22 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from specctl.contract.capabilities import Scope
 from specctl.errors import SpecctlError
 
-__all__ = ["AccessDenied", "AccessPolicy", "load_tokens"]
+__all__ = ["AccessDenied", "AccessPolicy", "Scope", "load_tokens"]
 
 _TOKEN_MIN_CHARS = 16
 _FILE_MAX_BYTES = 64 * 1024
+
+
+class Scope(StrEnum):
+    """What a bearer token allows. ``control`` includes ``read``."""
+
+    READ = "read"
+    CONTROL = "control"
 
 
 class AccessDenied(SpecctlError):

@@ -8,9 +8,9 @@ from typing import Any
 
 from specctl import __version__
 from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
+from specctl.engine.buckets import DecodeBatchBuckets
 
 __all__ = ["described"]
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 
 from specctl.contract import ROUTE_PREFIX
-from specctl.contract.capabilities import Capabilities, Scope
+from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TablePut
 from specctl.engine import rank_calls
-from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
+from specctl.engine.auth import AccessDenied, AccessPolicy, Scope, load_tokens
 from specctl.engine.checked_table import SpeculationTable
 from specctl.errors import TableError
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.live_table import LiveTable
 from specctl.engine.request_classes import EngineTelemetry
 from specctl.engine.service import handle

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.setting import Setting
 from specctl.contract.telemetry import TelemetryCell
+from specctl.engine.buckets import DecodeBatchBuckets
 
 __all__ = ["StepCounters", "StepRecord", "at_least"]
 

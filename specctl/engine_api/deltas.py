@@ -74,21 +74,14 @@ def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None
 
 def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
     """A counter that is missing on one side is None. Raises CounterReset when one fell."""
-
-    def rise(of: Any, name: str) -> Any:
-        old, new = getattr(of(before), name), getattr(of(after), name)
-        return None if old is None or new is None else _rise(name, old, new)
-
-    load, own = attrgetter("load"), lambda counters: counters
-    accepted_at = None
+    drafts = accepted_at = None
+    if before.drafts is not None and after.drafts is not None:
+        drafts = _rise("drafts", before.drafts, after.drafts)
     if before.accepted_at is not None and after.accepted_at is not None:
         accepted_at = _rises("accepted_per_pos", before.accepted_at, after.accepted_at)
     return StockDelta(
-        drafts=rise(own, "drafts"),
-        drafted_tokens=rise(own, "drafted_tokens"),
-        accepted_at=accepted_at,
-        started_requests=rise(load, "started_requests"),
-        first_token_wait_s=rise(load, "first_token_wait_s"),
+        drafts,
+        accepted_at,
         ttft=_histogram_delta("ttft", before.ttft, after.ttft),
         tpot=_histogram_delta("tpot", before.tpot, after.tpot),
     )

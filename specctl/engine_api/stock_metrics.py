@@ -71,7 +71,6 @@ _VLLM = _Engine(
         "finished_prompt_tokens": "request_prompt_tokens_sum",
         "finished_output_tokens": "request_generation_tokens_sum",
         "drafts": "spec_decode_num_drafts_total",
-        "drafted_tokens": "spec_decode_num_draft_tokens_total",
     },
     # Not inter_token_latency_seconds: that is the gap between two steps, whatever they emitted.
     histograms={
@@ -150,7 +149,6 @@ class StockCounters:
     load: LoadCounters
     kv_cache_used_ratio: float | None
     drafts: int | None
-    drafted_tokens: int | None
     accepted_at: tuple[int, ...] | None
     ttft: Histogram | None
     tpot: Histogram | None
@@ -228,7 +226,6 @@ class _Page:
             load=LoadCounters.model_validate({**counts, **lengths, "first_token_wait_s": wait_s}),
             kv_cache_used_ratio=ratio,
             drafts=counts.get("drafts"),
-            drafted_tokens=counts.get("drafted_tokens"),
             accepted_at=self._accepted_at(),
             ttft=self._histogram("ttft"),
             tpot=self._histogram("tpot"),

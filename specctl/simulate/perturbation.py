@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.engine.buckets import DecodeBatchBuckets
 
 __all__ = ["PERTURBATIONS", "Perturbation", "joined"]
 

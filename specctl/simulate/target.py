@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.contract import CONTRACT_VERSION
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TablePut, TableRow
 from specctl.contract.telemetry import Telemetry
+from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.live_table import LiveTable
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine_api.deltas import cell_deltas

@@ -12,7 +12,7 @@ from specctl.local_file import Reading, file_stamp
 from specctl.targets.base import Target, TargetSource, make_target
 from specctl.targets.dns import DnsSource
 from specctl.targets.fixed import FixedSource
-from specctl.targets.kubernetes import KubernetesQuery, KubernetesSource
+from specctl.targets.kubernetes import KubernetesSource
 from specctl.targets.models import PolicyRule, TargetEntry, TargetsSettings
 from specctl.yaml_model import as_model
 from specctl.yaml_text import Document, read_yaml
@@ -129,8 +129,4 @@ def _polled(entry: TargetEntry) -> TargetSource:
         host, _, port = entry.dns.rpartition(":")
         return DnsSource(host, int(port), entry.labels, interval_s=entry.interval_s)
     assert entry.kubernetes is not None
-    asked = entry.kubernetes
-    query = KubernetesQuery(
-        asked.namespace, asked.selector, asked.port, asked.api, asked.token_file, asked.ca_file, entry.labels
-    )
-    return KubernetesSource(query, interval_s=entry.interval_s)
+    return KubernetesSource(entry.kubernetes, entry.labels, interval_s=entry.interval_s)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlencode
@@ -25,9 +23,9 @@ from specctl.json_bounds import check_json
 from specctl.local_file import in_thread
 from specctl.plain_text import plain_text
 from specctl.targets.base import Target, make_target
-from specctl.targets.models import Labels
+from specctl.targets.models import KubernetesEntry, Labels
 
-__all__ = ["KubernetesQuery", "KubernetesSource"]
+__all__ = ["KubernetesSource"]
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE_PODS = 100
@@ -94,26 +92,15 @@ class _PodList(_Message):
     items: tuple[_Pod, ...] = Field(fail_fast=True)
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesQuery:
-    """``port``: a number, or the name of a container's port. ``api`` None: as inside the cluster."""
-
-    namespace: str
-    selector: str
-    port: int | str
-    api: str | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
 class KubernetesSource:
-    """``query.labels`` win over a pod's own."""
+    """``labels`` win over a pod's own."""
 
-    def __init__(self, query: KubernetesQuery, *, interval_s: float, timeout_s: float = TIMEOUT_S) -> None:
-        self.name = f"kubernetes {query} {interval_s:g}"
+    def __init__(
+        self, query: KubernetesEntry, labels: Labels, *, interval_s: float, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.name = f"kubernetes {query} {sorted(labels.items())} {interval_s:g}"
         self.interval_s = interval_s
-        self._query = query
+        self._query, self._labels = query, labels
         self._timeout_s = timeout_s
         self._client: tuple[str, str, HttpClient] | None = None
 
@@ -189,7 +176,7 @@ class KubernetesSource:
         if not address or not is_live or ("Ready", "True") not in conditions or port is None:
             return None
         host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
-        return make_target(f"http://{host}:{port}", {**(pod.metadata.labels or {}), **self._query.labels})
+        return make_target(f"http://{host}:{port}", {**(pod.metadata.labels or {}), **self._labels})
 
     def _port(self, pod: _Pod) -> int | None:
         if isinstance(self._query.port, int):

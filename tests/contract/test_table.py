@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TablePut, TableRow, uniform_rows
+from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.checked_table import SpeculationTable
 from specctl.errors import TableError
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 
-import numpy as np
 from fakes.machine import Machine, Steered
 from fakes.observations import chains, tree
 
+BOUND_S = 1e-3
+PATIENCE_S = 15.0
+"""A machine that others keep busy takes longer for the same: the best of the rounds in so many seconds."""
+
 
 def test_a_decision_takes_under_a_millisecond() -> None:
-    """The full table: 8 buckets, 9 settings of three knobs, and probabilities. The best of many rounds."""
+    """The full table: 8 buckets, 9 settings of three knobs, and probabilities; the best median of a round."""
     prepared = (*chains(0, 1, 2, 4, 8), tree(2, 2, 5), tree(4, 2, 8), tree(4, 4, 12), tree(8, 4, 16))
     machine = Machine(settings=prepared, buckets=(1, 2, 4, 8, 16, 32, 64, 128), min_token_prob=0.0)
     steered = Steered(machine)
@@ -19,12 +24,12 @@ def test_a_decision_takes_under_a_millisecond() -> None:
         steered.run(4)
     seen = machine.poll()
     steered.controller.learn(seen)
-    medians = []
-    for _ in range(40):
+    best_s, end_s = math.inf, time.monotonic() + PATIENCE_S
+    while best_s >= BOUND_S and time.monotonic() < end_s:
         took = []
         for _ in range(11):
             started_s = time.thread_time()
             steered.controller.plan(seen, steered.policy)
             took.append(time.thread_time() - started_s)
-        medians.append(float(np.median(took)))
-    assert min(medians) < 1e-3
+        best_s = min(best_s, statistics.median(took))
+    assert best_s < BOUND_S

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from fakes.forecasts import cost, forecast_of, space_of
@@ -11,7 +13,15 @@ from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample
 from specctl.core.forecast import Forecast
-from specctl.core.sampling import SEARCH_EVERY_STEPS, SEARCH_FACTOR, STICKY, WATCH_S, choose_sample
+from specctl.core.sampling import (
+    FIRST_EVERY_STEPS,
+    FIRST_S,
+    SEARCH_EVERY_STEPS,
+    SEARCH_FACTOR,
+    STICKY,
+    WATCH_S,
+    choose_sample,
+)
 from specctl.policy.settings import SamplingSettings
 
 SETTINGS = chains(0, 1, 2)
@@ -43,8 +53,21 @@ def expects(
 
 
 def test_what_everything_is_judged_by_is_measured_first() -> None:
-    found = sample(expects(1.0, 1.5, 1.8, present=2, measured=False), chosen=2, least=4)
-    assert found == RowSample(setting=SETTINGS[0], every_steps=4)
+    unmeasured = expects(1.0, 1.5, 1.8, present=2, measured=False)
+    found = sample(unmeasured, chosen=2)
+    assert found == RowSample(setting=SETTINGS[0], every_steps=math.ceil(FIRST_S / 0.010))
+    assert sample(unmeasured, chosen=2, now=found) is found
+    assert sample(unmeasured, chosen=2, least=400).every_steps == 400  # type: ignore[union-attr]
+    nothing = forecast_of(SPACE, (1.0, 1.5, 1.8), cost(SPACE, (NAN,) * 3, measured=False), present=2)
+    assert sample(nothing, chosen=2) == RowSample(setting=SETTINGS[0], every_steps=FIRST_EVERY_STEPS)
+
+
+def test_among_prompts_off_is_not_measured_before_the_rest() -> None:
+    """Its seconds would be those of the prompts."""
+    steps = cost(SPACE, STEPS, measured=False, mixed_share=0.8)
+    found = sample(forecast_of(SPACE, (1.0, 1.5, 1.8), steps, present=1), chosen=1)
+    assert found is not None
+    assert found.setting == SETTINGS[2]
 
 
 def test_what_may_be_better_is_sampled() -> None:

@@ -56,5 +56,3 @@ def test_the_setting_in_force_of_every_bucket_is_that_of_no_context() -> None:
     )
     assert space().in_force(rows).tolist() == [3, 3, 2]
     assert space().in_force(uniform_rows(7)).tolist() == [0, 0, 0], "7 is not prepared"
-    assert space().is_known(uniform_rows(7)).tolist() == [False] * 3
-    assert space().is_known(rows).tolist() == [True] * 3

@@ -1,7 +1,6 @@
 import pytest
 
-from specctl.contract.capabilities import Scope
-from specctl.engine.auth import AccessDenied, AccessPolicy, load_tokens
+from specctl.engine.auth import AccessDenied, AccessPolicy, Scope, load_tokens
 
 READ = "r" * 16
 CONTROL = "c" * 16

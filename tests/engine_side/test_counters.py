@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from specctl.contract.buckets import DecodeBatchBuckets
+from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.step_counters import StepCounters, StepRecord, at_least
 
 

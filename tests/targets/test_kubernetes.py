@@ -7,7 +7,6 @@ import ssl
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from fakes.kubernetes import FakeKubernetes, pod
 from specctl.errors import TargetsError
 from specctl.targets import kubernetes
 from specctl.targets.base import Target
-from specctl.targets.kubernetes import KubernetesQuery, KubernetesSource
+from specctl.targets.kubernetes import KubernetesSource
+from specctl.targets.models import KubernetesEntry
 
 
 @pytest.fixture
@@ -26,9 +26,12 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def query(api: FakeKubernetes, token: Path, **changes: object) -> KubernetesQuery:
-    made = KubernetesQuery("serving", "app=vllm", 8000, api.url, token, labels={"tier": "batch"})
-    return replace(made, **changes)  # type: ignore[arg-type]
+LABELS = {"tier": "batch"}
+
+
+def query(api: FakeKubernetes, token: Path, **changes: object) -> KubernetesEntry:
+    made = KubernetesEntry(namespace="serving", selector="app=vllm", port=8000, api=api.url, token_file=token)
+    return made.model_copy(update=changes)
 
 
 def read(source: KubernetesSource) -> tuple[Target, ...]:
@@ -52,9 +55,9 @@ def test_ready_pods_are_targets_with_their_labels(token: Path) -> None:
         pod("fd00::6"),
     ]
     with FakeKubernetes(pods) as api:
-        found = read(KubernetesSource(query(api, token), interval_s=5))
-        named = read(KubernetesSource(query(api, token, port="http"), interval_s=5))
-        assert read(KubernetesSource(query(api, token, port="grpc"), interval_s=5)) == ()
+        found = read(KubernetesSource(query(api, token), LABELS, interval_s=5))
+        named = read(KubernetesSource(query(api, token, port="http"), LABELS, interval_s=5))
+        assert read(KubernetesSource(query(api, token, port="grpc"), LABELS, interval_s=5)) == ()
     assert [target.url for target in found] == ["http://10.0.0.1:8000", "http://[fd00::6]:8000"]
     assert found[0].labels == (("app", "vllm"), ("model", "m"), ("tier", "batch"))
     assert named == found
@@ -65,7 +68,7 @@ def test_a_long_list_is_read_page_by_page_and_afresh_when_it_expires(
 ) -> None:
     monkeypatch.setattr(kubernetes, "PAGE_PODS", 2)
     with FakeKubernetes([pod(f"10.0.0.{i}") for i in range(1, 6)]) as api:
-        source = KubernetesSource(query(api, token), interval_s=5)
+        source = KubernetesSource(query(api, token), LABELS, interval_s=5)
         assert len(read(source)) == 5
         assert [asked.get("continue") for asked in api.requests] == [None, ["2"], ["4"]]
         api.statuses = [410]
@@ -88,12 +91,12 @@ def test_refusals_are_in_plain_words(token: Path, status: int, words: str) -> No
     with FakeKubernetes([pod("10.0.0.1")]) as api:
         api.statuses = [status]
         with pytest.raises(TargetsError, match=words):
-            read(KubernetesSource(query(api, token), interval_s=5))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5))
 
 
 def test_a_replaced_token_is_read_again(token: Path) -> None:
     async def course() -> None:
-        source = KubernetesSource(query(api, token), interval_s=5)
+        source = KubernetesSource(query(api, token), LABELS, interval_s=5)
         assert len(await source.read()) == 1
         api.token = "newer"
         with pytest.raises(TargetsError, match="401"):
@@ -125,7 +128,7 @@ def test_an_answer_that_is_no_list_of_pods(token: Path, body: bytes) -> None:
     with FakeKubernetes([]) as api:
         api.body = body
         with pytest.raises(TargetsError):
-            read(KubernetesSource(query(api, token), interval_s=5))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5))
 
 
 def listing(items: list[object], rest: str = "") -> bytes:
@@ -152,7 +155,7 @@ def test_lists_that_lie_end_with_a_refusal(token: Path, body: bytes, words: str)
         api.body = body
         started_s = time.process_time()
         with pytest.raises(TargetsError, match=words) as caught:
-            read(KubernetesSource(query(api, token), interval_s=5))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5))
         assert time.process_time() - started_s < 2.0
         assert len(api.requests) <= 2
     assert str(caught.value).isprintable()
@@ -173,7 +176,7 @@ def test_an_endless_list_ends(token: Path, monkeypatch: pytest.MonkeyPatch, boun
     monkeypatch.setattr(kubernetes, bound, 5 if bound == "PAGES_MAX" else 0.3)
     with Endless([]) as api:
         with pytest.raises(TargetsError, match=r"over 5 pages of pods|not read within 0\.3 s"):
-            read(KubernetesSource(query(api, token), interval_s=5))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5))
         assert len(api.requests) < 10
 
 
@@ -181,16 +184,18 @@ def test_a_late_api_server(token: Path) -> None:
     with FakeKubernetes([]) as api:
         api.delay_s = 0.5
         with pytest.raises(TargetsError, match=r"no answer within 0\.1 s"):
-            read(KubernetesSource(query(api, token), interval_s=5, timeout_s=0.1))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5, timeout_s=0.1))
 
 
 def test_the_token_never_travels_in_the_open(token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = KubernetesQuery("serving", "app=vllm", 8000, "http://10.0.0.1:6443", token)
+    asked = KubernetesEntry(
+        namespace="serving", selector="app=vllm", port=8000, api="http://10.0.0.1:6443", token_file=token
+    )
     with pytest.raises(TargetsError, match="over https or to this machine only"):
-        read(KubernetesSource(asked, interval_s=5))
+        read(KubernetesSource(asked, LABELS, interval_s=5))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(TargetsError, match="not in a cluster"):
-        read(KubernetesSource(replace(asked, api=None), interval_s=5))
+        read(KubernetesSource(asked.model_copy(update={"api": None}), LABELS, interval_s=5))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
@@ -202,8 +207,8 @@ def test_over_https_with_the_clusters_own_authority(token: Path, tmp_path: Path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
     with FakeKubernetes([pod("10.0.0.1")], tls) as api:
-        assert len(read(KubernetesSource(query(api, token, ca_file=certificate), interval_s=5))) == 1
+        assert len(read(KubernetesSource(query(api, token, ca_file=certificate), LABELS, interval_s=5))) == 1
         with pytest.raises(TargetsError, match=r"cannot be reached .*certificate"):
-            read(KubernetesSource(query(api, token), interval_s=5))
+            read(KubernetesSource(query(api, token), LABELS, interval_s=5))
         with pytest.raises(TargetsError, match="No such file"):
-            read(KubernetesSource(query(api, token, ca_file=tmp_path / "none"), interval_s=5))
+            read(KubernetesSource(query(api, token, ca_file=tmp_path / "none"), LABELS, interval_s=5))
