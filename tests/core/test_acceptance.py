@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fakes.observations import capabilities, cell, chains, shadow, tree
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specctl.core.acceptance import HALF_LIFE_S, PRIOR_TRIALS, TREE_PRIOR_STEPS, Acceptance
@@ -229,6 +229,7 @@ def test_shadow_counts_that_cannot_be_are_left_out() -> None:
     assert after(shadow(10, (2, 4))).estimate().trials == 0.0
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 50),
     st.lists(st.floats(0, 1), min_size=4, max_size=4),

@@ -10,7 +10,7 @@ COUNT = st.tuples(st.floats(0.0, 1.0), st.integers(0, 60)).map(lambda p: (round(
 TRIALS = st.lists(COUNT, min_size=1, max_size=5).map(tuple)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(newest=TRIALS, past=TRIALS)
 def test_the_quick_answer_is_the_test_s_answer(newest: drift.Trials, past: drift.Trials) -> None:
     with pytest.MonkeyPatch.context() as patch:

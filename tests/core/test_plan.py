@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes.forecasts import cost, forecast_of, space_of
 from fakes.observations import chains
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample, Setting
@@ -131,6 +131,7 @@ def test_a_setting_that_may_not_stay_is_left_for_the_best_that_may() -> None:
     assert one.choose(0)[:2] == (1, Reason.ROLLBACK)
 
 
+@settings(deadline=None)
 @given(
     st.tuples(*[st.floats(1.0, 9.0)] * 2),
     st.tuples(*[st.floats(1e-3, 1e-1)] * 3),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes.forecasts import cost, forecast_of, space_of
 from fakes.observations import chains
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample
@@ -140,6 +140,7 @@ def test_where_no_cost_is_known_something_is_sampled() -> None:
     assert found.every_steps >= 2
 
 
+@settings(deadline=None)
 @given(
     st.tuples(*[st.floats(0.01, 9.0)] * 2),
     st.tuples(*[st.floats(0.0, 3.0)] * 3),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fakes.observations import capabilities, cell, chains, tree
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -173,6 +173,7 @@ def test_prompts_alone_bound_a_server_that_was_never_seen_without_them() -> None
 # The parts.
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 8), st.floats(1e-3, 1.0)), min_size=1))
 def test_the_curve_is_the_best_fit_without_a_negative_cost(points: list[tuple[int, int, float]]) -> None:
     batch = np.array([float(b) for b, _, _ in points])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from fakes.observations import capabilities, chains
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample, Setting
@@ -26,6 +26,7 @@ def decided(*tokens: int, sample: RowSample | None = None) -> list[DecidedSettin
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 2, 4]), min_size=4, max_size=4))
 def test_rows_cover_every_batch_and_keep_every_value(tokens: list[int]) -> None:
     rows = rows_with(uniform_rows(0), decided(*tokens))

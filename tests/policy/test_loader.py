@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specctl.contract.classes import ClassLimit
@@ -239,11 +239,13 @@ def policy_or_refusal(text: str) -> str:
     return ""
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_a_policy_or_a_policy_error(text: str) -> None:
     assert "p.yaml" in policy_or_refusal(text)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, NESTED))
 def test_any_mapping_is_a_policy_or_a_policy_error(data: dict[str, object]) -> None:
     assert isinstance(policy_or_refusal(dump_yaml(data)), str)
