@@ -21,7 +21,7 @@ from specctl.simulate.perturbation import PERTURBATIONS
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, Shape, one_class, with_head
 
-__all__ = ["HELD_OUT", "HeldOutTask", "held_out_tasks"]
+__all__ = ["HELD_OUT", "HeldOutTask", "held_out_tasks", "slow_machine"]
 
 HELD_OUT = {
     "held out": ("fast", "none"),
@@ -191,7 +191,7 @@ def _late(profile: EngineProfile) -> EngineProfile:
     return _machine(profile, "made, late", points)
 
 
-def _slow(profile: EngineProfile) -> EngineProfile:
+def slow_machine(profile: EngineProfile) -> EngineProfile:
     """45 ms a step, and 2.5 % more for each drafted token of a lone request; 10 % noise between steps."""
     points = [(1, 0.045), (8, 0.053), (16, 0.063), (72, 0.135), (2048, 2.6)]
     limits = {"max_num_seqs": 8, "max_num_batched_tokens": 2048, "kv_tokens": 65536}
@@ -221,10 +221,10 @@ LOADS: dict[str, dict[str, _Make]] = {
         "late machine, turns at 128": _on(_late, _turns(128, 0.8, 0.1)),
     },
     "slow": {
-        "slow machine, walk at 1": _on(_slow, _walk(1)),
-        "slow machine, walk at 4": _on(_slow, _walk(4)),
-        "slow machine, walk at 8": _on(_slow, _walk(8)),
-        "slow machine, bursts 1 to 8": _on(_slow, _bursts((1, 2, 4, 8))),
-        "slow machine, turns at 4": _on(_slow, _turns(4, 0.8, 0.05)),
+        "slow machine, walk at 1": _on(slow_machine, _walk(1)),
+        "slow machine, walk at 4": _on(slow_machine, _walk(4)),
+        "slow machine, walk at 8": _on(slow_machine, _walk(8)),
+        "slow machine, bursts 1 to 8": _on(slow_machine, _bursts((1, 2, 4, 8))),
+        "slow machine, turns at 4": _on(slow_machine, _turns(4, 0.8, 0.05)),
     },
 }  # fmt: skip

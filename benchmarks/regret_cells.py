@@ -43,7 +43,16 @@ __all__ = [
 OURS, CLAIRVOYANT, BEST_STATIC, OFF = "autotune", "clairvoyant", "best static", "off"
 CACHE = ROOT / ".cache" / "regret"
 # Files that change nothing for the rivals.
-_DAEMONS_OWN = {"chart.py", "classes.py", "command.py", "daemon.py", "report.py", "shapes.py", "target.py"}
+_DAEMONS_OWN = {
+    "chart.py",
+    "command.py",
+    "daemon.py",
+    "recorded.py",
+    "recorded_windows.py",
+    "report.py",
+    "shapes.py",
+    "target.py",
+}
 RATIOS = ("regret_ratio", "tpot_regret_ratio", "lost_ratio")
 COSTS = ("switches_per_minute", "sampled_cost_ratio")
 Cell = dict[str, Any]

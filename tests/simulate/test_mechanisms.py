@@ -1,0 +1,137 @@
+"""One short cell for each mechanism of the controller, which is clearly worse where it is switched off.
+
+Cells are of the regret suite's kind: closed loops of half a minute to two minutes on the costs of an H200,
+or of a machine as slow as a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from simulate.made import scenario_of
+
+from benchmarks.held_out import slow_machine
+from specctl.core import acceptance, controller, sampling, step_cost
+from specctl.core.prompt_cost import PromptCost
+from specctl.policy.loader import find_policy, load_policy, parse_policy
+from specctl.simulate.closed_loop import ClosedLoad, by_bin
+from specctl.simulate.compare import ArmResult, quiet_daemon, simulate
+from specctl.simulate.daemon import Autotune
+from specctl.simulate.engine_profile import EngineProfile
+from specctl.simulate.perturbation import PERTURBATIONS
+from specctl.simulate.scenario import Scenario
+from specctl.simulate.shapes import one_class
+
+HIGH, LOW = 0.9, 0.1
+NO_GAIN_ASKED = (
+    "kind: goodput\nguard_rails: {min_gain_ratio: 0.0, min_gain_sigma: 0.0, off_below_gain_ratio: 0.0}"
+)
+SHORT = {"prompt_median_tokens": 60.0, "output_median_tokens": 100.0}
+Run = Callable[..., ArmResult]
+
+
+@pytest.fixture
+def run(h200: EngineProfile) -> Run:
+    def simulated(
+        requests: int | npt.NDArray[np.int64],
+        scenario: Scenario,
+        span_s: float,
+        policy: str = "",
+        perturbation: str = "none",
+        *,
+        is_slow: bool = False,
+        **lengths: float,
+    ) -> ArmResult:
+        machine = slow_machine(h200) if is_slow else h200
+        lengths = lengths or (SHORT if is_slow else {})
+        load = ClosedLoad(np.atleast_1d(requests), span_s, **lengths)  # type: ignore[arg-type]
+        arm = Autotune(
+            "ours", parse_policy(policy, "test") if policy else load_policy(find_policy("balanced"))
+        )
+        with quiet_daemon():
+            return simulate(load, machine, scenario, arm, seed=0, perturbation=PERTURBATIONS[perturbation])
+
+    return simulated
+
+
+def wake() -> Scenario:
+    return one_class("wake", [(0.0, LOW), (30.0, HIGH)])
+
+
+def flips() -> Scenario:
+    return one_class("flips", [(10.0 * i, LOW if i % 2 else HIGH) for i in range(8)])
+
+
+def test_without_samples_drafting_never_comes_back_from_off(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = run(32, wake(), 60.0)
+    monkeypatch.setattr(controller, "choose_sample", lambda *_: None)
+    without = run(32, wake(), 60.0)
+    assert without.sampled_steps == 0
+    assert without.tokens_per_s < 0.95 * ours.tokens_per_s
+    assert without.lost_ratio > 2.0 * ours.lost_ratio
+
+
+def test_without_the_drift_test_a_change_of_the_text_is_followed_late(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = run(128, flips(), 80.0)
+    monkeypatch.setattr(acceptance, "has_drifted", lambda *_: False)
+    without = run(128, flips(), 80.0)
+    assert without.tokens_per_s < 0.96 * ours.tokens_per_s
+    assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
+def test_counts_that_are_never_forgotten_miss_a_slow_change(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too slow for the drift test, which is off in both."""
+    ramp = one_class("ramp", [(2.0 * i, 0.85 - 0.02 * i) for i in range(40)])
+    monkeypatch.setattr(acceptance, "has_drifted", lambda *_: False)
+    ours = run(48, ramp, 80.0)
+    monkeypatch.setattr(acceptance, "HALF_LIFE_S", 1e9)
+    monkeypatch.setattr(acceptance, "HALF_TRIALS", 1e15)
+    without = run(48, ramp, 80.0)
+    assert without.tokens_per_s < 0.97 * ours.tokens_per_s
+    assert without.lost_ratio > 2.0 * ours.lost_ratio
+
+
+def test_seconds_of_a_setting_are_a_mean_over_many_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A square wave on a staircase of seconds; with a mean over two steps nothing is ever known well."""
+    waves = np.where(by_bin(80.0) // 10.0 % 2 == 1, 120, 8)
+    ours = run(waves, scenario_of(0.65), 80.0, perturbation="staircase")
+    monkeypatch.setattr(step_cost, "STEPS_MAX", 2.0)
+    without = run(waves, scenario_of(0.65), 80.0, perturbation="staircase")
+    assert without.tokens_per_s < 0.98 * ours.tokens_per_s
+    assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
+def test_the_search_may_spend_more_than_the_usual_share(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine with one request there are few steps to learn from."""
+    ours = run(1, scenario_of(0.3), 120.0, is_slow=True)
+    monkeypatch.setattr(sampling, "SEARCH_FACTOR", 1.0)
+    without = run(1, scenario_of(0.3), 120.0, is_slow=True)
+    assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
+def test_without_the_cost_of_prompts_drafts_fill_steps_with_prompts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long prompts and short answers at 100 requests: most steps compute."""
+    lengths = {"prompt_median_tokens": 600.0, "output_median_tokens": 60.0}
+    ours = run(100, scenario_of(0.8), 80.0, **lengths)
+    monkeypatch.setattr(PromptCost, "token_s", property(lambda self: 0.0))
+    without = run(100, scenario_of(0.8), 80.0, **lengths)
+    assert without.tokens_per_s < 0.98 * ours.tokens_per_s
+    assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
+def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:
+    """One request on a slow machine, near break-even between settings."""
+    ours = run(1, scenario_of(0.3), 120.0, is_slow=True)
+    without = run(1, scenario_of(0.3), 120.0, policy=NO_GAIN_ASKED, is_slow=True)
+    assert without.switches > ours.switches + 4
