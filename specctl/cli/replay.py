@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Pass a log of specctl record through the decisions of specctl autotune. Prints a line for each "
         "reading: seconds of the log, reason, change or why there is none. A decision counts as put in force "
-        "where the log's next table shows it. Latency bounds are left out: a log holds no latencies."
+        "where the log's next table shows it. Bounds on measured latencies are left out: a log has none."
     )
     parser.add_argument("log", type=Path, metavar="LOG")
     parser.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
