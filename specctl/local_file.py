@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import threading
@@ -14,7 +15,9 @@ from typing import Generic, TypeVar
 from specctl.errors import SpecctlError
 from specctl.plain_text import plain_text
 
-__all__ = ["Reading", "file_stamp", "in_thread", "is_file", "read_file"]
+__all__ = ["Reading", "WatchedFile", "in_thread", "is_file", "read_file"]
+
+logger = logging.getLogger(__name__)
 
 READING_PATIENCE_S = 1.0
 
@@ -43,7 +46,7 @@ def read_file(path: Path, error_type: type[SpecctlError], max_bytes: int) -> byt
     return raw
 
 
-def file_stamp(path: Path) -> tuple[int, ...] | None:
+def _stamp(path: Path) -> tuple[int, ...] | None:
     """Differs after a change of the file; None where it cannot be asked for."""
     try:
         status = path.stat()
@@ -107,3 +110,43 @@ class Reading(Generic[_Result]):
             return None
         running, self._running = self._running, None
         return running.result()
+
+
+class WatchedFile(Generic[_Result]):
+    """What a file holds, read again when it changes. A wrong change is refused; the last good one stays."""
+
+    def __init__(self, path: Path, load: Callable[[Path], _Result], what: str) -> None:
+        """Raises what ``load`` raises where the file is wrong at the start. ``what``: its name in the log."""
+        self.path = path
+        self.refusal: str | None = None
+        self._load, self._what = load, what
+        self._stamp = _stamp(path)
+        self.value = load(path)
+
+    def refresh(self) -> bool:
+        """Whether another one was taken. Logs a refusal once for each wrong state of the file."""
+        return self.take(self.read())
+
+    def read(self) -> _Result | SpecctlError | None:
+        """None: the file is as it was. Changes nothing that others see: a thread of its own may do it."""
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        try:
+            return self._load(self.path)
+        except SpecctlError as error:
+            return error
+
+    def take(self, read: _Result | SpecctlError | None) -> bool:
+        """Put in force what was read. Whether it is another one."""
+        if isinstance(read, SpecctlError):
+            self.refusal = str(read)
+            logger.error("%s refused, the last good one stays:\n%s", self._what, read)
+        if read is None or isinstance(read, SpecctlError):
+            return False
+        self.refusal = None
+        before, self.value = self.value, read
+        if read != before:
+            logger.info("%s: new %s taken", self.path, self._what)
+        return read != before

@@ -110,7 +110,7 @@ def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet[Policy
         (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
     ]
     if roster.file is not None:
-        known.append((roster.file.path, roster.file.frozen, roster.file.refusal, None))
+        known.append((roster.file.path, roster.file.value.frozen, roster.file.refusal, None))
     files = []
     for path, is_frozen, refusal, policy in known:
         loops = fleet.loops_of(policy)

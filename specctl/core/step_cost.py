@@ -198,18 +198,13 @@ class StepCost:
         return float(np.exp(self._level[bucket] + self._log_s[bucket, at]))
 
     def _curve(self, verified: Floats) -> Floats:
-        shape = verified.shape
-        batch = np.broadcast_to(self._batch[:, None], shape)
-        context = np.broadcast_to(self._context[:, None], shape)
-        is_measured = self._weight >= STEPS_MIN
-        if not is_measured.any():
-            floor_s = self._prompts.floor_s(context)
+        rows, columns = (self._weight >= STEPS_MIN).nonzero()
+        if not rows.size:
+            floor_s = self._prompts.floor_s(self._context[:, None])
             return np.where(floor_s > 0, np.maximum(floor_s, self.prompt_token_s * verified), np.nan)
-        seconds = np.exp(self._level[:, None] + self._log_s)
-        fitted = Roofline.fitted(
-            batch[is_measured], verified[is_measured], seconds[is_measured], self.prompt_token_s
-        )
-        return fitted.seconds(batch, verified)
+        seconds = np.exp(self._level[rows] + self._log_s[rows, columns])
+        fitted = Roofline.fitted(self._batch[rows], verified[rows, columns], seconds, self.prompt_token_s)
+        return fitted.seconds(self._batch[:, None], verified)
 
     def _predicted(self, verified: Floats, log_curve: Floats) -> tuple[Floats, Floats, Bools]:
         """Log seconds and their standard errors: what a setting's own steps say and what the curve says, once

@@ -55,7 +55,8 @@ class TableRoutes(Protocol):
 class PolicySource(Protocol):
     """Where the policy in force comes from; it may change between two ticks."""
 
-    policy: AnyPolicy
+    @property
+    def policy(self) -> AnyPolicy: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,50 +1,25 @@
-"""A policy file on disk, reloaded when it changes. An invalid change is refused; the last good one stays."""
+"""Policy files on disk, reloaded when they change."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
-from specctl.errors import PolicyError
-from specctl.local_file import Reading, file_stamp
+from specctl.local_file import Reading, WatchedFile
 from specctl.policy.loader import load_policy
 from specctl.policy.models import AnyPolicy
 
 __all__ = ["PolicyFile", "PolicyFiles"]
 
-logger = logging.getLogger(__name__)
 
-
-class PolicyFile:
+class PolicyFile(WatchedFile[AnyPolicy]):
     """Raises PolicyError at once when the file is invalid at the start."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.refusal: str | None = None
-        self._stamp = file_stamp(self.path)
-        self.policy: AnyPolicy = load_policy(path)
+        super().__init__(path, load_policy, "policy")
 
-    def refresh(self) -> bool:
-        """True when a new valid policy was taken. Logs a refusal once for each invalid state of the file.
-
-        May be called in a thread of its own.
-        """
-        stamp = file_stamp(self.path)
-        if stamp == self._stamp:
-            return False
-        self._stamp = stamp
-        try:
-            policy = load_policy(self.path)
-        except PolicyError as error:
-            self.refusal = str(error)
-            logger.error("policy refused, the last good one stays:\n%s", error)
-            return False
-        self.refusal = None
-        changed = policy != self.policy
-        self.policy = policy
-        if changed:
-            logger.info("%s: new policy taken (kind %s)", self.path, policy.kind)
-        return changed
+    @property
+    def policy(self) -> AnyPolicy:
+        return self.value
 
 
 class PolicyFiles:

@@ -1,25 +1,23 @@
-"""A targets file, reloaded when it changes. A wrong change is refused whole; the last good one stays."""
+"""A targets file, reloaded when it changes, whole or not at all."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from specctl.errors import PolicyError, SpecctlError, TargetError, TargetsError
-from specctl.local_file import Reading, file_stamp
+from specctl.errors import PolicyError, TargetError, TargetsError
+from specctl.local_file import Reading, WatchedFile
 from specctl.targets.base import Target, TargetSource, make_target
 from specctl.targets.dns import DnsSource
 from specctl.targets.fixed import FixedSource
 from specctl.targets.kubernetes import KubernetesSource
-from specctl.targets.models import PolicyRule, TargetEntry, TargetsSettings
+from specctl.targets.models import TargetEntry, TargetsSettings
 from specctl.yaml_model import as_model
 from specctl.yaml_text import Document, read_yaml
 
-__all__ = ["FindPolicy", "Rule", "TargetsFile", "parse_targets"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["FindPolicy", "Loaded", "Rule", "TargetsFile", "parse_targets"]
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 EXPECTED = "the key targets"
@@ -43,64 +41,36 @@ class Rule:
         return set(self.match) <= set(target.labels)
 
 
-_Loaded = tuple[tuple[Rule, ...], tuple[TargetSource, ...], bool]
+class Loaded(NamedTuple):
+    rules: tuple[Rule, ...]
+    sources: tuple[TargetSource, ...]
+    frozen: bool
 
 
-class TargetsFile:
+class TargetsFile(WatchedFile[Loaded]):
     """Raises TargetsError and PolicyError at once when the file is wrong at the start."""
 
     def __init__(self, path: Path, find_policy: FindPolicy) -> None:
-        self.path = path
-        self.refusal: str | None = None
-        self._find_policy = find_policy
-        self._stamp = file_stamp(self.path)
-        self._reading = Reading(self._changed, f"targets file {path.name}")
-        self.rules, self.sources, self.frozen = self._load()
-
-    def refresh(self) -> bool:
-        """True when a changed file was taken. Logs a refusal once for each wrong state of the file."""
-        return self._take(self._changed())
+        super().__init__(path, lambda path: _loaded(path, find_policy), "targets file")
+        self._reading = Reading(self.read, f"targets file {path.name}")
 
     async def refresh_async(self) -> bool:
-        """The same; the file is read in a thread, so that a slow disk does not hold up the event loop."""
-        return self._take(await self._reading.result())
+        """The file is read in a thread, so that a slow disk does not hold up the event loop."""
+        return self.take(await self._reading.result())
 
-    def _changed(self) -> _Loaded | SpecctlError | None:
-        """None: the file is as it was. Changes nothing that others see."""
-        stamp = file_stamp(self.path)
-        if stamp == self._stamp:
-            return None
-        self._stamp = stamp
+
+def _loaded(path: Path, find_policy: FindPolicy) -> Loaded:
+    document = read_yaml(path, TargetsError, EXPECTED, FILE_MAX_BYTES)
+    settings = as_model(document, TargetsSettings)
+    rules = []
+    for i, rule in enumerate(settings.policies):
         try:
-            return self._load()
-        except (TargetsError, PolicyError) as error:
-            return error
-
-    def _take(self, read: _Loaded | SpecctlError | None) -> bool:
-        if isinstance(read, SpecctlError):
-            self.refusal = str(read)
-            logger.error("targets refused, the last good ones stay:\n%s", read)
-        if read is None or isinstance(read, SpecctlError):
-            return False
-        self.rules, self.sources, self.frozen = read
-        self.refusal = None
-        logger.info("%s: new targets taken", self.path)
-        return True
-
-    def _load(self) -> _Loaded:
-        document = read_yaml(self.path, TargetsError, EXPECTED, FILE_MAX_BYTES)
-        settings = as_model(document, TargetsSettings)
-        rules = tuple(self._rule(rule, document, i) for i, rule in enumerate(settings.policies))
-        return rules, _sources(settings.targets, document), settings.frozen
-
-    def _rule(self, rule: PolicyRule, document: Document, index: int) -> Rule:
-        try:
-            policy = self._find_policy(rule.policy, self.path.parent)
+            policy = find_policy(rule.policy, path.parent)
         except (PolicyError, OSError, ValueError) as error:
-            line = document.line(("policies", index, "policy"))
-            words = f"{document.source}:{line}: policies.{index}.policy: {error}"
-            raise PolicyError(words) from error
-        return Rule(tuple(sorted(rule.match.items())), policy)
+            line = document.line(("policies", i, "policy"))
+            raise PolicyError(f"{document.source}:{line}: policies.{i}.policy: {error}") from error
+        rules.append(Rule(tuple(sorted(rule.match.items())), policy))
+    return Loaded(tuple(rules), _sources(settings.targets, document), settings.frozen)
 
 
 def parse_targets(text: str, source: str) -> TargetsSettings:

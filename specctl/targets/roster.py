@@ -55,10 +55,10 @@ class LiveRoster:
     @property
     def is_frozen(self) -> bool:
         """The targets file says that nothing is to be changed."""
-        return self._file is not None and self._file.frozen
+        return self._file is not None and self._file.value.frozen
 
     def assignments(self) -> Sequence[Assignment]:
-        rules = (*(self._file.rules if self._file is not None else ()), *self._rules)
+        rules = (*(self._file.value.rules if self._file is not None else ()), *self._rules)
         seen: dict[str, Assignment] = {}
         unmatched: dict[str, Target] = {}
         named = (target for source in self._sources() for target in self._known.get(source.name, ()))
@@ -136,4 +136,4 @@ class LiveRoster:
         logger.error("%s: refused: no policy rule matches its labels (%s)", target.url, labels)
 
     def _sources(self) -> tuple[TargetSource, ...]:
-        return (self._fixed, *(self._file.sources if self._file is not None else ()))
+        return (self._fixed, *(self._file.value.sources if self._file is not None else ()))

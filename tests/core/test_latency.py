@@ -25,7 +25,7 @@ def poll(
     if tpot is None and ttft is None:
         return seen
     histograms = [None if counts is None else HistogramDelta(UPPER_S, counts) for counts in (ttft, tpot)]
-    return replace(seen, stock=StockDelta(None, None, None, ttft=histograms[0], tpot=histograms[1]))
+    return replace(seen, stock=StockDelta(None, None, ttft=histograms[0], tpot=histograms[1]))
 
 
 def after(*polls: Observation) -> LatencyReading | None:
@@ -88,9 +88,7 @@ def test_steps_between_two_readings_belong_to_the_second() -> None:
 
 def test_other_bins_begin_afresh() -> None:
     first = poll(tpot=(9.0, 0.0, 0.0, 0.0))
-    other = replace(
-        first, stock=StockDelta(None, None, None, tpot=HistogramDelta((1.0, 2.0), (0.0, 8.0, 0.0)))
-    )
+    other = replace(first, stock=StockDelta(None, None, tpot=HistogramDelta((1.0, 2.0), (0.0, 8.0, 0.0))))
     found = after(first, other)
     assert found is not None
     assert found.tpot_s == pytest.approx(1.5)

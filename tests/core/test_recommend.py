@@ -27,7 +27,7 @@ def said(stock: StockDelta | None, why: str | None = None) -> Plan:
     ],
 )
 def test_a_stock_server_gets_a_recommendation(accepted_at: tuple[int, ...], words: str) -> None:
-    plan = said(StockDelta(100, 300, accepted_at))
+    plan = said(StockDelta(100, accepted_at))
     assert plan.reason is Reason.RECOMMENDATION
     assert words in plan.explanation
     assert "cannot act: the server runs without the specctl plugin" in plan.explanation
@@ -35,18 +35,18 @@ def test_a_stock_server_gets_a_recommendation(accepted_at: tuple[int, ...], word
 
 
 def test_what_a_draft_gave_is_in_the_recommendation() -> None:
-    plan = said(StockDelta(100, 300, (80, 50, 20)))
+    plan = said(StockDelta(100, (80, 50, 20)))
     assert "a step with a draft emits 2.5 tokens at a depth of 3" in plan.explanation
 
 
 def test_a_server_that_does_not_draft() -> None:
-    plan = said(StockDelta(None, None, None))
+    plan = said(StockDelta(None, None))
     assert plan.reason is Reason.NOT_CONTROLLABLE
     assert "it does not draft (no speculative_config): nothing to recommend" in plan.explanation
 
 
 def test_few_drafts_are_no_ground_for_one() -> None:
-    plan = said(StockDelta(49, 90, (10, 2, 1)))
+    plan = said(StockDelta(49, (10, 2, 1)))
     assert (plan.reason, "too few drafts" in plan.explanation) == (Reason.FEW_SAMPLES, True)
 
 

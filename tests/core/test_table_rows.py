@@ -11,10 +11,6 @@ from hypothesis import strategies as st
 
 from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TableRow, uniform_rows
-<<<<<<< HEAD
-=======
-from specctl.engine.checked_table import SpeculationTable
->>>>>>> daemon
 from specctl.core.table_rows import DecidedSetting, row_at, rows_with
 from specctl.engine.checked_table import SpeculationTable
 

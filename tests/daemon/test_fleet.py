@@ -263,7 +263,7 @@ def test_a_target_that_left_is_stopped_and_forgotten(
     caplog.set_level(logging.INFO, logger="specctl")
 
     async def course() -> None:
-        await until(lambda: engine.tokens_at(1) == 5)
+        await until(lambda: engine.tokens_at(1) == 5 and daemon.polls(engine.url) > 0)
         daemon.roster.set(policy=daemon.path)
         await until(lambda: daemon.polls(engine.url) == 0)
         assert daemon.metric("specctl_target_up", target=engine.url) is None

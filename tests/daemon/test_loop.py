@@ -29,7 +29,8 @@ def test_traffic_to_telemetry_to_decision_to_table(tmp_path: Path, caplog: pytes
 
     async def course() -> None:
         async with Rig(engine, audit=audit) as rig:
-            await rig.run(10)
+            # One draft is level with off here, so that the last step takes a while.
+            await rig.run(25)
             assert engine.tokens_at(1) == 0
             engine.traffic = COPYING
             await rig.run(20)

@@ -7,7 +7,8 @@ import shutil
 
 import httpx
 import pytest
-from support.engine_control import controlled_server
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon
+from support.engine_control import CONTROL_TOKEN, controlled_server
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.lossless import compare
@@ -41,12 +42,22 @@ def assert_lossless(control, headers=None):
     assert result.tables >= 5
 
 
+def assert_daemon_beside_is_harmless(control, folder, token=None):
+    assert control.put(control.change(0)).status_code == 200
+    prompts = PROMPTS[:4]
+    reference = [control.complete(prompt) for prompt in prompts]
+    assert_daemon_is_harmless(run_daemon(control, folder, prompts, token=token), reference)
+
+
 class TestNgram:
     def test_lossless_while_the_table_changes(self, ngram):
         assert_lossless(ngram, dict(ngram.client.headers))
 
     def test_samples_of_off_and_of_drafts(self, ngram):
         assert_chains_are_sampled(ngram, [PROMPTS[0], PROMPTS[3]] * 3, 4, margin=0.4)
+
+    def test_the_daemon_beside_it(self, ngram, tmp_path):
+        assert_daemon_beside_is_harmless(ngram, tmp_path, CONTROL_TOKEN)
 
     def test_every_legal_value_is_obeyed(self, ngram):
         for tokens in ngram.get("capabilities")["num_speculative_tokens_legal"]:
@@ -74,6 +85,9 @@ class TestEagle3:
 
     def test_samples_of_off_and_of_drafts(self, eagle3):
         assert_chains_are_sampled(eagle3, PROMPTS, 4, max_tokens=48)
+
+    def test_the_daemon_beside_it(self, eagle3, tmp_path):
+        assert_daemon_beside_is_harmless(eagle3, tmp_path)
 
     @pytest.mark.parametrize(("base", "sampled"), [(2, 4), (4, 1)])
     def test_samples_of_another_number_at_every_second_step(self, eagle3, base, sampled):
@@ -158,7 +172,7 @@ def tiny_mtp(shared_models, logs):
     return folder
 
 
-def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs):
+def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs, tmp_path):
     config = {"method": "mtp", "num_speculative_tokens": 3, "specctl": {}}
     arguments = ["--load-format", "dummy"]
     with controlled_server(tiny_mtp, logs / "mtp.log", config, arguments=arguments) as control:
@@ -166,6 +180,7 @@ def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs):
         assert control.get("capabilities")["num_speculative_tokens_legal"] == [0, 1, 2, 3]
         # Its weights are random: nothing says how much is accepted.
         assert_chains_are_sampled(control, PROMPTS[:4], 3, margin=1.0)
+        assert_daemon_beside_is_harmless(control, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +193,13 @@ def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs):
     ],
     ids=["p-eagle", "draft_model"],
 )
-def test_other_drafters_are_lossless_while_the_table_changes(shared_models, logs, config):
+def test_other_drafters_are_lossless_while_the_table_changes(shared_models, logs, tmp_path, config):
     config = {**config, "model": str(shared_models / config["model"]), "num_speculative_tokens": 3}
     log = logs / f"{config['method']}.log"
     with controlled_server(shared_models / "reference-target", log, {**config, "specctl": {}}) as control:
         assert_lossless(control)
         assert_chains_are_sampled(control, PROMPTS, 3)
+        assert_daemon_beside_is_harmless(control, tmp_path)
 
 
 @pytest.mark.skipif(

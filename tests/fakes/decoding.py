@@ -8,8 +8,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from specctl.contract.buckets import DecodeBatchBuckets
 from specctl.contract.setting import Setting
+from specctl.engine.buckets import DecodeBatchBuckets
 
 __all__ = ["COPYING", "MAX_TOKENS", "RANDOM_TEXT", "Cell", "CellKey", "Cost", "Decoding", "Traffic"]
 
@@ -19,7 +19,8 @@ MAX_TOKENS = 8
 @dataclass
 class Traffic:
     """``accept_at[j]``: chance that the first choice for token j + 1 is accepted once reached.
-    ``rank_ratio``: of what the choices before it miss, the share that the next sibling in a tree hits.
+
+    ``rank_ratio``: of what the choices before it miss, the share that the next sibling in a tree hits;
     ``draft_chance``: of any draft. ``prefill_every``: every so many steps one holds ``prefill_tokens`` of
     prompts, too; 0: none.
     """

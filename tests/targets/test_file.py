@@ -42,14 +42,14 @@ def test_a_good_file(tmp_path: Path) -> None:
     path = tmp_path / "targets.yaml"
     path.write_text(GOOD)
     file = TargetsFile(path, find)
-    assert [rule.policy.name for rule in file.rules] == ["latency.yaml", "off"]
-    assert [rule.group for rule in file.rules] == ["tier=interactive latency", "all off"]
-    fixed, dns, pods = file.sources
+    assert [rule.policy.name for rule in file.value.rules] == ["latency.yaml", "off"]
+    assert [rule.group for rule in file.value.rules] == ["tier=interactive latency", "all off"]
+    fixed, dns, pods = file.value.sources
     first, second = asyncio.run(fixed.read())
     assert first.url == "http://h1:8000"
-    assert file.rules[0].matches(first)
-    assert not file.rules[0].matches(second)
-    assert file.rules[1].matches(second)
+    assert file.value.rules[0].matches(first)
+    assert not file.value.rules[0].matches(second)
+    assert file.value.rules[1].matches(second)
     assert (dns.interval_s, pods.interval_s) == (10.0, 30.0)
     assert dns.name.startswith("dns vllm.default.svc:8000")
 
@@ -130,26 +130,26 @@ def test_a_file_is_read_beside_the_event_loop(tmp_path: Path) -> None:
     hangs = threading.Event()
 
     class Slow(TargetsFile):
-        def _changed(self) -> Any:
+        def read(self) -> Any:
             hangs.wait(10)
-            return super()._changed()
+            return super().read()
 
     async def course() -> None:
         file = Slow(path, find)
-        before = file.sources
+        before = file.value.sources
         path.write_text("targets:\n  - url: b:1\n")
         started_s = time.perf_counter()
         assert not await file.refresh_async()
         assert not await file.refresh_async()
         assert time.perf_counter() - started_s < 5
-        assert file.sources is before
+        assert file.value.sources is before
         hangs.set()
         assert await file.refresh_async()
         path.unlink()
         os.mkfifo(path)
         assert not await file.refresh_async()
         assert "expected a regular file" in (file.refusal or "")
-        assert len(file.sources) == 1
+        assert len(file.value.sources) == 1
 
     asyncio.run(course())
 
@@ -161,18 +161,18 @@ def test_a_wrong_change_keeps_the_last_good_one_and_is_logged_once(
     path = tmp_path / "targets.yaml"
     path.write_text("targets:\n  - url: a:1\n")
     file = TargetsFile(path, find)
-    before = file.sources
+    before = file.value.sources
     assert not file.refresh()
     path.write_text("targets:\n  - ulr: a:1\n")
     for _ in range(3):
         assert not file.refresh()
-    assert file.sources is before
+    assert file.value.sources is before
     assert "unknown key" in (file.refusal or "")
-    assert caplog.text.count("the last good ones stay") == 1
+    assert caplog.text.count("the last good one stays") == 1
     path.write_text("targets:\n  - url: a:1\n  - url: b:1\n")
     assert file.refresh()
     assert file.refusal is None
     os.remove(path)
     assert not file.refresh()
     assert "No such file" in (file.refusal or "")
-    assert len(asyncio.run(file.sources[0].read())) == 2
+    assert len(asyncio.run(file.value.sources[0].read())) == 2

@@ -10,7 +10,7 @@ from fakes.clock import ManualClock
 
 from specctl.errors import TargetsError
 from specctl.targets.base import Target, make_target
-from specctl.targets.file import Rule, TargetsFile
+from specctl.targets.file import Loaded, Rule, TargetsFile
 from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 
@@ -44,14 +44,13 @@ class File(TargetsFile):
 
     def __init__(self, *sources: Polled | FixedSource) -> None:
         self.refusal = None
-        self.rules = (ALL,)
-        self.sources = sources
+        self.value = Loaded((ALL,), sources, frozen=False)
         self.next: tuple[Polled | FixedSource, ...] | None = None
 
     async def refresh_async(self) -> bool:
         if self.next is None:
             return False
-        self.sources, self.next = self.next, None
+        self.value, self.next = self.value._replace(sources=self.next), None
         return True
 
 

@@ -257,7 +257,7 @@ def use_any(made, slot):
 def test_rows_that_are_not_finite_are_told_some_batches_later():
     device_count = verified_batches.not_finite_on(torch.device("cpu"))
     device_count += 3
-    for _ in range(2 * verified_batches._LOOK_EVERY):
+    for _ in range(2 * verified_batches._READ_EVERY):
         verified_batches.count(None)
     assert verified_batches.batches.snapshot()["requests_with_logits_not_finite"] == 3.0
 
