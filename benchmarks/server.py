@@ -78,12 +78,13 @@ def sglang_server(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """The same with SGLang, speculating by ``algorithm``."""
+    """The same with SGLang, speculating by ``algorithm``. Its KV cache is bounded by its tokens; the share of
+    the free memory leaves room for what other programs take while it starts."""
     port = free_port()
     parts = [str(SGLANG_PYTHON), "-m", "specctl_sglang.cpu_serve", "--model-path", str(model)]
     parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
     parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
-    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.5"]
+    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.9"]
     parts += ["--speculative-algorithm", algorithm, *arguments]
     with started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
         yield server

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.sampled_steps import assert_chains_are_sampled
@@ -28,6 +29,8 @@ PROMPTS = [
     '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":',
 ]
 SAMPLED_PROMPT = "The weather today is"
+LONG = 60
+"""Tokens of context from which on another row holds."""
 
 
 def sampled(tokens, every_steps):
@@ -291,6 +294,32 @@ class TestDaemon:
             assert process.wait(10) == 0
         records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
         assert any(record.get("from") != record.get("to") for record in records)
+
+    def test_rows_by_context_and_rules_for_classes_stay_while_it_decides(self, suffix, reference, tmp_path):
+        """It decides for the short contexts alone; rules for classes are the policy's, which are the same."""
+        limits = [{"kind": "plain", "max_num_speculative_tokens": 2}]
+        sample = {"setting": {"num_speculative_tokens": 1}, "every_steps": 5}
+        table = [
+            {"decode_batch_from": 1, "num_speculative_tokens": 0, "context_to_tokens": LONG - 1},
+            {**sampled(3, 5), "sample": sample, "context_from_tokens": LONG, "min_token_prob": 0.3},
+        ]
+        answer = suffix.put(suffix.change(0, rows=table, class_limits=limits))
+        assert answer.status_code == 200, answer.text
+        long_context = setting_at(answer.json(), 1, LONG)
+        assert long_context["sample"]["setting"]["num_speculative_tokens"] == 1
+        copying = LISTING * 3 + "item_0"
+        expected = [*reference, suffix.complete(copying)]
+        found = run_daemon(suffix, tmp_path, [*PROMPTS, copying], seconds=18, classes=limits)
+        assert_daemon_is_harmless(found, expected)
+        assert found.changes
+        for seen in found.tables[:-1]:
+            assert {json.dumps(setting_at(seen, batch, LONG)) for batch in range(1, 9)} == {
+                json.dumps(long_context)
+            }
+            assert [one["max_num_speculative_tokens"] for one in seen["class_limits"]] == [2]
+        knobs = {knob for one in found.changes for moved in one["moved"].values() for knob in moved}
+        assert "num_speculative_tokens" in knobs
+        assert all("from context" not in words for one in found.changes for words in one["changes"])
 
     def test_dry_run_changes_nothing(self, suffix, tmp_path):
         wait_for(lambda: suffix.put(suffix.change(0)).status_code == 200, 40)

@@ -29,8 +29,7 @@ from benchmarks.autotune import autotune
 from benchmarks.server import free_port
 
 pytestmark = NEEDS_SGLANG
-# The share of the memory that is free at its start, of which the other server may take some meanwhile.
-ARGUMENTS = ["--speculative-num-draft-tokens", "5", "--mem-fraction-static", "0.9"]
+ARGUMENTS = ["--speculative-num-draft-tokens", "5"]
 LITTLE_TO_COPY = PROMPTS[1:3]
 DRAFTS = 3
 VLLM = {

@@ -17,7 +17,7 @@ __all__ = ["InProcess"]
 _FLAGS = (
     "--device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
     "--disable-cuda-graph --skip-server-warmup --disable-overlap-schedule --dtype float32 --log-level error "
-    "--context-length 1024 --max-total-tokens 8192 --mem-fraction-static 0.5"
+    "--context-length 1024 --max-total-tokens 8192 --mem-fraction-static 0.9"
 )
 
 
