@@ -4,7 +4,7 @@
 
 Four requests at a time on a real server with specctl_suffix, one ``specctl autotune`` that has been running
 since before the first phase. A reaction is the time from the moment when all four decode to the first table
-that the daemon chose for it on the right side; probes do not count, and neither does the first phase. A phase
+that the daemon chose for it on the right side; the first phase does not count. A phase
 lasts until the daemon has settled on its side. The text that copies nothing continues random words, never the
 same twice, with a penalty on repeats.
 """
@@ -43,8 +43,6 @@ WORDS = 24
 # Full drafts whatever their probability: short ones cost next to nothing here, and then 8 suit any text.
 CONFIG = {**CONFIGS["specctl"], "min_token_prob": 0.0, "max_spec_factor": 16.0}
 CONCURRENCY = 4
-BUCKET = "4-4"
-NOT_CHOSEN = {"probe", "probe_end"}
 SETTLED_S = 4.0
 PHASE_MAX_S = 40.0
 
@@ -143,15 +141,14 @@ def random_words() -> Iterator[str]:
 def follow(phases: Sequence[Phase], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the daemon did in each phase but the first. reaction_s None: none was needed, or none came."""
     changes = [
-        (datetime.fromisoformat(r["when"]).timestamp(), r["from"][BUCKET], r["to"][BUCKET], r["reason"])
+        (datetime.fromisoformat(r["when"]).timestamp(), _drafts(r["from"]), _drafts(r["to"]), r["reason"])
         for r in records
-        if r["event"] == "change" and r["from"].get(BUCKET) != r["to"].get(BUCKET)
+        if r["event"] == "change" and _drafts(r["from"]) != _drafts(r["to"])
     ]
     followed = []
     for phase, later in zip(phases[1:], [*phases[2:], None], strict=True):
         inside = [c for c in changes if phase.start_s <= c[0] and (later is None or c[0] < later.start_s)]
-        chosen = [change for change in inside if change[3] not in NOT_CHOSEN]
-        answers = [at - phase.start_s for at, _, new, _ in chosen if _is_right(phase.kind, new)]
+        answers = [at - phase.start_s for at, _, new, _ in inside if _is_right(phase.kind, new)]
         was_wrong = not _is_right(phase.kind, phase.before)
         followed.append(
             {
@@ -164,6 +161,15 @@ def follow(phases: Sequence[Phase], records: Sequence[dict[str, Any]]) -> list[d
             }
         )
     return followed
+
+
+def _drafts(settings: dict[str, Any]) -> int:
+    """Drafted tokens at CONCURRENCY requests."""
+    for batches, setting in settings.items():
+        first, _, last = batches.partition("-")
+        if int(first) <= CONCURRENCY <= int(last or first):
+            return int(setting["num_speculative_tokens"])
+    raise ValueError(f"no bucket of {CONCURRENCY} requests in {sorted(settings)}")
 
 
 if __name__ == "__main__":
