@@ -18,7 +18,7 @@ from specctl.core.space import Bools, Floats
 
 __all__ = ["SamplingSettings", "choose_sample"]
 
-UPPER_SIGMAS = 2.0
+UPPER_SIGMAS = 1.0
 SEARCH_FACTOR = 4.0
 """While a better setting is likely enough, samples may cost so many times the policy's share."""
 SEARCH_EVERY_STEPS = 3

@@ -97,7 +97,7 @@ class GuardRailSettings(BaseModel):
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
     min_gain_sigma: float = Field(
-        default=1.0, ge=0, le=10, description="... and above this many standard errors of the prediction."
+        default=0.5, ge=0, le=10, description="... and above this many standard errors of the prediction."
     )
     off_below_gain_ratio: float = Field(
         default=0.01, ge=0, le=1, description="Turn drafting off when it gains less than this share over off."
