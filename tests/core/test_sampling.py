@@ -83,9 +83,10 @@ def test_a_search_may_cost_more_than_a_watch() -> None:
     watched = sample(expects(1.0, 0.9, 0.5))
     assert watched is not None
     assert watched.every_steps == pytest.approx(0.1 / SHARE, abs=WATCH_S / 0.010)
-    searched = sample(expects(1.0, 0.9, 0.5, sigma=(0.0, 0.15, 0.0)))
+    unsure = expects(1.0, 0.9, 0.5, sigma=(0.0, 0.15, 0.0))
+    searched = sample(unsure)
     assert searched is not None
-    loss = 0.1 + np.hypot(0.9 * 0.15, 0.0)
+    loss = unsure.sigma[0, 1] - unsure.gain[0, 1]
     assert searched.every_steps == pytest.approx(loss / SHARE / SEARCH_FACTOR, abs=1.0)
 
 
