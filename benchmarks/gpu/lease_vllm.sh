@@ -6,7 +6,8 @@
 #   RESULTS=FOLDER GPU=0 OFF_GPU=1 bash benchmarks/gpu/lease_vllm.sh phases
 #   RESULTS=FOLDER GPU=2 bash benchmarks/gpu/lease_vllm.sh kernels greedy sampled tests
 #
-# From the root of the tree. SITE holds the unpacked engine, TARGET and HEADS the reference models, PROMPTS and CHAT
+# From the root of the tree. SITE holds the unpacked engine (ruamel.yaml, which specctl reads policies with, has to be
+# there or in the root if the host has none), TARGET and HEADS the reference models, PROMPTS and CHAT
 # lists of token ids (copying prompts of benchmarks.gpu.prompts, texts), ROW what benchmarks.gpu.quiet_tail fitted.
 set -u
 

@@ -5,8 +5,9 @@ does not.
 
 Both servers stand on one GPU and are under load in turn, A B B A; who rests takes nothing. Chat texts are
 sampled at a temperature of 0.8, none twice; a hold counts the server's own output tokens once its requests
-are under way. Each load has a daemon of its own, which starts after both servers have had the load once and
-stays through all holds: its search and its samples count. Texts as in benchmarks.gpu.phases.
+are under way. Each load has a daemon of its own, which starts from 0 drafts after both servers have had the
+load once, and stays through all holds: its search (but for the filling) and its samples count. Texts as in
+benchmarks.gpu.phases.
 """
 
 from __future__ import annotations
