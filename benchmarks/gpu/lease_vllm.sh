@@ -2,10 +2,12 @@
 # vLLM's figures on a lent machine, one stage after another; those of different GPUs may run at the same time.
 #
 #   RESULTS=FOLDER bash benchmarks/gpu/lease_vllm.sh widen
+#   RESULTS=FOLDER GPU=0 bash benchmarks/gpu/lease_vllm.sh ties never_worse phases
 #   RESULTS=FOLDER GPU=0 OFF_GPU=1 bash benchmarks/gpu/lease_vllm.sh phases
 #   RESULTS=FOLDER GPU=2 bash benchmarks/gpu/lease_vllm.sh kernels greedy sampled tests
 #
-# From the root of the tree. SITE holds the unpacked engine, TARGET and HEADS the reference models, PROMPTS and CHAT
+# From the root of the tree. SITE holds the unpacked engine (ruamel.yaml, which specctl reads policies with, has to be
+# there or in the root if the host has none), TARGET and HEADS the reference models, PROMPTS and CHAT
 # lists of token ids (copying prompts of benchmarks.gpu.prompts, texts), ROW what benchmarks.gpu.quiet_tail fitted.
 set -u
 
@@ -17,15 +19,17 @@ WIDE=${WIDE:-/tmp/wide}
 PROMPTS=${PROMPTS:-.gpu/run/copying2048.json}
 CHAT=${CHAT:-.gpu/run/chat_texts.json}
 ROW=${ROW:-.gpu/run/tail.json}
-PROFILE=${PROFILE:-policies/profiles/h200-llama8b-vllm032-measured.yaml}
 RESULTS=${RESULTS:?a folder for what comes back}
 GPU=${GPU:-0}
-OFF_GPU=${OFF_GPU:-1}
+OFF_GPU=${OFF_GPU:-$GPU}
 PHASES_S=${PHASES_S:-600}
+PHASES=${PHASES:-}
+TIES_S=${TIES_S:-90}
 KERNELS_S=${KERNELS_S:-150}
 KERNELS=${KERNELS:-}
 SAMPLED_S=${SAMPLED_S:-300}
-WORSE_S=${WORSE_S:-240}
+WORSE_S=${WORSE_S:-400}
+WORSE=${WORSE:-}
 SIMULATION_S=${SIMULATION_S:-330}
 AFTER=${AFTER:-}
 TESTS_S=${TESTS_S:-420}
@@ -53,11 +57,16 @@ serve() {
   echo $! >> "$RESULTS/servers"
 }
 
-# The server that never_worse, simulation and profile share.
+# The server that ties, never_worse, phases, simulation and profile share, and the one that never speculates.
 own_server() {
   healthy 8111 own 1 > /dev/null 2>&1 ||
     serve "$GPU" 8111 own --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
-  healthy 8111 own
+}
+
+both_servers() {
+  own_server
+  healthy 8112 other 1 > /dev/null 2>&1 || serve "$OFF_GPU" 8112 other --max-logprobs 512
+  healthy 8111 own && healthy 8112 other
 }
 
 # Another job, by its process.
@@ -80,9 +89,7 @@ if [ ! -e "$command" ]; then
   printf '#!/bin/sh\nexec "%s" -m specctl.cli.main "$@"\n' "$PYTHON" > "$command"
   chmod +x "$command"
 fi
-# A profile is of the model by the name that it is served under.
-sed 's/model: llama-8b/model: model/' "$PROFILE" > "$RESULTS/profile.yaml"
-TUNED="[\"--engine-profile\",\"$RESULTS/profile.yaml\"]"
+BOTH="--urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying $PROMPTS --chat $CHAT"
 
 for name in "$@"; do
   case $name in
@@ -90,31 +97,32 @@ for name in "$@"; do
       stage widen 120 "$PYTHON" -m benchmarks.gpu.widen "$TARGET" "$WIDE/target" --jobs "$(nproc)"
       stage quiet 60 "$PYTHON" -m benchmarks.gpu.quiet_tail apply "$WIDE/target" --row "$ROW"
       ;;
+    ties)
+      both_servers && stage ties "$TIES_S" "$PYTHON" -m benchmarks.gpu.served_ties $BOTH \
+        --folder "$RESULTS/ties" --output "$RESULTS/ties.json"
+      ;;
     phases)
-      serve "$GPU" 8101 server --speculative-config '{"method":"specctl_suffix","num_speculative_tokens":8}'
-      serve "$OFF_GPU" 8102 off
-      healthy 8101 server && healthy 8102 off && stage phases "$PHASES_S" "$PYTHON" -m benchmarks.gpu.phases \
-        --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --apart --settings 0 1 3 5 8 --static-s 2.5 \
-        --urls http://127.0.0.1:8101 http://127.0.0.1:8102 --folder "$RESULTS/phases" \
-        --autotune "$TUNED" --output "$RESULTS/phases.json"
+      apart=
+      [ "$GPU" != "$OFF_GPU" ] && apart=--apart
+      both_servers && stage phases "$PHASES_S" "$PYTHON" -m benchmarks.gpu.phases $BOTH $apart \
+        --model "$WIDE/target" --settings 0 1 3 5 8 --static-s 2.5 $PHASES \
+        --folder "$RESULTS/phases" --output "$RESULTS/phases.json"
       ;;
     never_worse)
-      own_server
-      serve "$GPU" 8112 other
-      healthy 8112 other && await_other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse \
-        --urls http://127.0.0.1:8111 http://127.0.0.1:8112 --copying "$PROMPTS" --chat "$CHAT" \
-        --autotune "$TUNED" --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
+      both_servers && await_other && stage never_worse "$WORSE_S" "$PYTHON" -m benchmarks.gpu.never_worse $BOTH \
+        $WORSE --folder "$RESULTS/never_worse" --output "$RESULTS/never-worse.json"
       ;;
     simulation)
-      # never_worse leaves its server, whose daemon's lease ends after 10 s. Nothing else may use the host's cores
-      # meanwhile: beside tests that compiled, the same load gave half of the tokens/s.
-      sleep 12
-      own_server && await_other && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
+      # Nothing else may use the host's cores meanwhile: beside tests that compiled, the same load gave half of the
+      # tokens/s.
+      own_server
+      healthy 8111 own && await_other && stage simulation "$SIMULATION_S" "$PYTHON" -m benchmarks.simulation_check \
         --model "$WIDE/target" --copying "$PROMPTS" --chat "$CHAT" --url http://127.0.0.1:8111 --whole --numbers 0 3 --rates 0 \
         --requests 640 --profile-s 30 --rounds 3 --folder "$RESULTS/simulation" --output "$RESULTS/simulation.json"
       ;;
     profile)
-      own_server && stage profile 150 "$PYTHON" -m specctl.cli.main profile http://127.0.0.1:8111 --for 75 \
+      own_server
+      healthy 8111 own && stage profile 150 "$PYTHON" -m specctl.cli.main profile http://127.0.0.1:8111 --for 75 \
         --requests 6000 --output "$RESULTS/measured.yaml"
       ;;
     kernels)
@@ -158,6 +166,6 @@ for name in "$@"; do
       grep -HE '^(FAILED|ERROR)| (passed|failed)' "$RESULTS"/*.twin | tee "$RESULTS/twins.txt"
       echo "twins: ended after $((SECONDS - began)) s" | tee -a "$RESULTS/twins.txt"
       ;;
-    *) echo "$name: expected widen, phases, never_worse, simulation, profile, kernels, greedy, by_kernel, sampled, tests or twins" ;;
+    *) echo "$name: expected widen, ties, phases, never_worse, simulation, profile, kernels, greedy, by_kernel, sampled, tests or twins" ;;
   esac
 done

@@ -5,10 +5,12 @@
 One server with specctl_suffix and one that never speculates, a closed loop of requests. A phase is a kind of
 text and a number of requests at a time; the phases go up through the numbers and down again. Each static
 setting is held for a short while of each phase, before the daemon's run and after it; the daemon starts
-before its first phase and stays through all of them. The seconds in which a phase's requests come in count
-nowhere; the daemon's figure with them is told beside. Tokens are the server's own count. Texts are lists of
-token ids: copying prompts as benchmarks.gpu.prompts writes them, decoded greedily, and chat texts of which
-each request gets a part of its own, sampled at a temperature of 0.8, so that no answer comes twice.
+before its first phase and stays through all of them. The server that never speculates has each phase at the
+same time where it has a GPU of its own (``--apart``), else after the daemon's run. The seconds in which a
+phase's requests come in count nowhere; the daemon's figure with them is told beside. Tokens are the server's
+own count. Texts are lists of token ids: copying prompts as benchmarks.gpu.prompts writes them, decoded
+greedily, and chat texts of which each request gets a part of its own, sampled at a temperature of 0.8, so
+that no answer comes twice.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import itertools
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +97,22 @@ async def count(client: httpx.AsyncClient) -> tuple[float, float]:
     return time.monotonic(), tokens
 
 
+async def steps(client: httpx.AsyncClient) -> Counter[str]:
+    """Decode steps so far by their number of drafts; those that sampled another setting also apart."""
+    found: Counter[str] = Counter()
+    for cell in (await client.get("/specctl/v1/telemetry")).raise_for_status().json()["cells"]:
+        found[str(cell["num_speculative_tokens"])] += cell["steps"]
+        found["sampled"] += cell["sampled_steps"]
+    return found
+
+
+def shares(before: Counter[str], after: Counter[str]) -> dict[str, float]:
+    """Of the steps in between; "sampled" counts some of the others a second time."""
+    made = after - before
+    total = sum(made.values()) - made["sampled"]
+    return {name: round(number / max(total, 1), 4) for name, number in sorted(made.items())}
+
+
 async def held(client: httpx.AsyncClient, seconds: float, settle_s: float = 0.0) -> float:
     """Output tokens per second under the load that runs."""
     await asyncio.sleep(settle_s)
@@ -114,20 +133,20 @@ async def statics(
             await asyncio.sleep(arguments.fill_s)
             for number in arguments.settings:
                 await put_table(client, number)
-                row[str(number)] = await held(client, arguments.static_s, _SETTLE_S)
+                row[str(number)] = round(await held(client, arguments.static_s, _SETTLE_S), 1)
         print(phase, {name: round(value) for name, value in row.items()}, flush=True)
     return found
 
 
 async def phase_held(
-    client: httpx.AsyncClient, phase: Phase, bodies: Mapping[str, _Bodies], arguments: argparse.Namespace
+    client: httpx.AsyncClient, phase: Phase, bodies: Mapping[str, _Bodies], seconds: float, fill_s: float
 ) -> tuple[float, float]:
-    """(tokens/s without the seconds of filling, with them) of one phase."""
+    """(tokens/s without the seconds of filling, with them) of one phase of ``seconds``, filling included."""
     async with load(str(client.base_url), bodies[phase.kind], phase.concurrency):
         began_s, before = await count(client)
-        await asyncio.sleep(arguments.fill_s)
+        await asyncio.sleep(fill_s)
         full_s, filled = await count(client)
-        await asyncio.sleep(arguments.phase_s - arguments.fill_s)
+        await asyncio.sleep(seconds - fill_s)
         ended_s, after = await count(client)
     return (after - filled) / (ended_s - full_s), (after - before) / (ended_s - began_s)
 
@@ -137,16 +156,25 @@ async def tuned(
     other: httpx.AsyncClient,
     own: Mapping[str, _Bodies],
     arguments: argparse.Namespace,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """The daemon's run, its search included, and that of the server which never speculates: at the same time
     where each has a GPU, else after it. By phase, tokens/s."""
-    found: dict[str, dict[str, float]] = {"autotune": {}, "never enabled": {}, "autotune, filling": {}}
+    found: dict[str, dict[str, Any]] = {
+        "autotune": {},
+        "never enabled": {},
+        "autotune, filling": {},
+        "autotune, share of steps by drafts": {},
+    }
 
     async def run(server: httpx.AsyncClient, name: str, texts: Mapping[str, _Bodies], phase: Phase) -> None:
-        rate, whole = await phase_held(server, phase, texts, arguments)
-        found[name][str(phase)] = rate
-        if name == "autotune":
-            found["autotune, filling"][str(phase)] = whole
+        is_own = name == "autotune"
+        seconds = arguments.phase_s if is_own or arguments.apart else arguments.off_s
+        before = await steps(server) if is_own else Counter()
+        rate, whole = await phase_held(server, phase, texts, seconds, arguments.fill_s)
+        found[name][str(phase)] = round(rate, 1)
+        if is_own:
+            found["autotune, filling"][str(phase)] = round(whole, 1)
+            found["autotune, share of steps by drafts"][str(phase)] = shares(before, await steps(server))
         print(name, phase, round(rate), flush=True)
 
     others = texts_of(arguments)
@@ -184,14 +212,25 @@ async def measured(url: str, off_url: str, arguments: argparse.Namespace) -> dic
         httpx.AsyncClient(base_url=off_url, timeout=600) as other,
     ):
         own = texts_of(arguments)
+        await lease_ended(client)
         before = await statics(client, own, arguments)
-        runs = await tuned(client, other, own, arguments)
+        parts: dict[str, Any] = {"static": before, "static, before": before}
+        _keep(parts, arguments)
+        parts |= await tuned(client, other, own, arguments)
+        _keep(parts, arguments)
         await lease_ended(client)
         after = await statics(client, own, arguments)
     held_for = {
-        phase: {name: mean((row[name], after[phase][name])) for name in row} for phase, row in before.items()
+        phase: {name: round(mean((row[name], after[phase][name])), 1) for name in row}
+        for phase, row in before.items()
     }
-    return {"static": held_for, "static, before": before, "static, after": after, **runs}
+    return parts | {"static": held_for, "static, after": after}
+
+
+def _keep(parts: Mapping[str, Any], arguments: argparse.Namespace) -> None:
+    """What there is, should the rest be cut off."""
+    report = {"provenance": provenance(), "incomplete": True, "tokens/s": parts}
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def figures(found: Mapping[str, Any], settings: Sequence[int]) -> dict[str, Any]:
@@ -237,6 +276,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, nargs="*", default=[1, 16, 64, 256])
     parser.add_argument("--settings", type=int, nargs="*", default=[0, 1, 2, 3, 5, 8])
     parser.add_argument("--phase-s", type=float, default=30.0, help="of each phase under the daemon")
+    parser.add_argument("--off-s", type=float, default=10.0, help="of each phase without speculation")
     parser.add_argument("--static-s", type=float, default=3.0)
     parser.add_argument("--fill-s", type=float, default=2.5, help="until a phase's requests are under way")
     parser.add_argument("--apart", action="store_true", help="the two servers have a GPU each")

@@ -86,14 +86,14 @@ def copied_shares(model: Any, prompts: Sequence[Sequence[int]], following: Seque
     """float [n]: share of ``following`` [n, CHECKED_TOKENS] that is the most likely token where it stands."""
     rows = [[*prompt, *after] for prompt, after in zip(prompts, following, strict=True)]
     longest = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=model.device)
     ends = torch.tensor([len(prompt) for prompt in prompts])[:, None]
-    places = ends - 1 + torch.arange(CHECKED_TOKENS)
+    places = (ends - 1 + torch.arange(CHECKED_TOKENS)).to(model.device)
     with torch.inference_mode():
         hidden = model.model(ids).last_hidden_state
         hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
         best = model.lm_head(hidden).argmax(-1)
-    return (best == torch.tensor(following)).float().mean(1)
+    return (best.cpu() == torch.tensor(following)).float().mean(1)
 
 
 def chosen(model: Any, encode: Any, pieces: Sequence[list[int]], count: int) -> list[list[int]]:
@@ -140,17 +140,30 @@ def _answer(row: Mapping[str, Any]) -> str:
     return given if isinstance(given, str) else "\n".join(map(str, given))
 
 
+def passages_of(encode: Any, arguments: argparse.Namespace) -> list[list[int]]:
+    """Cut here, where the texts are, and perhaps chosen from on another machine."""
+    file: Path | None = arguments.passages
+    if file is not None and file.exists():
+        found: list[list[int]] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    found = passages(map(encode, texts()), arguments.count * 3 // 2, arguments.seed)
+    if file is not None:
+        file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
     parser.add_argument("--count", type=int, default=1364, help="4 sets of 1, 4, 16, 64 and 256")
     parser.add_argument("--chat", action="store_true", help="questions instead")
     parser.add_argument("--talk", action="store_true", help="texts of chats instead")
+    parser.add_argument("--passages", type=Path, help="JSON list: written where it is missing, else taken")
+    parser.add_argument("--device", default="cpu", help="none: write the passages and ask no model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
 
     tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
 
@@ -163,9 +176,13 @@ def main() -> None:
     elif arguments.talk:
         prompts = talk(encode, arguments.count)
     else:
-        pieces = passages(map(encode, texts()), arguments.count * 3 // 2, arguments.seed)
+        pieces = passages_of(encode, arguments)
         print(f"{len(pieces)} passages", flush=True)
-        model = LlamaForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
+        if arguments.device == "none":
+            return
+        from transformers import LlamaForCausalLM
+
+        model = LlamaForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(arguments.device)
         prompts = chosen(model, encode, pieces, arguments.count)
     arguments.output.write_text(json.dumps(prompts) + "\n", encoding="utf-8")
     lengths = [len(prompt) for prompt in prompts]
