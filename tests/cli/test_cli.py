@@ -154,8 +154,15 @@ def test_status_and_ctrl_c(tmp_path: Path) -> None:
     with FakeEngine() as engine:
         engine.delay_s = 30.0
         command = [sys.executable, "-m", "specctl.cli.main", "status", engine.url]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            deadline = time.monotonic() + 20
+        with subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A shell that starts the tests in the background has SIGINT ignored, and children inherit it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
+            deadline = time.monotonic() + 60
             while not engine.requests and time.monotonic() < deadline:
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)

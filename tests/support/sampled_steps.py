@@ -144,19 +144,20 @@ def chain(drafts: int) -> Shape:
 def greedy_while_sampling(
     control: Control, prompts: Sequence[str], tables: Iterable[list[dict[str, Any]]], concurrency: int = 4
 ) -> list[list[int]]:
-    """Outputs while one table after the other comes. At least five do."""
-    count = 0
+    """Outputs while one table after the other comes. A small model is quick: the prompts come again until at
+    least five tables have come, with the same outputs."""
+    count, rounds = 0, []
+    changes = iter(tables)
     with ThreadPoolExecutor(concurrency) as pool:
-        running = [pool.submit(control.complete, prompt) for prompt in prompts]
-        for rows in tables:
-            if all(one.done() for one in running):
-                break
-            assert control.put(control.change(0, rows=rows)).status_code == 200
-            count += 1
-            time.sleep(0.05)
-        outputs = [one.result() for one in running]
-    assert count >= 5
-    return outputs
+        while count < 5:
+            running = [pool.submit(control.complete, prompt) for prompt in prompts]
+            while not all(one.done() for one in running):
+                assert control.put(control.change(0, rows=next(changes))).status_code == 200
+                count += 1
+                time.sleep(0.05)
+            rounds.append([one.result() for one in running])
+    assert all(outputs == rounds[0] for outputs in rounds)
+    return rounds[0]
 
 
 def assert_chains_are_sampled(
