@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What is owed on a GPU, side by side on the GPUs of one lent machine. A command there may take ten minutes, so:
+# What is owed on a GPU, side by side on the GPUs of one machine. A command there may take ten minutes, so:
 #
 #   bash benchmarks/gpu/lease.sh start JOB...      unpacks, widens the models, starts the jobs, returns
 #   OUT=FOLDER bash benchmarks/gpu/lease.sh wait SECONDS     prints how far they are, packs what there is
 #   bash benchmarks/gpu/lease.sh stop              ends jobs and servers, so that other jobs can be started
 #
 # A job is GPU:ENGINE:STAGE[+STAGE...]: stages of lease_vllm.sh or lease_sglang.sh, one after the other; ENGINE run: a
-# script of the tree. What each figure needs, where two GPUs are lent:
+# script of the tree. What each figure needs, where there are two GPUs:
 #
 #   0:sglang:peagle+verify  1:sglang:sampled  with ATTENTION=fa3 PREFILL_GRAPHS="64 128 192 256"
 #   0:sglang:fa3+main+tree+steps  1:vllm:simulation+profile+twins, and

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SGLang's figures on one GPU, within one command of a lent machine.
+# SGLang's figures on one GPU, within one command.
 #
 #   OUT=FOLDER bash benchmarks/gpu/lease_sglang.sh [steps] [verify] [main] [fa3] [peagle] [profile] [sampled] [tree]
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vLLM's figures on a lent machine, one stage after another; those of different GPUs may run at the same time.
+# vLLM's figures on a GPU machine, one stage after another; those of different GPUs may run at the same time.
 #
 #   RESULTS=FOLDER bash benchmarks/gpu/lease_vllm.sh widen
 #   RESULTS=FOLDER GPU=0 bash benchmarks/gpu/lease_vllm.sh ties never_worse phases
