@@ -185,7 +185,7 @@ class Acceptance:
 
     def _count_trees(self, cells: Iterable[CellDelta], interval_s: float) -> None:
         for cell in cells:
-            at = self._space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+            at = self._space.number_of(cell)
             if at is None or cell.tree_topk == 1:
                 continue
             kept = 0.5 ** min(interval_s / HALF_LIFE_S, cell.request_steps / TREE_PRIOR_STEPS)

@@ -58,7 +58,7 @@ class Account:
 
     def _count(self, cell: CellDelta, expected: Forecast) -> None:
         space, bucket = expected.space, expected.space.bucket_index.get(cell.decode_batch_to)
-        at = space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+        at = space.number_of(cell)
         if bucket is None or at is None or cell.has_prefill or cell.step_s <= 0:
             return
         rates = expected.tokens[bucket] / expected.cost.step_s[bucket]

@@ -272,10 +272,8 @@ def _put_back(choices: tuple[Choice, ...], held: Held, space: Space) -> tuple[Ch
     found = []
     for choice in choices:
         setting, reason, words = held.settings.get(choice.last, (None, choice.reason, ""))
-        if setting is not None:
-            is_prepared = space.index_of(*space.named(setting)) is not None
-            if is_prepared:
-                choice = choice._replace(after=setting, reason=reason, detail=words)
+        if setting is not None and space.number_of(setting) is not None:
+            choice = choice._replace(after=setting, reason=reason, detail=words)
         found.append(choice)
     return tuple(found)
 

@@ -126,7 +126,7 @@ def choices_of(
         present = int(forecast.present[bucket])
         row = row_at(in_force, first)
         before = space.settings[present] if row is None else row.setting
-        is_known = space.index_of(*space.named(before)) is not None
+        is_known = space.number_of(before) is not None
         is_kept = after == present and (is_known or not space.is_prepared[after])
         setting = before if is_kept else space.settings[after]
         if not is_kept and after == present:

@@ -118,10 +118,7 @@ def held_constraints(held: Held, space: Space) -> list[Constraint]:
             continue
         allowed = np.ones(shape, np.bool_)
         if last in held.settings:
-            exact = space.index_of(
-                setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
-            )
-            allowed[bucket] = np.arange(shape[1]) == (exact or 0)
+            allowed[bucket] = np.arange(shape[1]) == (space.number_of(setting) or 0)
         else:
             within = space.depth <= setting.num_speculative_tokens
             allowed[bucket] = within & (space.width <= setting.width_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,17 @@ __all__ = ["Bools", "Floats", "Ints", "Space"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+class NamesSetting(Protocol):
+    """A setting, a row or a telemetry cell."""
+
+    @property
+    def num_speculative_tokens(self) -> int: ...
+    @property
+    def tree_topk(self) -> int: ...
+    @property
+    def verify_width_tokens(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -92,16 +104,15 @@ class Space:
         same = [i for i, one in enumerate(self.settings) if _key(one)[:2] == (depth, topk)]
         return same[-1] if same else None
 
+    def number_of(self, named: NamesSetting) -> int | None:
+        """As ``index_of``."""
+        return self.index_of(named.num_speculative_tokens, named.tree_topk, named.verify_width_tokens)
+
     def in_force(self, rows: Sequence[TableRow]) -> Ints:
         """The setting of every bucket at no context; off where no row or no prepared setting is."""
         found = [row_at(rows, first) for first, _ in self.buckets]
-        known = [None if row is None else self.index_of(*self.named(row)) for row in found]
+        known = [None if row is None else self.number_of(row) for row in found]
         return np.array([at or 0 for at in known], np.int64)
-
-    @staticmethod
-    def named(setting: Setting) -> tuple[int, int, int | None]:
-        """As ``index_of`` takes it."""
-        return setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens
 
 
 OFF = Setting(num_speculative_tokens=0)

@@ -129,7 +129,7 @@ class StepCost:
     def _learn(self, bucket: int, cells: list[CellDelta]) -> None:
         measured: dict[int, tuple[float, float]] = {}
         for cell in cells:
-            at = self._space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+            at = self._space.number_of(cell)
             if at is None:
                 continue
             self._learn_noise(cell)
@@ -192,7 +192,7 @@ class StepCost:
 
     def _plain_s(self, bucket: int, cell: CellDelta) -> float | None:
         """Seconds of the same step without prompts, as measured; None: it was not."""
-        at = self._space.index_of(cell.num_speculative_tokens, cell.tree_topk, cell.verify_width_tokens)
+        at = self._space.number_of(cell)
         if at is None or self._weight[bucket, at] < STEPS_MIN:
             return None
         return float(np.exp(self._level[bucket] + self._log_s[bucket, at]))

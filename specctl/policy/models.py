@@ -236,7 +236,7 @@ def _check_within(setting: Setting, policy: PolicySettings) -> None:
 
 def _nearest(setting: Setting, space: Space, eligible: Bools) -> tuple[int, str]:
     """The prepared setting that was named, or the largest eligible one that drafts and verifies no more."""
-    exact = space.index_of(setting.num_speculative_tokens, setting.tree_topk, setting.verify_width_tokens)
+    exact = space.number_of(setting)
     if exact is not None and eligible[exact]:
         return exact, ""
     depth, width = setting.num_speculative_tokens, setting.width_tokens
