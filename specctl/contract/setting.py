@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["RowSample", "Setting"]
+__all__ = ["KNOBS", "RowSample", "Setting", "knobs_of"]
+
+KNOBS = ("num_speculative_tokens", "tree_topk", "verify_width_tokens", "min_token_prob")
+knobs_of = attrgetter(*KNOBS)
+"""What a setting or a row says, as a tuple."""
 
 
 class Setting(BaseModel):

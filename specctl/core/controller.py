@@ -12,9 +12,9 @@ import numpy as np
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
-from specctl.contract.table import AppliedTable
+from specctl.contract.table import AppliedTable, TableRow
 from specctl.core.acceptance import Acceptance
-from specctl.core.explain import class_limits_words, explain
+from specctl.core.explain import explain, limits_changes
 from specctl.core.forecast import Forecast, forecast
 from specctl.core.latency import MeanLatency
 from specctl.core.messages import Choice, Event, Plan, Reason
@@ -133,12 +133,14 @@ class Controller:
         if not eligible.any() and not policy.frozen:
             return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
         expected = self._forecast(observation, space, applied, policy, eligible)
-        constraints = self._constraints(observation, policy, held, expected)
         buckets, objective = range(len(space.buckets)), policy.objective
         if policy.frozen:
             words = "nothing is changed, the table in force is held"
             picked = [(int(expected.present[bucket]), Reason.FROZEN, words) for bucket in buckets]
-        elif objective is None:
+            choices = choices_of(expected, picked, applied.rows)
+            return self._finished(observation, policy, choices, expected, applied.rows, applied.class_limits)
+        constraints = self._constraints(observation, policy, held, expected)
+        if objective is None:
             picked = [self._by_hand(policy, expected, eligible, constraints, bucket) for bucket in buckets]
         else:
             used = objective.used_ratio(
@@ -147,14 +149,15 @@ class Controller:
             decider = Decider(expected, policy.guard_rails, eligible, used, constraints, bool(eligible[0]))
             picked = [decider.choose(bucket) for bucket in buckets]
         choices = choices_of(expected, picked, applied.rows)
-        if policy.frozen:
-            return self._finished(observation, capabilities, applied, policy, choices, expected, held)
         choices = self._sampled(choices, picked, expected, policy, capabilities, eligible)
         if policy.weighs_tokens and capabilities.min_token_prob is not None:
             wanted = [break_even_prob(expected, b, after) for b, (after, _, _) in enumerate(picked)]
             choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
         choices = _put_back(choices, held, space)
-        return self._finished(observation, capabilities, applied, policy, choices, expected, held)
+        rows, changes = planned_rows(choices, applied.rows)
+        limits, events = _class_limits(observation.target, capabilities, policy, held)
+        changes = (*changes, *limits_changes(applied.class_limits, limits))
+        return self._finished(observation, policy, choices, expected, rows, limits, changes, events)
 
     def _forecast(
         self,
@@ -235,20 +238,17 @@ class Controller:
             for bucket, choice in enumerate(choices)
         )
 
+    @staticmethod
     def _finished(
-        self,
         observation: Observation,
-        capabilities: Capabilities,
-        applied: AppliedTable,
         policy: CorePolicy,
         choices: tuple[Choice, ...],
         expected: Forecast,
-        held: Held,
+        rows: tuple[TableRow, ...],
+        limits: tuple[ClassLimit, ...],
+        changes: tuple[str, ...] = (),
+        events: tuple[Event, ...] = (),
     ) -> Plan:
-        rows, changes = (applied.rows, ()) if policy.frozen else planned_rows(choices, applied.rows)
-        limits, events = _class_limits(observation.target, capabilities, applied, policy, held)
-        if limits != applied.class_limits:
-            changes = (*changes, f"rules for traffic classes: {class_limits_words(limits)}")
         survival = expected.acceptance.survival if expected.acceptance.trials > 0 else None
         lead = _lead(choices, expected)
         return Plan(
@@ -304,11 +304,9 @@ def _nothing(observation: Observation, reason: Reason, explanation: str) -> Plan
 
 
 def _class_limits(
-    target: str, capabilities: Capabilities, applied: AppliedTable, policy: CorePolicy, held: Held
+    target: str, capabilities: Capabilities, policy: CorePolicy, held: Held
 ) -> tuple[tuple[ClassLimit, ...], tuple[Event, ...]]:
     """All of the policy's rules, or none where the engine does not take as many: fewer is another policy."""
-    if policy.frozen:
-        return applied.class_limits, ()
     wanted = policy.classes if held.class_limits is None else held.class_limits
     most = capabilities.class_limits_max
     if len(wanted) <= most:

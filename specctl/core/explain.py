@@ -11,7 +11,14 @@ from specctl.core.messages import Choice, Reason, knobs_moved, setting_words
 from specctl.core.space import Floats
 from specctl.core.table_rows import row_at
 
-__all__ = ["acceptance_words", "choice_words", "class_limits_words", "explain", "table_changes"]
+__all__ = [
+    "acceptance_words",
+    "choice_words",
+    "class_limits_words",
+    "explain",
+    "limits_changes",
+    "table_changes",
+]
 
 DEPTHS_SHOWN = 4
 CHANGES_SHOWN = 8
@@ -93,6 +100,11 @@ def table_changes(before: Sequence[TableRow], after: Sequence[TableRow]) -> tupl
 
 def _is_same(one: Setting, other: Setting) -> bool:
     return one is other or not knobs_moved(one, other)
+
+
+def limits_changes(before: Sequence[ClassLimit], after: Sequence[ClassLimit]) -> tuple[str, ...]:
+    """As ``table_changes``, of the rules for traffic classes."""
+    return () if before == after else (f"rules for traffic classes: {class_limits_words(after)}",)
 
 
 def class_limits_words(limits: Sequence[ClassLimit]) -> str:

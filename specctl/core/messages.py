@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specctl.contract.classes import ClassLimit
-from specctl.contract.setting import RowSample, Setting
+from specctl.contract.setting import KNOBS, RowSample, Setting, knobs_of
 from specctl.contract.table import TableRow
 from specctl.core.forecast import Forecast
 
 __all__ = ["Choice", "Event", "Plan", "Reason", "knobs_moved", "setting_words"]
-
-KNOBS = ("num_speculative_tokens", "tree_topk", "verify_width_tokens", "min_token_prob")
-_KNOBS_OF = attrgetter(*KNOBS)
 
 
 class Reason(StrEnum):
@@ -119,7 +115,7 @@ class Plan:
 
 
 def knobs_moved(before: Setting, after: Setting) -> tuple[str, ...]:
-    old, new = _KNOBS_OF(before), _KNOBS_OF(after)
+    old, new = knobs_of(before), knobs_of(after)
     return () if old == new else tuple(knob for knob, a, b in zip(KNOBS, old, new, strict=True) if a != b)
 
 

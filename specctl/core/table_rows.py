@@ -7,10 +7,9 @@ decides about them here, so they are carried over as they stand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
-from specctl.contract.setting import RowSample, Setting
+from specctl.contract.setting import KNOBS, RowSample, Setting, knobs_of
 from specctl.contract.table import TableRow
 
 __all__ = ["DecidedSetting", "row_at", "rows_with"]
@@ -39,24 +38,17 @@ class _Part(NamedTuple):
         if (
             known is not None
             and bounds == (known.decode_batch_to, known.context_to_tokens, known.sample)
-            and _knobs(known) == _knobs(self.setting)
+            and knobs_of(known) == knobs_of(self.setting)
         ):
             return known
-        depth, topk, width, prob = _knobs(self.setting)
         return TableRow(
-            num_speculative_tokens=depth,
-            tree_topk=topk,
-            verify_width_tokens=width,
-            min_token_prob=prob,
+            **dict(zip(KNOBS, knobs_of(self.setting), strict=True)),
             decode_batch_from=batch_from,
             decode_batch_to=batch_to,
             context_from_tokens=self.context_from,
             context_to_tokens=self.context_to,
             sample=self.sample,
         )
-
-
-_knobs = attrgetter("num_speculative_tokens", "tree_topk", "verify_width_tokens", "min_token_prob")
 
 
 def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0) -> TableRow | None:

@@ -13,7 +13,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TablePut, TableState, uniform_rows
 from specctl.core.account import Account, Outcome, RestartAdvice
 from specctl.core.controller import Controller
-from specctl.core.explain import class_limits_words, table_changes
+from specctl.core.explain import limits_changes, table_changes
 from specctl.core.messages import Plan
 from specctl.core.rails import NOTHING_HELD
 from specctl.core.rollout import RolloutGroup, ServerState
@@ -378,9 +378,10 @@ class TargetLoop:
         except (SpecctlError, TimeoutError) as error:
             self._reporter.stopped(f"the table could not be released ({error}); its lease ends by itself")
         else:
-            changes = table_changes(applied.rows, put.rows)
-            if limits != applied.class_limits:
-                changes = (*changes, f"rules for traffic classes: {class_limits_words(limits)}")
+            changes = (
+                *table_changes(applied.rows, put.rows),
+                *limits_changes(applied.class_limits, put.class_limits),
+            )
             self._reporter.stopped(f"stopped, the lease is released, {words}", answer.version, changes)
 
 

@@ -21,7 +21,8 @@ from support.engine_control import Control, wait_for
 
 from benchmarks.autotune import autotune
 from benchmarks.server import free_port
-from specctl.core.messages import KNOBS, Reason
+from specctl.contract.setting import KNOBS
+from specctl.core.messages import Reason
 
 __all__ = [
     "POLICY",
