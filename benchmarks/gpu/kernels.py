@@ -16,7 +16,6 @@ BENCHMARKS = {
     "verify-greedy": "benchmarks.gpu.verify",
     "verify-sampled": "benchmarks.gpu.verify_sampled",
     "verify-block": "benchmarks.gpu.verify_block",
-    "verify-tree": "benchmarks.gpu.verify_tree",
 }
 
 

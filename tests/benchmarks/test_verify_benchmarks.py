@@ -5,38 +5,7 @@ import pytest
 pytest.importorskip("triton")
 import torch
 
-from benchmarks.gpu import kernels, sampled_end_to_end, verify_by_kernel, verify_sampled
-
-
-def one(accepted, ours, engines):
-    batches = {"batches_verified_by_specctl": ours, "batches_verified_by_engine_sampled": engines}
-    return {"accepted": accepted, "batches": batches}
-
-
-def arms(ours, engines):
-    return {"specctl": ours, "engine": engines}
-
-
-OURS, ENGINES = [one(0.60, 100, 0), one(0.61, 100, 1)], [one(0.61, 0, 100), one(0.60, 0, 100)]
-
-
-def test_arms_that_verified_for_themselves_are_compared():
-    assert sampled_end_to_end.gate(arms(OURS, ENGINES)) is None
-
-
-@pytest.mark.parametrize(
-    ("ours", "engines", "problem"),
-    [
-        ([one(0.6, 0, 100)] * 2, ENGINES, "specctl: verified by"),
-        ([one(0.6, 100, 3)] * 2, ENGINES, "specctl: verified by"),
-        (OURS, [one(0.6, 50, 50)] * 2, "engine: verified by"),
-        (OURS, [one(0.7, 0, 100), one(0.71, 0, 100)], "accepted shares"),
-    ],
-)
-def test_others_are_not(ours, engines, problem):
-    refused = sampled_end_to_end.gate(arms(ours, engines))
-    assert refused is not None
-    assert refused.startswith(problem)
+from benchmarks.gpu import kernels, verify_by_kernel, verify_sampled
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

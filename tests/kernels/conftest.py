@@ -1,12 +1,27 @@
-"""On a GPU most cases of a twin compile a kernel, minutes for a file: parts of it may run side by side."""
+"""Kernels run here under Triton's interpreter, or on a GPU.
+
+Triton reads TRITON_INTERPRET when it is imported, so these tests have a process of their own: ``make
+test-kernels``, which ``tests/test_kernels.py`` starts too."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+_IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_CAN_RUN = _IS_INTERPRETED or torch.cuda.is_available()
+collect_ignore_glob = [] if _CAN_RUN else ["test_*.py"]
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """SPECCTL_TWIN_PART, "I/N": every Nth test from the Ith (from 0) on."""
-    part, parts = map(int, os.environ.get("SPECCTL_TWIN_PART", "0/1").split("/"))
-    items[:] = items[part::parts]
+@pytest.fixture(autouse=True, scope="session")
+def interpreted_in_time() -> Iterator[None]:
+    if not _IS_INTERPRETED:
+        yield
+        return
+    from support.quick_interpreter import quick_interpreter
+
+    with quick_interpreter():
+        yield

@@ -1,14 +1,14 @@
-"""Batches of draft trees to verify: random ones, and many requests with one tree."""
+"""Batches of draft trees to verify, by their links."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
-from specctl_kernels.verify_rejection.reference import distribution
-from support.verify_batches import OPTIONS, coarse_logits, drawn_options
+from support.verify_batches import coarse_logits, drawn_options
 
-__all__ = ["OPTIONS", "chain", "shaped", "tree_batch"]
+__all__ = ["links_of", "shaped", "tree_batch"]
 
 SHAPES = ("star", "chain", "binary", "random")
 
@@ -21,74 +21,52 @@ def shaped(shape: str, rows: int) -> list[int]:
     return [-1, *(of(row) for row in range(1, rows))][:rows]
 
 
-def chain(starts: torch.Tensor) -> torch.Tensor:
-    """Parents of requests that were each drafted a chain."""
-    rows = torch.arange(int(starts[-1]), dtype=torch.int32)
-    first = torch.repeat_interleave(starts[:-1], starts.diff().long())
-    return (rows - first - 1).to(torch.int32)
+def links_of(parents: list[int]) -> tuple[list[int], list[int]]:
+    """(first child, next sibling) of each row; a row with parent -1 that is no root is padding."""
+    children: dict[int, list[int]] = {}
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            children.setdefault(parent, []).append(row)
+    first, sibling = [-1] * len(parents), [-1] * len(parents)
+    for parent, own in children.items():
+        first[parent] = own[0]
+        for left, right in pairwise(own):
+            sibling[left] = right
+    return first, sibling
 
 
 def tree_batch(
-    requests: int, vocabulary: int, dtype: torch.dtype, options: str, *, width: int = 6, seed: int = 0,
-    draft_dtype: torch.dtype | None = None, draft_columns: int = 0, full: bool = False,
+    requests: int, rows: int, vocabulary: int, dtype: torch.dtype, options: str, *, seed: int = 0,
     shape: str | None = None, logits: torch.Tensor | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Requests of 0 to ``width`` rows (``full``: of ``width``), every third greedy; most drafts are likely
-    tokens. draft_dtype: of every second request, the children are sampled from laws near the target's; not as
-    cold as a probability that float32 cannot hold, since no draft would come of it. logits: instead of coarse
-    ones."""
+    """Requests of so many rows, every third greedy, every fourth with rows that are not in its tree; the k-th
+    child of a row is its k-th likely token, or any. logits: instead of coarse ones."""
     torch.manual_seed(1000 * requests + vocabulary + seed)
-    rows = torch.full((requests,), width) if full else torch.randint(0, width + 1, (requests,))
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
-    total = int(starts[-1])
+    total = requests * rows
     if logits is None:
         logits = coarse_logits(total, vocabulary)
-    shapes = [shaped(shape or SHAPES[(req + seed) % 4], size) for req, size in enumerate(rows.tolist())]
-    parents = torch.tensor([parent for one in shapes for parent in one], dtype=torch.int32)
-    degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
-    cuts = drawn_options(options, requests)
-    given: dict[str, Any] = {
-        "logits": logits.to(dtype), "drafts": torch.zeros(total, dtype=torch.int32), "parents": parents,
-        "starts": starts, "temperature": torch.tensor(degrees)[torch.arange(requests) % 6],
-        **cuts,
-        "seeds": torch.randint(-(2**62), 2**62, (requests,)),
-        "positions": torch.randint(0, 2**40, (total,)), "width": width,
-    }  # fmt: skip
-    if draft_dtype is not None:
-        given["temperature"][given["temperature"] == 0.01] = 0.3
-        slots = torch.randperm(requests + 2)[:requests].to(torch.int32)
-        slots[1::4] = -1
-        given["draft_slots"] = slots
-        given["draft_logits"] = torch.full(
-            (requests + 2, max(width - 1, 1), draft_columns), float("nan"), dtype=draft_dtype
-        )
+    drafts = torch.zeros(total, dtype=torch.int32)
+    links = []
     for req in range(requests):
-        _draft(given, req)
-    given["drafts"][torch.rand(total) > 0.97] = -1
-    return given
-
-
-def _draft(given: dict[str, Any], req: int) -> None:
-    """The k-th child of a row is its k-th likely token, or any; or sampled, from laws that are stored."""
-    start, end = given["starts"][req : req + 2].tolist()
-    slot = int(given["draft_slots"][req]) if "draft_slots" in given else -1
-    parents = given["parents"][start:end].tolist()
-    for row in range(end - start):
-        children = [start + child for child, parent in enumerate(parents) if parent == row]
-        values = given["logits"][start + row].float()
-        if not children:
-            continue
-        if slot >= 0:
-            near = values[: given["draft_logits"].shape[2]]
-            near = near + torch.randn(near.shape).mul(4).round().div(4)
-            given["draft_logits"][slot, row] = near
-            temperature = float(given["temperature"][req]) or 1.0
-            law = distribution(given["draft_logits"][slot, row], temperature)
-            drawn = torch.multinomial(law, min(len(children), int((law > 1e-30).sum())))
-        else:
-            drawn = values.topk(min(len(children), len(values))).indices
-            drawn = torch.where(
-                torch.rand(len(drawn)) < 0.3, torch.randint(0, len(values), drawn.shape), drawn
-            )
-        for place, child in enumerate(children):
-            given["drafts"][child] = drawn[place % len(drawn)]
+        parents = shaped(shape or SHAPES[(req + seed) % 4], rows)
+        if shape is None and req % 4 == 3:
+            parents[rows // 2 + 1 :] = [-1] * (rows - rows // 2 - 1)
+        links.append(links_of(parents))
+        for row in range(rows):
+            children = [req * rows + child for child, parent in enumerate(parents) if parent == row]
+            if children:
+                likely = logits[req * rows + row].float().topk(min(len(children), vocabulary)).indices
+                any_of = torch.randint(0, vocabulary, likely.shape)
+                drawn = torch.where(torch.rand(len(likely)) < 0.3, any_of, likely)
+                drafts[children] = drawn[torch.arange(len(children)) % len(drawn)].to(torch.int32)
+    drafts[torch.rand(total) > 0.97] = -1
+    first, sibling = (
+        torch.tensor([one[i] for one in links], dtype=torch.int64).view(requests, rows) for i in (0, 1)
+    )
+    degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
+    return {
+        "logits": logits.to(dtype), "drafts": drafts, "first_child": first, "next_sibling": sibling,
+        "temperature": torch.tensor(degrees)[torch.arange(requests) % 6], **drawn_options(options, requests),
+        "seeds": torch.randint(-(2**62), 2**62, (requests,)), "positions": torch.randint(0, 2**40, (total,)),
+        "depth": rows,
+    }  # fmt: skip

@@ -1,14 +1,14 @@
-"""The law of what a rule for trees emits, exactly: every draft that may be drawn, every fall of its coins."""
+"""The law of what a rule for trees emits, exactly: every fall of its coins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from specctl_kernels.verify_tree.reference import Coins, Tree
 
-__all__ = ["SHAPES", "Walk", "emission_law", "every_tree", "loss", "random_models"]
+__all__ = ["SHAPES", "Walk", "emission_law", "loss", "random_model", "tree_of"]
 
 Walk = Callable[[Tree, Coins], tuple[list[int], torch.Tensor]]
 Context = tuple[int, ...]
@@ -25,21 +25,15 @@ SHAPES: dict[str, list[int]] = {
 }
 
 
-def random_models(vocabulary: int, seed: int, spread: float) -> tuple[Model, Model]:
-    """(target, drafter) with a law of their own for each context; the same if ``spread`` is 0."""
+def random_model(vocabulary: int, seed: int) -> Model:
+    """A target with a law of its own for each context."""
 
     @cache
-    def scores(context: Context) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(hash((seed, context)) % 2**31)
-        return torch.randn(2, vocabulary, generator=generator, dtype=torch.float64) * 1.5
-
     def target(context: Context) -> torch.Tensor:
-        return scores(context)[0].softmax(0)
+        generator = torch.Generator().manual_seed(hash((seed, context)) % 2**31)
+        return torch.randn(vocabulary, generator=generator, dtype=torch.float64).mul(1.5).softmax(0)
 
-    def drafter(context: Context) -> torch.Tensor:
-        return (scores(context)[0] + spread * scores(context)[1]).softmax(0)
-
-    return target, drafter
+    return target
 
 
 class _Forced:
@@ -61,52 +55,27 @@ class _Forced:
         return fell
 
 
-def every_tree(
-    parents: list[int],
-    models: tuple[Model, Model],
-    given: list[int] | None = None,
-    is_replaced: bool = False,
-) -> Iterator[tuple[float, Tree]]:
-    """Every tree of the shape with its chance, children drawn without replacement unless ``is_replaced``; of
-    drafts that are not sampled, the one with the tokens ``given``."""
-    target, drafter = models
+def tree_of(parents: list[int], target: Model, tokens: list[int]) -> Tree:
+    """The tree of these drafts."""
 
-    def grown(tokens: list[int]) -> Iterator[tuple[float, list[int]]]:
-        at = len(tokens)
-        if at == len(parents):
-            yield 1.0, tokens
-            return
-        law = drafter(context(tokens, parents[at])).clone()
-        for other in range(1, at):
-            if parents[other] == parents[at] and not is_replaced:
-                law[tokens[other]] = 0
-        for token in range(len(law)) if given is None else [given[at]]:
-            chance = float(law[token] / law.sum()) if given is None else 1.0
-            if chance > 0:
-                yield from ((chance * more, all_of) for more, all_of in grown([*tokens, token]))
+    def context(row: int) -> Context:
+        return () if row == 0 else (*context(parents[row]), tokens[row])
 
-    def context(tokens: list[int], row: int) -> Context:
-        return () if row == 0 else (*context(tokens, parents[row]), tokens[row])
-
-    for chance, tokens in grown([0]):
-        contexts = [context(tokens, row) for row in range(len(parents))]
-        drafted = torch.stack([drafter(one) for one in contexts]) if given is None else None
-        yield chance, Tree(tokens, parents, torch.stack([target(one) for one in contexts]), drafted)
+    return Tree(tokens, parents, torch.stack([target(context(row)) for row in range(len(parents))]))
 
 
-def emission_law(walk: Walk, trees: Iterable[tuple[float, Tree]]) -> dict[Context, float]:
+def emission_law(walk: Walk, tree: Tree) -> dict[Context, float]:
     """Chance of each emitted sequence, by running the walk itself."""
     law: dict[Context, float] = {}
-    for chance, tree in trees:
-        open_ways: list[list[bool]] = [[]]
-        while open_ways:
-            coins = _Forced(open_ways.pop())
-            path, rest = walk(tree, coins)
-            open_ways += coins.others
-            prefix = tuple(tree.tokens[row] for row in path[1:])
-            for token, share in enumerate((rest / rest.sum()).tolist()):
-                emitted = (*prefix, token)
-                law[emitted] = law.get(emitted, 0.0) + chance * coins.chance * share
+    open_ways: list[list[bool]] = [[]]
+    while open_ways:
+        coins = _Forced(open_ways.pop())
+        path, rest = walk(tree, coins)
+        open_ways += coins.others
+        prefix = tuple(tree.tokens[row] for row in path[1:])
+        for token, share in enumerate((rest / rest.sum()).tolist()):
+            emitted = (*prefix, token)
+            law[emitted] = law.get(emitted, 0.0) + coins.chance * share
     return law
 
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["OPTIONS", "coarse_logits", "drawn_options", "options_by_slot", "two_requests", "uniforms_for"]
+__all__ = [
+    "DTYPES", "OPTIONS", "chain_batch", "coarse_logits", "drawn_options", "options_by_slot", "two_requests",
+    "uniforms_for", "with_draft_logits",
+]  # fmt: skip
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 OPTIONS = {
     "none": (None, None, None),
@@ -33,6 +38,49 @@ def drawn_options(options: str, requests: int) -> dict[str, torch.Tensor | None]
         name: None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
         for (name, kind), values in zip(kinds.items(), OPTIONS[options], strict=True)
     }
+
+
+def chain_batch(
+    requests: int, vocabulary: int, dtype: torch.dtype, options: str, *, width: int = 5, seed: int = 0
+) -> dict[str, Any]:
+    """Requests of 0 to ``width`` rows, every third one greedy; most drafts are likely tokens."""
+    torch.manual_seed(1000 * requests + vocabulary + seed)
+    rows = torch.randint(0, width + 1, (requests,))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
+    total = int(starts[-1])
+    logits = coarse_logits(total, vocabulary)
+    drafts = logits.argmax(1).roll(1) if total else torch.zeros(0, dtype=torch.int64)
+    other = torch.rand(total)
+    drafts = torch.where(other < 0.3, torch.randint(0, vocabulary, (total,)), drafts)
+    drafts = torch.where(other > 0.97, -1, drafts)
+    # Of a broad law over many ids, a uniform is no longer far from an edge.
+    degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
+    temperature = torch.tensor(degrees)[torch.arange(requests) % 6]
+    cuts = drawn_options(options, requests)
+    return {
+        "logits": logits.to(dtype), "drafts": drafts.to(torch.int32), "starts": starts,
+        "temperature": temperature, **cuts,
+        "seeds": torch.randint(-(2**62), 2**62, (requests,)),
+        "positions": torch.randint(0, 2**40, (total,)), "width": width,
+    }  # fmt: skip
+
+
+def with_draft_logits(given: dict[str, Any], dtype: torch.dtype, columns: int) -> dict[str, Any]:
+    """For every second request: near the target's, as a good draft head's. Not as cold as a probability that
+    float32 cannot hold, since no draft would come of it."""
+    requests, width = len(given["seeds"]), given["width"]
+    draft_logits = torch.full((requests + 2, width - 1, columns), float("nan"), dtype=dtype)
+    slots = torch.randperm(requests + 2)[:requests].to(torch.int32)
+    slots[::2] = -1
+    for req, slot in enumerate(slots.tolist()):
+        start, end = given["starts"][req : req + 2].tolist()
+        if slot >= 0 and end > start + 1:
+            near = given["logits"][start : end - 1, :columns].float()
+            near = near + torch.randn(near.shape).mul(4).round().div(4)
+            draft_logits[slot, : end - start - 1] = near.to(dtype)
+    temperature = given["temperature"]
+    temperature = torch.where(temperature == 0.01, 0.3, temperature)
+    return given | {"temperature": temperature, "draft_logits": draft_logits, "draft_slots": slots}
 
 
 def uniforms_for(given: dict[str, Any]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from specctl_kernels.verify_block.ratios import accept_uniforms
 from specctl_kernels.verify_rejection.judge import of_row, uniforms_of
 from specctl_kernels.verify_rejection.kernel import first_best, verify_kernel
 from specctl_kernels.verify_rejection.residual import sample_of_masses, sample_row
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
 
 __all__ = ["block_kernel"]
 
@@ -102,7 +102,7 @@ def block_kernel(
     req = tl.program_id(0)
     start = tl.load(starts_ptr + req)
     rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     slot = tl.load(draft_slots_ptr + req).to(tl.int64)
     if (slot < 0) | (temperature <= 0) | (rows <= 0):
         verify_kernel(

@@ -130,7 +130,7 @@ def _weighed(
     found = _found(logits, requests, parts) if is_limited else (None,) * 6
     padded = _padded(width, pieces)
     stats_kernel[stats_grid(pieces, width, requests, True)](
-        *target, *drafted, starts, temperature, None, best, mass, at, *of_drafts, width, pieces, requests,
+        *target, *drafted, starts, temperature, cuts[0], best, mass, at, *of_drafts, width, pieces, requests,
         PIECE=piece, parts_ptr=found[0], parts=parts, PART=part, num_warps=4, **is_early,
     )  # fmt: skip
     if is_limited:
@@ -143,8 +143,8 @@ def _weighed(
         factor, width, NOT_READ=_NOT_READ, BAD_DRAFT=_BAD_DRAFT, **padded, num_warps=4,
     )  # fmt: skip
     masses_kernel[(requests * width, pieces)](
-        *target, *drafted, best, mass, pieces, starts, temperature, threshold, top, draft_top, factor, left,
-        width, PIECE=piece, num_warps=4,
+        *target, *drafted, best, mass, pieces, starts, temperature, cuts[0], threshold, top, draft_top,
+        factor, left, width, PIECE=piece, num_warps=4,
     )  # fmt: skip
     _parts, searched, _short, _short_ids, lists, _taken = found
     weighed = best, mass, at, pieces, threshold, kept, top, draft_top, ratio, factor, left

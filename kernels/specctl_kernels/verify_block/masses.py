@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.residual import weights_of
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
 
 __all__ = ["masses_kernel"]
 
@@ -22,6 +22,7 @@ def masses_kernel(
     pieces,
     starts_ptr,  # int32[R + 1]
     temperature_ptr,  # float32[R]
+    top_k_ptr,  # int32[R] or None
     threshold_ptr, top_ptr, draft_top_ptr, factor_ptr,  # float32[N]
     left_ptr,  # float32[N, pieces]
     width,
@@ -36,7 +37,7 @@ def masses_kernel(
     start = tl.load(starts_ptr + req)
     rows = tl.load(starts_ptr + req + 1) - start
     slot = tl.load(draft_slots_ptr + req).to(tl.int64)
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     if (row < rows) & (slot >= 0) & (temperature > 0):
         at_row = (start + row).to(tl.int64)
         factor = tl.load(factor_ptr + at_row)

@@ -15,9 +15,9 @@ from specctl_kernels.verify_rejection.judge import (
     rows_of,
     totals_of,
 )
-from specctl_kernels.verify_rejection.kept import kept_set_of
+from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
 
 __all__ = ["accept_uniforms", "cuts_kernel", "ratios_kernel"]
 
@@ -71,7 +71,7 @@ def cuts_kernel(
         for which in tl.static_range(SEARCHED):
             tl.store(searched_ptr + req * SEARCHED + which, -1)
     start, rows, row, _draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     is_block = (tl.load(draft_slots_ptr + req) >= 0) & (temperature > 0)
     if is_block & (place < rows) & has_cuts(top_k, top_p, min_p, columns):
@@ -82,7 +82,7 @@ def cuts_kernel(
         top, total, is_bad = totals_of(best, mass, scale)
         if (place <= last) & (of_row(is_bad, row, place) == 0):
             at_row = (start + place).to(tl.int64)
-            threshold, kept, _listed = kept_set_of(
+            threshold, kept, _listed = truncation_of(
                 logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
                 lists_ptr, at_row, at_row, of_row(top, row, place), scale, of_row(total, row, place),
                 top_k, top_p, min_p, PARTS, PART, SHORT, LIST, MOST_PASSES,
@@ -140,7 +140,7 @@ def ratios_kernel(
     """
     req = tl.program_id(0)
     start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     slot = tl.load(draft_slots_ptr + req).to(tl.int64)
     if (slot >= 0) & (temperature > 0) & (rows > 0):
         row_at = (start + row).to(tl.int64)

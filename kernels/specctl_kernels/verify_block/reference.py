@@ -156,6 +156,8 @@ def verify_block_reference(
         options = (temperature, top_k, top_p, min_p, seeds)
         temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
     is_block = (draft_slots >= 0) & (temperature > 0)
+    if top_k is not None:
+        is_block &= top_k != 1
     of_others = logits.masked_fill(is_block.repeat_interleave(starts.diff().long())[:, None], 0.0)
     tokens, counts = verify_rejection_reference(
         of_others, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,

@@ -22,7 +22,7 @@ def accept_kernel(
     rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
     row = tl.arange(0, ROWS)
     piece = tl.arange(0, PADDED)
-    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
+    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1)
     wait_for_previous(IS_EARLY)
     place = ((start + row) * pieces)[:, None] + piece[None, :]
     is_in = (row < rows)[:, None] & (piece < pieces)[None, :]

@@ -8,8 +8,18 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.draws import uniforms_at
 
 __all__ = [
-    "has_cuts", "judged", "left_by_the_read", "of_row", "options_of", "own_logits_of", "partials_at",
-    "pieces_at", "rows_of", "surely_kept", "totals_of", "uniforms_of",
+    "acceptance_terms",
+    "has_cuts",
+    "left_by_the_read",
+    "of_row",
+    "options_of",
+    "own_logits_of",
+    "partials_at",
+    "pieces_at",
+    "rows_of",
+    "surely_kept",
+    "totals_of",
+    "uniforms_of",
 ]  # fmt: skip
 
 
@@ -88,8 +98,10 @@ def rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS: tl.constexpr):
     start = tl.load(starts_ptr + req)
     rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
     row = tl.arange(0, ROWS)
-    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int32)
-    return start, rows, row, draft, (draft >= 0) & (draft < columns)
+    draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1)
+    # A draft's range is checked before it is narrowed.
+    is_draft = (draft >= 0) & (draft < columns)
+    return start, rows, row, tl.where(is_draft, draft, -1).to(tl.int32), is_draft
 
 
 @triton.jit
@@ -123,7 +135,7 @@ def left_by_the_read(
 
 
 @triton.jit
-def judged(
+def acceptance_terms(
     draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
     draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, at, is_in, best, mass,
     scale,

@@ -8,7 +8,7 @@ import triton.language as tl
 from specctl_kernels.verify_rejection.parts import cut_of_parts, listed_of_parts
 from specctl_kernels.verify_rejection.threshold import LOWEST, bound_of_min_p, bound_of_top_p, kept_by_reading
 
-__all__ = ["kept_set_of"]
+__all__ = ["truncation_of"]
 
 _AT_ONCE = tl.constexpr(16)
 """Entries of a list that are loaded together: each alone would be waited for."""
@@ -95,7 +95,7 @@ def _kept_by_parts(
     top, scale, total, top_k, top_p, min_p,
     PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
-    """As ``kept_set_of``; what is -1 here tells that the parts do not tell."""
+    """As ``truncation_of``; what is -1 here tells that the parts do not tell."""
     bound = _bound_of(top, scale, columns, top_k, top_p, min_p)
     index = tl.arange(0, PARTS)
     best = tl.load(best_ptr + index, mask=index < parts, other=float("-inf"))
@@ -153,7 +153,7 @@ def _kept_by_parts(
 
 
 @triton.jit
-def kept_set_of(
+def truncation_of(
     logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr, lists_ptr,
     at, place, top, scale, total, top_k, top_p, min_p,
     PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,

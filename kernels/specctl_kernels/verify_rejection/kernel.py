@@ -7,8 +7,8 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.verify_rejection.judge import (
+    acceptance_terms,
     has_cuts,
-    judged,
     left_by_the_read,
     of_row,
     options_of,
@@ -18,7 +18,7 @@ from specctl_kernels.verify_rejection.judge import (
 )
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of
+from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of, temperature_of
 from specctl_kernels.verify_rejection.threshold import kept_by_reading
 
 __all__ = ["first_best", "verify_kernel"]
@@ -121,7 +121,7 @@ def verify_kernel(
     own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
     wait_for_previous(IS_EARLY)
     # All that is waited for together.
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     piece_at, is_in, best, mass, accept, sample = left_by_the_read(
         best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
     )
@@ -132,7 +132,7 @@ def verify_kernel(
         (
             top, total, is_bad, is_bad_draft, value, weight, draft_top, draft_total, price, worth,
             is_candidate,
-        ) = judged(
+        ) = acceptance_terms(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
             draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, piece_at,
             is_in, best, mass, scale,
@@ -145,7 +145,7 @@ def verify_kernel(
             has_draft_row = tl.where(slot >= 0, 1, has_draft_row)
         is_accepted = (is_candidate & (price * total.to(tl.float64) < worth)).to(tl.int32)
         stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
-        threshold = temperature * 0.0 + float("-inf")
+        threshold = scale * 0.0 + float("-inf")
         kept = of_row(total, row, stop)
         listed = rows * 0 - 1
         if IS_LIMITED:

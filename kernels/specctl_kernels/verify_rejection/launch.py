@@ -70,17 +70,20 @@ def verify_rejection(
     softmax of logits / temperature, cut by min-p, then top-k, then top-p, and normalised. q is the softmax of
     the request's draft logits / temperature, or all on the draft where it has none.
 
-    Ties are kept: min-p keeps what is at least min_p times the largest probability; top-k what is at least
-    the k-th largest; top-p the largest down to the first at which they, with all its equals, reach top_p.
+    Ties are kept, but for top-k 1: min-p keeps what is at least min_p times the largest probability; top-k
+    what is at least the k-th largest; top-p the largest down to the first at which they, with all its equals,
+    reach top_p.
 
     logits       [N, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
     drafts       integer[N]: the token that each row was fed; a request's first row holds no draft; a draft
                  outside the vocabulary is never kept, and its row is sampled from p
     starts       int32[R + 1], the first row of each request, ending with N; a request has ``width`` rows at
                  most
-    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy``, whatever its other options
-    top_k        int32[R], under 1 or from V for off; top_p float32[R], 1 for off; min_p float32[R], 0 for
-                 off; None for off in the whole batch, which also compiles a smaller kernel
+    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy``, whatever its other options;
+                 at infinity every finite logit has the same probability
+    top_k        int32[R], under 1 or from V for off, 1 as temperature 0: the first of equals; top_p
+                 float32[R], 1 for off; min_p float32[R], 0 for off; None for off in the whole
+                 batch, which also compiles a smaller kernel
     seeds        int64[R], positions int64[N]: a row's random numbers depend on its request's seed and its
                  position alone (``draws.uniforms_at``), and a request's tokens on nothing else of the batch
     draft_logits [slots, K, V'], K >= width - 1, V' <= V (q is 0 behind V'), columns contiguous, before the
@@ -120,7 +123,7 @@ def verify_rejection(
     part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
     found = _found(logits, requests, parts) if is_limited else _NOTHING_FOUND
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
-        logits, logits.stride(0), columns, *drafted, starts, temperature, None, *partials, width, pieces,
+        logits, logits.stride(0), columns, *drafted, starts, temperature, top_k, *partials, width, pieces,
         requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
         **_registers(logits.device, _READ_REGISTERS),
         **launched_early(logits.device, is_first=slots is None),
@@ -217,7 +220,7 @@ def parts_in(logits: torch.Tensor, piece: int) -> tuple[int, int]:
 
 
 def kept_sizes(part: int, parts: int) -> dict[str, int]:
-    """What ``kept_set_of`` is compiled for."""
+    """What ``truncation_of`` is compiled for."""
     return {
         "PARTS": power_of_2(parts, 2), "PART": part, "SHORT": _SHORT, "LIST": LIST,
         "MOST_PASSES": MOST_PASSES,

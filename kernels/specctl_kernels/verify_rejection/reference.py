@@ -20,7 +20,7 @@ _MASK = 2**32 - 1
 
 def _softmax(logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(exp((x - max) / T), the largest x); the factor is rounded to float32, as in the kernel."""
-    factor = torch.tensor(1.4426950408889634).div(torch.tensor(temperature)).clamp(max=1e30).double()
+    factor = torch.tensor(1.4426950408889634).div(torch.tensor(temperature)).clamp(1e-30, 1e30).double()
     values = logits.double()
     return torch.exp2((values - values.max()) * factor), values.max()
 
@@ -28,16 +28,25 @@ def _softmax(logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, to
 def distribution(
     logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> torch.Tensor:
-    """float64[V], what a target with these options samples from."""
+    """float64[V], what a target with these options samples from.
+
+    Entries that tie with the last one kept are kept as well, but at ``top_k`` 1: the first of the largest.
+    """
     weights, _ = _softmax(logits, temperature)
+    if top_k == 1:
+        return torch.zeros_like(weights).index_fill(0, logits.argmax(), 1.0)
     if min_p > 0:
         weights = weights * (weights >= min_p)
+    # Logits order the entries: at a temperature of infinity all weights are equal.
+    values = logits.double()
+    ordered = values.sort(descending=True)
     if 0 < top_k < len(weights):
-        weights = weights * (weights >= weights.sort(descending=True).values[top_k - 1])
+        weights = weights * (values >= ordered.values[top_k - 1])
     if top_p < 1:
-        largest = weights.sort(descending=True).values
+        largest = weights[ordered.indices]
         mass_before = largest.cumsum(0) - largest
-        weights = weights * (weights >= largest[mass_before < max(top_p, 1e-300) * weights.sum()].min())
+        is_kept = (mass_before < max(top_p, 1e-300) * weights.sum()) & (largest > 0)
+        weights = weights * (values >= ordered.values[is_kept].min())
     return weights / weights.sum()
 
 
@@ -126,7 +135,7 @@ def verify_rejection_reference(
             continue
         fed = drafts[start + 1 : end].tolist()
         emitted: list[int] | None
-        if temperature[req] > 0:
+        if temperature[req] > 0 and (top_k is None or top_k[req] != 1):
             options = (
                 float(temperature[req]),
                 int(top_k[req]) if top_k is not None else 0,

@@ -7,8 +7,8 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.verify_rejection.judge import (
+    acceptance_terms,
     has_cuts,
-    judged,
     left_by_the_read,
     of_row,
     options_of,
@@ -16,8 +16,8 @@ from specctl_kernels.verify_rejection.judge import (
     rows_of,
     surely_kept,
 )
-from specctl_kernels.verify_rejection.kept import kept_set_of
-from specctl_kernels.verify_rejection.stats import scale_of
+from specctl_kernels.verify_rejection.kept import truncation_of
+from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
 
 __all__ = ["SEARCHED", "search_kernel"]
 
@@ -86,13 +86,13 @@ def search_kernel(
     own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
     wait_for_previous(IS_EARLY)
     # All that is waited for together.
-    temperature = tl.load(temperature_ptr + req)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     piece_at, is_in, best, mass, accept, _sample = left_by_the_read(
         best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
     )
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     found = rows * 0 - 1
-    scale = temperature * 0.0
+    scale = tl.full((), 0.0, tl.float32)
     top_here = scale
     total_here = scale
     if (temperature > 0) & has_cuts(top_k, top_p, min_p, columns):
@@ -100,7 +100,7 @@ def search_kernel(
         (
             top, total, is_bad, _is_bad_draft, value, weight, _draft_top, _draft_total, price, worth,
             is_candidate,
-        ) = judged(
+        ) = acceptance_terms(
             draft_logits_ptr, slot_stride, step_stride, draft_columns, draft_slots_ptr,
             draft_best_ptr, draft_mass_ptr, req, rows, row, draft, is_draft, own_logit, accept, piece_at,
             is_in, best, mass, scale,
@@ -113,7 +113,7 @@ def search_kernel(
     place = req.to(tl.int64) * SEARCHED + which
     tl.store(searched_ptr + place, found)
     if found >= 0:
-        threshold, kept, listed = kept_set_of(
+        threshold, kept, listed = truncation_of(
             logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
             lists_ptr, (start + found).to(tl.int64), place, top_here, scale, total_here, top_k, top_p, min_p,
             PARTS, PART, SHORT, LIST, MOST_PASSES,

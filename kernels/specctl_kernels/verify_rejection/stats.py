@@ -40,18 +40,19 @@ def gather_kernel(
 
 
 @triton.jit
-def temperature_of(temperature_ptr, greedy_ptr, req):
-    """A request's; 0 where ``greedy_ptr`` (int32[R], top_k) is given and 1 there."""
+def temperature_of(temperature_ptr, top_k_ptr, req):
+    """A request's; 0, which is greedy, where top_k is 1: of equals the first is taken."""
     temperature = tl.load(temperature_ptr + req)
-    if greedy_ptr is not None:
-        temperature = tl.where(tl.load(greedy_ptr + req) <= 1, 0.0, temperature)
+    if top_k_ptr is not None:
+        temperature = tl.where(tl.load(top_k_ptr + req) == 1, 0.0, temperature)
     return temperature
 
 
 @triton.jit
 def scale_of(temperature):
-    """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0."""
-    return tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30)
+    """What makes exp2 of a difference of logits a ratio of probabilities; bounded, so that 0 stays 0 for the
+    lowest temperature and -inf stays -inf for the highest."""
+    return tl.maximum(tl.minimum(tl.div_rn(1.4426950408889634, temperature), 1e30), 1e-30)
 
 
 @triton.jit
@@ -116,7 +117,7 @@ def stats_kernel(
     draft_slots_ptr,  # int32[R] or None
     starts_ptr,  # int32[R + 1], or None: each request has width rows
     temperature_ptr,  # float32[R]
-    greedy_ptr,  # as in ``temperature_of``
+    top_k_ptr,  # int32[R] or None
     best_ptr, mass_ptr,  # float32[N, pieces]
     at_ptr,  # int32[N, pieces]
     draft_best_ptr, draft_mass_ptr,  # float32[N, pieces] or None
@@ -154,7 +155,7 @@ def stats_kernel(
         column, value = entries_of(row_ptr, piece * PIECE, tl.where(row < rows, columns, 0), PIECE)
         wait_for_previous(IS_EARLY)
         if row < rows:
-            temperature = temperature_of(temperature_ptr, greedy_ptr, req)
+            temperature = temperature_of(temperature_ptr, top_k_ptr, req)
             if temperature > 0:
                 if parts_ptr is None:
                     best, mass = _mass_of(value, scale_of(temperature))
@@ -175,7 +176,7 @@ def stats_kernel(
         wait_for_previous(IS_EARLY)
         if draft_logits_ptr is not None:
             slot = tl.load(draft_slots_ptr + req).to(tl.int64)
-            temperature = temperature_of(temperature_ptr, greedy_ptr, req)
+            temperature = temperature_of(temperature_ptr, top_k_ptr, req)
             if (slot >= 0) & (row + 1 < rows) & (temperature > 0):
                 row_ptr = draft_logits_ptr + slot * slot_stride + row.to(tl.int64) * step_stride
                 _column, value = entries_of(row_ptr, piece * PIECE, draft_columns, PIECE)

@@ -1,24 +1,20 @@
-"""The public calls of the verification of trees."""
+"""The public calls of the verification of trees that are given by their links, as SGLang's engine gives them.
+
+What is returned has the places that the engine reads, so that nothing has to be put in another order.
+"""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import torch
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
 from specctl_kernels.sizes import parts_of, power_of_2
-from specctl_kernels.verify_rejection.checks import check_drafts, check_target, expect
+from specctl_kernels.verify_rejection.checks import check_logits, expect
 from specctl_kernels.verify_rejection.launch import (
     NO_PARTS,
-    NO_TOKEN,
-    NOT_FINITE,
     PIECE,
-    ROUNDING,
-    gathered,
     kept_sizes,
-    layout_of,
     partials_of,
     parts_in,
     scratch_of,
@@ -27,21 +23,21 @@ from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
 from specctl_kernels.workspace import Part, workspace
 
-__all__ = [
-    "NOT_FINITE", "NO_TOKEN", "RULES", "Trees", "check_width", "launch_greedy_walk", "launch_walk",
-    "verify_greedy_tree", "verify_tree",
-]  # fmt: skip
+__all__ = ["compiled_rows", "verify_greedy_linked_trees", "verify_linked_trees"]
 
-RULES = ("multi_candidate", "traversal")
-_MOST_ROWS = 256
-"""Rows of a request: the walk compares each two of them in registers."""
+_ROWS_LEAST = 16
+"""One kernel for all trees of up to so many rows: a warp has room for them."""
+_ROWS_MOST = 256
+"""The walk compares each two rows of a request in registers."""
+_INTEGERS = (torch.int32, torch.int64)
+_NOT_DRAFTED = (None, 0, 0, 0, None)
 
 
-def verify_tree(
+def verify_linked_trees(
     logits: torch.Tensor,
     drafts: torch.Tensor,
-    parents: torch.Tensor,
-    starts: torch.Tensor,
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
     temperature: torch.Tensor,
     top_k: torch.Tensor | None,
     top_p: torch.Tensor | None,
@@ -49,203 +45,151 @@ def verify_tree(
     seeds: torch.Tensor,
     positions: torch.Tensor,
     *,
-    width: int,
-    rule: str = "multi_candidate",
-    draft_logits: torch.Tensor | None = None,
-    draft_slots: torch.Tensor | None = None,
+    depth: int,
     uniforms: torch.Tensor | None = None,
-    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What each of R requests emits of a tree of drafts, distributed as if the target had sampled it.
 
     A request's row 0 is the root: it was fed the last token already accepted. Each other row is a node and
-    was fed its draft. Children are tried in the order of their rows, where p is the target's law behind the
-    row and q the law that the children were sampled from, without replacement:
+    was fed its draft. From the root, children are tried in order: x is accepted with probability p(x) of the
+    target's law p behind the row; if it is not, p loses x, is normalised, and the next child is tried; behind
+    the last, a token is sampled from what is left of p (SpecInfer, arXiv 2305.09781, algorithm 2, of drafts
+    that were not sampled: n-grams, suffix trees, the most likely tokens of a head). No lossless rule accepts
+    more of them.
 
-    multi_candidate  SpecInfer, arXiv 2305.09781, algorithm 2: from the root, a child x is accepted with
-                     probability min(1, p(x) / q(x)); if it is not, p becomes max(p - q, 0), normalised, q
-                     loses x, and the next child is tried; behind the last, a token is sampled from p.
-    traversal        arXiv 2505.12398, algorithm 2: from the leaves, a node is accepted with a chance of its
-                     whole path; never fewer accepted tokens in the mean. Each rejection and, with cuts, each
-                     row looked at costs one program a read of a row.
-
-    Where drafts were not sampled (suffix tree, n-gram, most likely tokens), q is all on the child: one is
-    accepted with its probability under what is left of p. No lossless rule accepts more, and both give the
-    same law, so ``traversal`` then walks as ``multi_candidate``. Options and ties are those of
-    ``verify_rejection``; a chain under ``multi_candidate`` emits what ``verify_rejection`` does.
-
-    logits       [N, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
-    drafts       integer[N]: the token that each row was fed; of a request's first row not read
-    parents      int32[N]: of each row, the row of its parent, counted within the request; of the first not
-                 read. A node is never accepted, nor anything below it, whose parent is not an earlier row,
-                 whose token is outside the vocabulary, or whose token an earlier child of its parent has
-                 (drafts sampled with replacement are so made drafts without)
-    starts       int32[R + 1], the first row of each request, ending with N; a request has ``width`` rows at
-                 most
-    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy_tree``
-    top_k        int32[R] or None, top_p, min_p float32[R] or None, as in ``verify_rejection``
-    seeds        int64[R], positions int64[N]: of each row, its place in the sequence; siblings have the same.
-                 A request's random numbers depend on its seed and the positions of its rows alone, under
-                 ``traversal`` on the root's position and the number of the row.
-    draft_logits [slots, K, V'], K >= width - 1, V' <= V, as in ``verify_rejection``: [s, i] is what the
-                 children of row i of the request with slot s were sampled from; not used of rows without
-    draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
-    uniforms     float64[N, 2] in [0, 1) instead of the random numbers. The first: under
-                 ``multi_candidate``, of the row whose children are tried; what it has left after one is
-                 rejected is stretched to [0, 1) for the next. Under ``traversal``, of the node itself. The
-                 second samples in the row where the request stops.
-    slots        integer[R]: the options are then by slot, as in ``verify_rejection``
-    Returns tokens int64[R, width], counts int32[R], paths int32[R, width]. Entry i of a path is the row of
-    the request whose logits gave token i: 0 first, then the accepted nodes; the KV of these rows stays.
-    Tokens and paths are -1 (``NO_TOKEN``) behind the count, which is 0 for a request without rows and
-    ``NOT_FINITE`` where a sampled request came to a row with a NaN, a +inf or nothing finite.
-    For a tree by its links, as SGLang has it: ``verify_linked_trees``.
-    Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
-    logits, and 14 KiB a request, to look for the entries of one row that are kept.
-    ValueError: another shape or dtype, another rule, a width over 256.
+    logits        [R * rows, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
+    drafts        integer[R * rows]: the token that each row was fed; of a request's first row not read. A
+                  node is never accepted, nor anything below it, whose token is outside the vocabulary, or is
+                  that of an earlier child of its parent
+    first_child   integer[R, rows]: of each row its first child's, -1 for none (retrieve_next_token)
+    next_sibling  integer[R, rows]: of each row its parent's next child's, -1 for none. Links lead to later
+                  rows; a row that no earlier row leads to is never accepted
+    temperature   float32[R]; at 0 a request is greedy
+    top_k         int32[R] or None: a request with 1 is greedy; top_p, min_p float32[R] or None; the three and
+                  their ties as in ``verify_rejection``
+    seeds         int64[R], positions int64[R * rows]: of each row, its place in the sequence; siblings have
+                  the same. A request's random numbers depend on its seed and the positions of its rows alone
+    depth         entries of ``index`` for a request; what a path has behind them is not told
+    uniforms      float64[R * rows, 2] in [0, 1) instead of the random numbers: the first for a row's
+                  children; what it has left after one is rejected is stretched to [0, 1) for the next; the
+                  second samples in the row where the request stops
+    Returns emitted int32[R * rows], counts int32[R], index int32[R, depth]. ``emitted`` has the token that
+    follows a row on the accepted path, 0 for other rows; ``index`` the path's rows, counted within the batch
+    (the root, then the accepted drafts), -1 behind the count, which is 1 to ``depth``. A sampled request that
+    came to a row with a NaN, a +inf or nothing finite emits token 0 behind its root.
+    Extra memory: 12 bytes for each 4,096 logits and 4 for each row; with cuts 4 for each 512 bytes of logits,
+    and 14 KiB a request, to look for the entries of one row that are kept.
+    ValueError: another shape or dtype, over 256 rows.
     """
-    options = (temperature, top_k, top_p, min_p, seeds)
-    check_target(logits, drafts, starts, *options, positions, max(width, 1), slots, None)
-    _check(logits, parents, width)
-    check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
-    if rule not in RULES:
-        raise ValueError(f"rule: expected {' or '.join(RULES)}, got {rule}")
-    requests = starts.shape[0] - 1
-    results = _results(logits, requests, width)
+    check_logits(logits)
+    requests = _check_trees(logits, drafts, first_child, next_sibling, depth)
+    each = (requests,)
+    expect("temperature", temperature, each, (torch.float32,))
+    expect("top_k", top_k, each, (torch.int32,))
+    expect("top_p", top_p, each, (torch.float32,))
+    expect("min_p", min_p, each, (torch.float32,))
+    expect("seeds", seeds, each, (torch.int64,))
+    expect("positions", positions, (logits.shape[0],), (torch.int64,))
+    expect("uniforms", uniforms, (logits.shape[0], 2), (torch.float64,))
+    emitted, index, counts = results = _results(logits, requests, depth)
     if requests == 0:
-        return results
-    if slots is not None:
-        options = gathered(options, slots)
-    launch_walk(
-        logits, (draft_logits, *layout_of(draft_logits), draft_slots),
-        Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2)),
-        options, positions, uniforms, (results[0], results[2], results[1]),
-        is_traversal=rule == "traversal", is_first=slots is None,
+        return emitted, counts, index
+    rows, columns = first_child.shape[1], logits.shape[1]
+    is_limited = not (top_k is None and top_p is None and min_p is None)
+    piece = min(PIECE, power_of_2(columns, 16))
+    pieces = parts_of(columns, piece)
+    best, mass, at, *_ = partials_of(logits, pieces, False)
+    part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
+    of_parts, *scratch = _scratch(logits, requests, parts) if is_limited else (None,) * 5
+    (parents,) = workspace(logits, _parents, logits.shape[0])
+    stats_kernel[stats_grid(pieces, rows, requests, False)](
+        logits, logits.stride(0), columns, *_NOT_DRAFTED, None, temperature, top_k, best, mass, at, None,
+        None, rows, pieces, requests, PIECE=piece, parts_ptr=of_parts, parts=parts, PART=part, num_warps=4,
+        **launched_early(logits.device, is_first=True),
     )  # fmt: skip
-    return results
+    tree_kernel[(requests,)](
+        logits, logits.stride(0), columns, best, mass, at, pieces, drafts, parents, first_child, next_sibling,
+        temperature, top_k, top_p, min_p, seeds, positions, uniforms, of_parts, parts, *scratch, *results,
+        rows, depth, ROWS=compiled_rows(rows), PADDED=power_of_2(pieces, 2), PIECE=piece,
+        **kept_sizes(part, parts), num_warps=8 if is_limited else 4,
+    )  # fmt: skip
+    return emitted, counts, index
 
 
-class Trees(NamedTuple):
-    """The drafts of a batch as the kernels take them."""
+def verify_greedy_linked_trees(
+    logits: torch.Tensor,
+    drafts: torch.Tensor,
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
+    *,
+    depth: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What each of R requests emits of a tree of drafts, greedily, from one read of the logits.
 
-    drafts: torch.Tensor
-    parents: torch.Tensor | None
-    first_child: torch.Tensor | None
-    next_sibling: torch.Tensor | None
-    starts: torch.Tensor | None
-    width: int
-    requests: int
-    rows: int
-    """That the kernel is compiled for."""
+    From the root, the first child that is its parent's first largest logit is accepted; where none is, that
+    largest is emitted: greedy decoding, token for token. Arguments and results are those of
+    ``verify_linked_trees``; a NaN is never the largest.
+    """
+    requests = _check_trees(logits, drafts, first_child, next_sibling, depth)
+    emitted, index, counts = results = _results(logits, requests, depth)
+    partials = row_partials(logits)
+    if requests:
+        rows = first_child.shape[1]
+        greedy_tree_kernel[(requests,)](
+            partials.best, partials.at, partials.pieces, logits.shape[1], drafts, first_child, next_sibling,
+            *results, rows, depth, ROWS=compiled_rows(rows), PADDED=partials.padded, num_warps=1,
+        )  # fmt: skip
+    return emitted, counts, index
 
 
-def _found(logits: torch.Tensor, requests: int, parts: int) -> tuple[torch.Tensor, ...]:
-    return workspace(logits, _found_parts, requests, logits.shape[0], parts)
+def compiled_rows(rows: int) -> int:
+    """The rows of the kernel that verifies trees of so many."""
+    return power_of_2(rows, _ROWS_LEAST)
 
 
-def _found_parts(requests: int, rows: int, parts: int) -> list[Part]:
+def _parents(rows: int) -> list[Part]:
+    return [((rows,), torch.int32)]
+
+
+def _scratch(logits: torch.Tensor, requests: int, parts: int) -> tuple[torch.Tensor, ...]:
+    return workspace(logits, _scratch_layout, requests, logits.shape[0], parts)
+
+
+def _scratch_layout(requests: int, rows: int, parts: int) -> list[Part]:
     """Of all rows the largest entry of each part; of each request, what the kept set of one row is searched
     with."""
     return [((rows, parts), torch.float32), *scratch_of(requests)]
 
 
-def launch_walk(
+def _check_trees(
     logits: torch.Tensor,
-    drafted: tuple[Any, ...],
-    trees: Trees,
-    options: tuple[Any, ...],
-    positions: torch.Tensor,
-    uniforms: torch.Tensor | None,
-    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    *,
-    depth: int = 0,
-    is_traversal: bool = False,
-    is_first: bool = True,
-) -> None:
-    """One read of the logits, and the walk of each request; everything is checked. results: tokens, paths,
-    counts; with links emitted, index, counts."""
-    columns = logits.shape[1]
-    temperature, *cuts, seeds = options
-    is_limited = any(cut is not None for cut in cuts)
-    piece = min(PIECE, power_of_2(columns, 16))
-    pieces = parts_of(columns, piece)
-    has_drafts = drafted[0] is not None
-    partials = partials_of(logits, pieces, has_drafts)
-    part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
-    of_parts, *scratch = _found(logits, trees.requests, parts) if is_limited else (None,) * 5
-    stats_kernel[stats_grid(pieces, trees.width, trees.requests, has_drafts)](
-        logits, logits.stride(0), columns, *drafted, trees.starts, temperature,
-        None if trees.first_child is None else cuts[0], *partials, trees.width, pieces, trees.requests,
-        PIECE=piece, parts_ptr=of_parts, parts=parts, PART=part, num_warps=4,
-        **launched_early(logits.device, is_first=is_first),
-    )  # fmt: skip
-    tree_kernel[(trees.requests,)](
-        logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        *trees[:5], temperature, *cuts, seeds, positions, uniforms, of_parts, parts, *scratch,
-        *results, trees.width, depth, IS_TRAVERSAL=is_traversal, NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE,
-        ROUNDING=ROUNDING, ROWS=trees.rows, PADDED=power_of_2(pieces, 2), PIECE=piece,
-        **kept_sizes(part, parts),
-        num_warps=8 if is_limited else 16 if has_drafts else 4,
-    )  # fmt: skip
-
-
-def verify_greedy_tree(
-    logits: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor, starts: torch.Tensor, *, width: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What each of R requests emits of a tree of drafts, greedily, from one read of the logits.
-
-    From the root, the first child that is its parent's first largest logit is accepted; where none is, that
-    largest is emitted: greedy decoding, token for token (SpecInfer, arXiv 2305.09781, algorithm 2).
-
-    logits   [N, V], rows contiguous, any float type; a NaN is never the largest
-    drafts   integer[N], parents int32[N], starts int32[R + 1], width, and what is returned: as in
-             ``verify_tree``; no request is ``NOT_FINITE``
-    ValueError: another shape or dtype, a width over 256.
-    """
-    _check(logits, parents, width)
-    if starts.ndim != 1 or starts.shape[0] == 0:
-        raise ValueError(f"starts: expected [requests + 1], got {list(starts.shape)}")
-    expect("starts", starts, starts.shape, (torch.int32,))
-    expect("drafts", drafts, logits.shape[:1], (torch.int32, torch.int64))
-    requests = starts.shape[0] - 1
-    results = _results(logits, requests, width)
-    trees = Trees(drafts, parents, None, None, starts, width, requests, power_of_2(width, 2))
-    launch_greedy_walk(logits, trees, (results[0], results[2], results[1]))
-    return results
-
-
-def launch_greedy_walk(
-    logits: torch.Tensor,
-    trees: Trees,
-    results: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    *,
-    depth: int = 0,
-) -> None:
-    """As ``launch_walk``; the logits are checked here."""
-    partials = row_partials(logits)
-    if trees.requests:
-        greedy_tree_kernel[(trees.requests,)](
-            partials.best, partials.at, partials.pieces, logits.shape[1], *trees[:5], *results, trees.width,
-            depth, NO_TOKEN=NO_TOKEN, ROWS=trees.rows, PADDED=partials.padded, num_warps=1,
-        )  # fmt: skip
-
-
-def _check(logits: torch.Tensor, parents: torch.Tensor, width: int) -> None:
-    check_width(width)
-    expect("parents", parents, logits.shape[:1], (torch.int32,))
-
-
-def check_width(width: int) -> None:
-    if not 1 <= width <= _MOST_ROWS:
-        raise ValueError(f"width: expected 1 to {_MOST_ROWS}, got {width}")
+    drafts: torch.Tensor,
+    first_child: torch.Tensor,
+    next_sibling: torch.Tensor,
+    depth: int,
+) -> int:
+    """The number of requests; ValueError with expected and got."""
+    if first_child.ndim != 2:
+        raise ValueError(f"first_child: expected [requests, rows], got {list(first_child.shape)}")
+    shape = first_child.shape
+    if not 1 <= shape[1] <= _ROWS_MOST:
+        raise ValueError(f"first_child: expected 1 to {_ROWS_MOST} rows, got {shape[1]}")
+    expect("first_child", first_child, shape, _INTEGERS)
+    expect("next_sibling", next_sibling, shape, _INTEGERS)
+    if logits.shape[:1] != (shape[0] * shape[1],):
+        raise ValueError(f"logits: expected {shape[0]} x {shape[1]} rows, got {list(logits.shape)}")
+    expect("drafts", drafts, logits.shape[:1], _INTEGERS)
+    if depth < 1:
+        raise ValueError(f"depth: expected 1 at least, got {depth}")
+    return shape[0]
 
 
 def _results(
-    logits: torch.Tensor, requests: int, width: int
+    logits: torch.Tensor, requests: int, depth: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(tokens, counts, paths)."""
+    """(emitted, index, counts)."""
     return (
-        logits.new_empty((requests, width), dtype=torch.int64),
+        logits.new_empty(logits.shape[0], dtype=torch.int32),
+        logits.new_empty((requests, depth), dtype=torch.int32),
         logits.new_empty(requests, dtype=torch.int32),
-        logits.new_empty((requests, width), dtype=torch.int32),
     )

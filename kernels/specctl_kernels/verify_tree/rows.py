@@ -7,34 +7,34 @@ import triton.language as tl
 
 from specctl_kernels.verify_rejection.draws import uniforms_at
 from specctl_kernels.verify_rejection.judge import of_row
-from specctl_kernels.verify_tree.links import parents_in_links
 
-__all__ = ["given_tree", "row_totals", "tree_of", "uniforms_of", "write_path", "write_rows"]
-
-
-@triton.jit
-def given_tree(starts_ptr, parents_ptr, first_child_ptr, next_sibling_ptr, req, width, row):
-    """(first row, number of rows, each one's parent int32[ROWS] as it is given, -1 for the root).
-
-    With links each request has ``width`` rows, and nothing of the other two is read."""
-    if first_child_ptr is None:
-        start = tl.load(starts_ptr + req)
-        rows = tl.minimum(tl.load(starts_ptr + req + 1) - start, width)
-        parent = tl.load(parents_ptr + start + row, mask=(row > 0) & (row < rows), other=-1)
-    else:
-        start = req * width
-        rows = req * 0 + width
-        parent = parents_in_links(first_child_ptr, next_sibling_ptr, start, rows, row)
-    return start, rows, parent
+__all__ = ["nodes_of", "parents_in_links", "row_totals", "uniforms_of", "write_rows"]
 
 
 @triton.jit
-def tree_of(drafts_ptr, start, rows, columns, row, parent, IS_ONCE: tl.constexpr):
+def parents_in_links(first_child_ptr, next_sibling_ptr, start, rows, row):
+    """int32[ROWS]: of each row its parent's, -1 for none. Links lead to later rows, so each parent is known
+    when it is asked for."""
+    is_in = row < rows
+    at = start.to(tl.int64) + row
+    child = tl.load(first_child_ptr + at, mask=is_in, other=-1).to(tl.int32)
+    sibling = tl.load(next_sibling_ptr + at, mask=is_in, other=-1).to(tl.int32)
+    parent = row * 0 - 1
+    for at_row in range(rows):
+        own = of_row(parent, row, at_row)
+        parent = tl.where((row == of_row(child, row, at_row)) & (row > at_row), at_row, parent)
+        parent = tl.where((row == of_row(sibling, row, at_row)) & (row > at_row), own, parent)
+    return parent
+
+
+@triton.jit
+def nodes_of(drafts_ptr, start, rows, columns, row, parent, IS_ONCE: tl.constexpr):
     """(token, parent) int32[ROWS]; the parent of what is no node is -1: the root, a token outside the
-    vocabulary, a parent that does not stand before it. IS_ONCE: nor is a token that an earlier child has."""
-    is_in = (row > 0) & (row < rows)
-    token = tl.load(drafts_ptr + start + row, mask=is_in, other=-1).to(tl.int32)
-    is_node = (token >= 0) & (token < columns) & (parent >= 0) & (parent < row)
+    vocabulary. IS_ONCE: nor is a token that an earlier child has."""
+    # A draft's range is checked before it is narrowed.
+    draft = tl.load(drafts_ptr + start + row, mask=(row > 0) & (row < rows), other=-1)
+    is_node = (draft >= 0) & (draft < columns) & (parent >= 0)
+    token = tl.where(is_node, draft, -1).to(tl.int32)
     parent = tl.where(is_node, parent, -1)
     if IS_ONCE:
         is_same = (parent[:, None] == parent[None, :]) & (token[:, None] == token[None, :])
@@ -57,20 +57,14 @@ def row_totals(best_ptr, mass_ptr, at, pieces, scale, PADDED: tl.constexpr):
 
 
 @triton.jit
-def uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, start, row, BY_NODE: tl.constexpr):
-    """(accept, sample) float64 of a row, the injected ones if there are any.
-
-    BY_NODE: of rows at the same position, or at one that a later step comes to again, each has its own:
-    counted by the root's position, which no other step has, and the row.
-    """
+def uniforms_of(uniforms_ptr, seeds_ptr, positions_ptr, req, at):
+    """(accept, sample) float64 of row ``at`` of the batch, the injected ones if there are any."""
     if uniforms_ptr is not None:
-        place = uniforms_ptr + (start + row).to(tl.int64) * 2
+        place = uniforms_ptr + at.to(tl.int64) * 2
         accept = tl.load(place)
         sample = tl.load(place + 1)
-    elif BY_NODE:
-        accept, sample = uniforms_at(tl.load(seeds_ptr + req), tl.load(positions_ptr + start), row)
     else:
-        accept, sample = uniforms_at(tl.load(seeds_ptr + req), tl.load(positions_ptr + start + row))
+        accept, sample = uniforms_at(tl.load(seeds_ptr + req), tl.load(positions_ptr + at))
     return accept, sample
 
 
@@ -84,24 +78,6 @@ def _path(row, parent, stop):
         is_on = is_on | (row == at)
     # Parents stand before their children, so the order of the rows is that of the path.
     return is_on, tl.cumsum(is_on.to(tl.int32), axis=0) - 1, tl.sum(is_on.to(tl.int32), axis=0)
-
-
-@triton.jit
-def write_path(
-    tokens_ptr, paths_ptr, counts_ptr, req, width, row, token, parent, stop, last_token, count_of_none,
-    NO_TOKEN: tl.constexpr,
-):  # fmt: skip
-    """All that one request returns. stop under 0: nothing was emitted, which ``count_of_none`` tells."""
-    is_on, rank, count = _path(row, parent, stop)
-    tokens_ptr += req.to(tl.int64) * width
-    paths_ptr += req.to(tl.int64) * width
-    tl.store(paths_ptr + rank, row, mask=is_on)
-    tl.store(tokens_ptr + rank - 1, token.to(tl.int64), mask=is_on & (rank > 0))
-    tl.store(tokens_ptr + rank, (row * 0 + last_token).to(tl.int64), mask=row == stop)
-    is_behind = (row >= count) & (row < width)
-    tl.store(paths_ptr + row, row * 0 + NO_TOKEN, mask=is_behind)
-    tl.store(tokens_ptr + row, (row * 0 + NO_TOKEN).to(tl.int64), mask=is_behind)
-    tl.store(counts_ptr + req, tl.where(stop < 0, count_of_none, count))
 
 
 @triton.jit

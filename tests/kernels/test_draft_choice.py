@@ -1,4 +1,4 @@
-"""The choice between suffix drafts and a head's, against its reference; ``test_twins`` runs this file."""
+"""The choice between suffix drafts and a head's, against its reference."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Verification by rejection sampling: what the options keep, at their edges too, and its law. ``test_twins``
-runs this. ``BITS`` makes every softmax weight of integer logits a power of two: edges are met exactly.
+"""Verification by rejection sampling: what the options keep, at their edges too, and its law. ``BITS``
+makes every softmax weight of integer logits a power of two: edges are met exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -13,16 +12,8 @@ import torch
 from specctl_kernels.verify_rejection import NO_TOKEN, launch
 from specctl_kernels.verify_rejection.reference import distribution, law_of_two, verify_rejection_reference
 from support.cut_rows import CUT_BY, LISTED
-from support.quick_interpreter import quick_interpreter
 from support.rejection_runs import BITS, IS_GPU, equals_reference, run
 from support.verify_tests import LEAST_CHANCE, chi_square_chance, poison_new_memory
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
-
 
 poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 

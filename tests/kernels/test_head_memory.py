@@ -1,5 +1,4 @@
-"""A head that rests and comes back, against the reference and against what it has really written;
-``test_twins`` runs this file."""
+"""A head that rests and comes back, against the reference and against what it has really written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Verification by rejection sampling: as its reference, token for token. ``test_twins`` runs this; what the
-options keep and the law are tested in ``verify_rejection_law_twin``.
+"""Verification by rejection sampling: as its reference, token for token; what the
+options keep and the law are tested in ``test_verify_rejection_law``.
 
 Discrete results are equal, not close: the logits lie on a coarse grid, so that ties are exact and no
 threshold falls between rounded neighbours, and of the uniforms, 53-bit numbers, one in 10^5 lies within
@@ -8,80 +8,32 @@ float32's rounding of an edge; the seeds are fixed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, stats, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
+    distribution,
+    sample_by,
     uniforms_reference,
     verify_rejection_reference,
 )
-from support.quick_interpreter import quick_interpreter
 from support.rejection_runs import DEVICE, IS_GPU, equals_reference, run
 from support.verify_batches import (
+    DTYPES,
     OPTIONS,
-    coarse_logits,
-    drawn_options,
+    chain_batch,
     options_by_slot,
     two_requests,
     uniforms_for,
+    with_draft_logits,
 )
 from support.verify_tests import in_silence, poison_new_memory
 
 VOCABULARIES = [1, 2, 7, 2047, 2048, 2049, 4097, 9001] + ([32_000, 151_936, 262_144] if IS_GPU else [])
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-def batch(
-    requests: int, vocabulary: int, dtype: torch.dtype, options: str, *, width: int = 5, seed: int = 0
-) -> dict[str, Any]:
-    """Requests of 0 to ``width`` rows, every third one greedy; most drafts are likely tokens."""
-    torch.manual_seed(1000 * requests + vocabulary + seed)
-    rows = torch.randint(0, width + 1, (requests,))
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)]).to(torch.int32)
-    total = int(starts[-1])
-    logits = coarse_logits(total, vocabulary)
-    drafts = logits.argmax(1).roll(1) if total else torch.zeros(0, dtype=torch.int64)
-    other = torch.rand(total)
-    drafts = torch.where(other < 0.3, torch.randint(0, vocabulary, (total,)), drafts)
-    drafts = torch.where(other > 0.97, -1, drafts)
-    # Of a broad law over many ids, a uniform is no longer far from an edge.
-    degrees = [0.8, 1.0, 0.0, 0.01, 1.5, 100.0] if vocabulary < 10_000 else [0.3, 0.2, 0.0, 0.01, 0.25, 0.1]
-    temperature = torch.tensor(degrees)[torch.arange(requests) % 6]
-    cuts = drawn_options(options, requests)
-    return {
-        "logits": logits.to(dtype), "drafts": drafts.to(torch.int32), "starts": starts,
-        "temperature": temperature, **cuts,
-        "seeds": torch.randint(-(2**62), 2**62, (requests,)),
-        "positions": torch.randint(0, 2**40, (total,)), "width": width,
-    }  # fmt: skip
-
-
-def with_draft_logits(given: dict[str, Any], dtype: torch.dtype, columns: int) -> dict[str, Any]:
-    """For every second request: near the target's, as a good draft head's. Not as cold as a probability that
-    float32 cannot hold, since no draft would come of it."""
-    requests, width = len(given["seeds"]), given["width"]
-    draft_logits = torch.full((requests + 2, width - 1, columns), float("nan"), dtype=dtype)
-    slots = torch.randperm(requests + 2)[:requests].to(torch.int32)
-    slots[::2] = -1
-    for req, slot in enumerate(slots.tolist()):
-        start, end = given["starts"][req : req + 2].tolist()
-        if slot >= 0 and end > start + 1:
-            near = given["logits"][start : end - 1, :columns].float()
-            near = near + torch.randn(near.shape).mul(4).round().div(4)
-            draft_logits[slot, : end - start - 1] = near.to(dtype)
-    temperature = given["temperature"]
-    temperature = torch.where(temperature == 0.01, 0.3, temperature)
-    return given | {"temperature": temperature, "draft_logits": draft_logits, "draft_slots": slots}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
 
 
 poisoned = pytest.fixture(autouse=True)(poison_new_memory)
@@ -91,7 +43,7 @@ poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_tokens_as_the_reference(vocabulary: int, options: str) -> None:
     dtype = DTYPES[(vocabulary + len(options)) % 3]
-    given = batch(6, vocabulary, dtype, options, width=4)
+    given = chain_batch(6, vocabulary, dtype, options, width=4)
     equals_reference(given | {"uniforms": uniforms_for(given)})
 
 
@@ -99,7 +51,7 @@ def test_tokens_as_the_reference(vocabulary: int, options: str) -> None:
 @pytest.mark.parametrize("options", ["none", "mixed"])
 @pytest.mark.parametrize(("requests", "width"), [(0, 3), (1, 1), (3, 2), (1, 9), (17, 9)])
 def test_requests_and_dtypes(requests: int, width: int, options: str, dtype: torch.dtype) -> None:
-    given = batch(requests, 97, dtype, options, width=width)
+    given = chain_batch(requests, 97, dtype, options, width=width)
     equals_reference(given | {"uniforms": uniforms_for(given)})
 
 
@@ -107,7 +59,7 @@ def test_requests_and_dtypes(requests: int, width: int, options: str, dtype: tor
 @pytest.mark.parametrize(("vocabulary", "columns"), [(1, 1), (2, 1), (7, 7), (2049, 2049), (4099, 4001)])
 def test_drafts_with_a_distribution(vocabulary: int, columns: int, options: str) -> None:
     for seed, (dtype, draft_dtype) in enumerate(zip(DTYPES, [*DTYPES[:2], torch.float32], strict=True)):
-        given = batch(6, vocabulary, dtype, options, seed=seed)
+        given = chain_batch(6, vocabulary, dtype, options, seed=seed)
         given = with_draft_logits(given, draft_dtype, columns)
         equals_reference(given | {"uniforms": uniforms_for(given)})
 
@@ -115,14 +67,14 @@ def test_drafts_with_a_distribution(vocabulary: int, columns: int, options: str)
 @pytest.mark.parametrize("has_draft_logits", [False, True])
 def test_more_requests_than_a_grid_has_places(has_draft_logits: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(stats, "GRID_MOST", 4)
-    given = batch(11, 97, torch.float32, "mixed", width=3)
+    given = chain_batch(11, 97, torch.float32, "mixed", width=3)
     if has_draft_logits:
         given = with_draft_logits(given, torch.float32, 97)
     equals_reference(given | {"uniforms": uniforms_for(given)})
 
 
 def test_a_greedy_batch_is_verified_as_by_verify_greedy() -> None:
-    given = batch(17, 600, torch.bfloat16, "mixed")
+    given = chain_batch(17, 600, torch.bfloat16, "mixed")
     given["logits"][::5, 3] = float("nan")
     given["temperature"] = torch.zeros(17)
     on_device = [given[name].to(DEVICE) for name in ("logits", "drafts", "starts")]
@@ -140,11 +92,11 @@ def test_random_numbers_are_those_of_the_paper_and_of_the_reference() -> None:
         ((words[0] << 32 | words[1]) >> 11) * 2.0**-53, ((words[2] << 32 | words[3]) >> 11) * 2.0**-53
     ]  # fmt: skip
     for seed in (5, 6):
-        equals_reference(batch(9, 97, torch.float32, "mixed", seed=seed))
+        equals_reference(chain_batch(9, 97, torch.float32, "mixed", seed=seed))
 
 
-def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch() -> None:
-    given = with_draft_logits(batch(9, 9001, torch.bfloat16, "mixed", seed=4), torch.bfloat16, 9001)
+def test_a_seed_gives_the_same_tokens_alone_and_in_any_chain_batch() -> None:
+    given = with_draft_logits(chain_batch(9, 9001, torch.bfloat16, "mixed", seed=4), torch.bfloat16, 9001)
     tokens, counts = run(given)
     for req in (0, 1, 3, 5):
         start, end = given["starts"][req : req + 2].tolist()
@@ -158,7 +110,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch() -> None:
 
 
 def two_rows_of_six(seed: int) -> dict[str, Any]:
-    given = batch(6, 97, torch.float32, "mixed", seed=seed)
+    given = chain_batch(6, 97, torch.float32, "mixed", seed=seed)
     given |= {"temperature": torch.ones(6), "starts": torch.arange(0, 13, 2, dtype=torch.int32)}
     given |= {"logits": torch.randn(12, 97), "drafts": torch.full((12,), 5), "positions": torch.arange(12)}
     return given | {"uniforms": uniforms_for(given)}
@@ -187,6 +139,7 @@ def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
 @pytest.mark.parametrize("has_cuts", [False, True])
 def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has_cuts: bool) -> None:
     given = two_rows_of_six(4)
+    given["top_k"][given["top_k"] == 1] = 2  # 1 is greedy, where nothing is counted
     if not has_cuts:
         given |= {"top_k": None, "top_p": None, "min_p": None}
     logits = given["logits"]
@@ -205,7 +158,7 @@ def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has
 @in_silence
 @pytest.mark.parametrize("options", ["none", "mixed"])
 def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> None:
-    given = with_draft_logits(batch(6, 97, torch.float32, options, width=3), torch.float32, 97)
+    given = with_draft_logits(chain_batch(6, 97, torch.float32, options, width=3), torch.float32, 97)
     for slot in given["draft_slots"][1::2]:
         given["draft_logits"][slot, 0, 3] = float("nan")
     given["uniforms"] = uniforms_for(given)
@@ -218,8 +171,92 @@ def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> N
     assert counts[0].tolist() != [0]
 
 
+# Draft logits of 8.65 and 0 at T = 0.1: the second's weight is 2^-125, and a factor of its inverse overflows.
+NEARLY_ONE_HOT = torch.full((64,), float("-inf")).index_copy(
+    0, torch.tensor([0, 1]), torch.tensor([8.65, 0.0])
+)
+
+
+@pytest.mark.parametrize("verify", [verify_rejection, verify_block], ids=["token", "block"])
+@pytest.mark.parametrize("has_cuts", [False, True])
+@pytest.mark.parametrize(("draft", "temperature", "gap"), [(0, 0.1, 8.65), (1, 0.1, 8.65), (0, 0.2, 17.2)])
+def test_a_rejected_cold_draft_is_never_emitted(
+    verify: Any, has_cuts: bool, draft: int, temperature: float, gap: float
+) -> None:
+    """A draft with nearly all of q's mass, or nearly none, is rejected: a sample of the other 63 follows."""
+    numbers = torch.tensor([0.02, 0.25, 0.5, 0.75, 0.98], dtype=torch.float64)
+    requests = len(numbers)
+    logits = torch.zeros(2 * requests, 64)
+    if draft == 1:  # the target gives it less than q, little as that is
+        logits[:, 1] = float("-inf")
+    starts = torch.arange(0, 2 * requests + 1, 2, dtype=torch.int32)
+    given = {
+        "logits": logits, "drafts": torch.tensor([0, draft] * requests, dtype=torch.int32), "starts": starts,
+        "temperature": torch.full((requests,), temperature), "top_k": None,
+        "top_p": torch.full((requests,), 0.9999) if has_cuts else None, "min_p": None,
+        "seeds": torch.arange(requests), "positions": torch.arange(2 * requests), "width": 2,
+        "draft_logits": (NEARLY_ONE_HOT * gap / 8.65)[None, None],
+        "draft_slots": torch.zeros(requests, dtype=torch.int32),
+        "uniforms": torch.stack([torch.full_like(numbers, 1 - 1e-9), numbers], 1).repeat_interleave(2, 0),
+    }  # fmt: skip
+    moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
+    tokens, counts = verify(**moved)
+    weights = (torch.arange(64) != draft).double()
+    weights[0] = 0.0  # q has all of its mass there
+    assert counts.tolist() == [1] * requests
+    assert tokens[:, 0].tolist() == [sample_by(weights, float(number)) for number in numbers]
+
+
+@pytest.mark.parametrize("options", ["none", "mixed"])
+@pytest.mark.parametrize("temperature", [0.1, 0.05, 0.02, 0.005])
+def test_cold_drafts_with_a_distribution(temperature: float, options: str) -> None:
+    """Drawn from their own law, near the target's."""
+    given = with_draft_logits(chain_batch(8, 97, torch.float32, options, seed=5), torch.float32, 90)
+    given["temperature"] = torch.full((8,), temperature)
+    for req, slot in enumerate(given["draft_slots"].tolist()):
+        start, end = given["starts"][req : req + 2].tolist()
+        for row in range(end - start - 1 if slot >= 0 else 0):
+            law = distribution(given["draft_logits"][slot, row], temperature)
+            given["drafts"][start + row + 1] = int(torch.multinomial(law * (law > 1e-30), 1))
+    equals_reference(given | {"uniforms": uniforms_for(given)})
+
+
+def test_at_an_infinite_temperature_every_finite_logit_has_the_same_probability() -> None:
+    for options in ("none", "mixed"):
+        given = chain_batch(7, 97, torch.float32, options, seed=8)
+        given["temperature"] = torch.full((7,), float("inf"))
+        counts = equals_reference(given | {"uniforms": uniforms_for(given)})
+        assert bool((counts[given["starts"].diff() > 0] > 0).all())
+
+
+@pytest.mark.parametrize("has_draft_logits", [False, True])
+def test_top_k_1_takes_the_first_of_equal_logits(has_draft_logits: bool) -> None:
+    given = chain_batch(12, 3, torch.bfloat16, "none", width=2)
+    given["logits"] = (
+        torch.tensor([2.0, 2.0, 0.0]).expand(len(given["logits"]), 3).to(torch.bfloat16).contiguous()
+    )
+    given |= {"top_k": torch.ones(12, dtype=torch.int32), "temperature": torch.ones(12)}
+    if has_draft_logits:
+        given = with_draft_logits(given, torch.float32, 3)
+    tokens, counts = run(given)
+    assert counts.tolist() == equals_reference(given).tolist()
+    assert set(tokens[tokens != NO_TOKEN].tolist()) == {0}
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+def test_drafts_that_no_int32_holds_are_never_kept(is_greedy: bool) -> None:
+    """The low half of each is a token that would be."""
+    given = chain_batch(2, 9, torch.float32, "none") | {"starts": torch.tensor([0, 3, 6], dtype=torch.int32)}
+    given |= {"logits": torch.zeros(6, 9), "drafts": torch.tensor([0, 2**32 + 4, 4, 0, 4 - 2**33, 4])}
+    given |= {"positions": torch.arange(6), "temperature": torch.full((2,), 0.0 if is_greedy else 1.0)}
+    given["logits"][:, 4] = 50.0
+    assert equals_reference(given).tolist() == [1, 1]
+    on_device = [given[name].to(DEVICE) for name in ("logits", "drafts", "starts")]
+    assert verify_greedy(*on_device, width=5)[1].tolist() == [1, 1]
+
+
 def test_options_by_slot_are_those_of_the_requests() -> None:
-    given = batch(5, 97, torch.float32, "mixed", seed=9)
+    given = chain_batch(5, 97, torch.float32, "mixed", seed=9)
     want = run(given)
     given, slots = options_by_slot(given)
     for kind in (torch.int64, torch.int32):

@@ -1,8 +1,7 @@
-"""What the SGLang plugin gives for a verified batch, against SGLang's own words. ``test_twins`` runs this."""
+"""What the SGLang plugin gives for a verified batch, against SGLang's own words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +10,11 @@ import torch
 from specctl_kernels.verify_rejection.reference import distribution
 from specctl_sglang.compat.cpu_stand_ins import verify_tree_greedy_cpu
 from specctl_sglang.compat.verification import verified
-from support.quick_interpreter import quick_interpreter
 from support.sglang_batches import TOP_K_ALL, sampling_of, trees
 from support.verify_tests import LEAST_CHANCE, chi_square_chance, poison_new_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = ["chain", "star", "binary", "random"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
 
 
 poisoned = pytest.fixture(autouse=True)(poison_new_memory)

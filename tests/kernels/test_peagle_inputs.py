@@ -1,4 +1,4 @@
-"""The layout of a parallel draft pass against its reference; ``test_twins`` runs this file."""
+"""The layout of a parallel draft pass against its reference."""
 
 from __future__ import annotations
 

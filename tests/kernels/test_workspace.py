@@ -1,9 +1,9 @@
-"""Memory kept between calls: what an earlier call left there changes nothing. ``test_twins`` runs this."""
+"""Memory kept between calls: what an earlier call left there changes nothing."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,19 +13,13 @@ from specctl_kernels.row_argmax import row_argmax
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
-from specctl_kernels.verify_tree import verify_greedy_tree, verify_tree
-from support.quick_interpreter import quick_interpreter
+from specctl_kernels.verify_tree import verify_greedy_linked_trees, verify_linked_trees
 from support.tree_batches import tree_batch
+from support.verify_batches import chain_batch, with_draft_logits
 from support.verify_tests import in_silence
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PAIR = [((3, 4), torch.float32), ((5,), torch.int64)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +31,19 @@ def kept() -> list[torch.Tensor]:
     return [one._memory for one in workspace._of_thread.kept.values() if one._memory is not None]
 
 
-def chain_of(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name != "parents"}
-
-
 def greedy_of(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: given[name] for name in ("logits", "drafts", "starts", "width", *names)}
+    return {name: given[name] for name in ("logits", "drafts", *names)}
 
 
 VERIFIERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "row_argmax": lambda given: (row_argmax(given["logits"]),),
-    "verify_greedy": lambda given: verify_greedy(**greedy_of(given)),
-    "verify_greedy_tree": lambda given: verify_greedy_tree(**greedy_of(given, "parents")),
-    "verify_tree": lambda given: verify_tree(**given),
-    "verify_rejection": lambda given: verify_rejection(**chain_of(given)),
-    "verify_block": lambda given: verify_block(**chain_of(given)),
+    "verify_greedy": lambda given: verify_greedy(**greedy_of(given, "starts", "width")),
+    "verify_greedy_linked_trees": lambda given: verify_greedy_linked_trees(
+        **greedy_of(given, "first_child", "next_sibling", "depth")
+    ),
+    "verify_linked_trees": lambda given: verify_linked_trees(**given),
+    "verify_rejection": lambda given: verify_rejection(**given),
+    "verify_block": lambda given: verify_block(**given),
 }
 
 
@@ -59,11 +51,14 @@ VERIFIERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_what_an_earlier_call_left_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of several sizes, each twice; between two calls what is kept is made NaN, or -1."""
-    draft = {"draft_dtype": torch.float32, "draft_columns": 60} if name == "verify_block" else {}
     batches = []
     for seed, (requests, vocabulary) in enumerate([(5, 60), (2, 60), (9, 61)]):
-        given = tree_batch(requests, vocabulary, torch.float32, "mixed", seed=seed, **draft)
-        given |= {"parents": torch.zeros_like(given["parents"])} if name == "verify_tree" else {}
+        if "trees" in name:
+            given = tree_batch(requests, 5, vocabulary, torch.float32, "mixed", seed=seed, shape="star")
+        else:
+            given = chain_batch(requests, vocabulary, torch.float32, "mixed", seed=seed)
+        if name == "verify_block":
+            given = with_draft_logits(given, torch.float32, 60)
         batches.append({k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()})
     verify = VERIFIERS[name]
     with monkeypatch.context() as patched:

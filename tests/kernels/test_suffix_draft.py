@@ -1,4 +1,4 @@
-"""The device's suffix drafts against their twin on the host; ``test_twins`` runs this file."""
+"""The device's suffix drafts against their twin on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a uniform draft pass: kernel, reference and by hand; ``test_twins`` runs this file."""
+"""The rows of a uniform draft pass: kernel, reference and by hand."""
 
 from __future__ import annotations
 

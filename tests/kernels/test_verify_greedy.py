@@ -1,4 +1,4 @@
-"""Greedy verification and the largest entry of a row, against their references; ``test_twins`` runs this."""
+"""Greedy verification and the largest entry of a row, against their references."""
 
 from __future__ import annotations
 

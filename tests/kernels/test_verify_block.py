@@ -1,5 +1,5 @@
-"""Block verification against its reference, token for token. ``test_twins`` runs this; its law is tested in
-``verify_block_law_twin``.
+"""Block verification against its reference, token for token; its law is tested in
+``test_verify_block_law``.
 
 Discrete results are equal, not close: the logits lie on a coarse grid, so no threshold falls between rounded
 neighbours, and of the uniforms, 53-bit numbers, one in 10^5 lies within float32's rounding of an edge; the
@@ -8,7 +8,6 @@ seeds are fixed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from specctl_kernels.verify_block.reference import (
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 from specctl_kernels.verify_rejection.reference import distribution
-from support.quick_interpreter import quick_interpreter
 from support.verify_batches import (
     OPTIONS,
     coarse_logits,
@@ -97,12 +95,6 @@ def of_request(given: dict[str, Any], req: int) -> dict[str, Any]:
     alone |= {k: None if given[k] is None else given[k][req : req + 1] for k in by_request}
     alone |= {"starts": torch.tensor([0, end - start], dtype=torch.int32)}
     return alone | {k: given[k] for k in ("width", "draft_logits")}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
 
 
 poisoned = pytest.fixture(autouse=True)(poison_new_memory)

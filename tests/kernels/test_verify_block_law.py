@@ -1,4 +1,4 @@
-"""The law of what block verification emits, and how many drafts it keeps. ``test_twins`` runs this.
+"""The law of what block verification emits, and how many drafts it keeps.
 
 On a GPU every draw is the kernel's. Without one the draws are those of the rule's reference, which the kernel
 equals on some of them. ``BITS`` makes every softmax weight of integer logits a power of two.
@@ -21,7 +21,6 @@ from specctl_kernels.verify_block.reference import (
     running_ratios,
 )
 from specctl_kernels.verify_rejection.reference import distribution
-from support.quick_interpreter import quick_interpreter
 from support.verify_tests import LEAST_CHANCE, chi_square_chance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -30,12 +29,6 @@ BITS = 1.4426950408889634
 EXACT = 1e-12
 """Sums of some hundred float64 probabilities."""
 DRAWS = 1_000_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def interpreted_in_time() -> Iterator[None]:
-    with quick_interpreter():
-        yield
 
 
 def test_both_rules_have_one_law_on_drafts_that_were_not_sampled() -> None:
