@@ -100,11 +100,6 @@ class Acceptance:
         self._has_drifted = False
         self._extra_ranks = _extra_ranks(space, self._depths)
 
-    @property
-    def has_drifted(self) -> bool:
-        """Whether the last update contradicted what was before it."""
-        return self._has_drifted
-
     def update(self, cells: Iterable[CellDelta], shadow: ShadowDelta | None, interval_s: float) -> None:
         """Take in what an interval has counted; cells whose counts cannot be are left out."""
         self._has_drifted = False

@@ -114,8 +114,6 @@ class Controller:
         if cells is None or interval_s is None:
             return
         self._acceptance.update(cells, observation.shadow, interval_s)
-        if self._acceptance.has_drifted:
-            self._rails.forget_dwell()
         self._cost.update(cells, interval_s)
         self._thresholds.pass_time(interval_s)
 
@@ -146,7 +144,7 @@ class Controller:
             used = objective.used_ratio(
                 expected.cost, expected.acceptance, self._latency.reading(objective.bounds)
             )
-            decider = Decider(expected, policy.guard_rails, eligible, used, constraints, bool(eligible[0]))
+            decider = Decider(expected, policy.guard_rails, eligible, used, constraints)
             picked = [decider.choose(bucket) for bucket in buckets]
         choices = choices_of(expected, picked, applied.rows)
         choices = self._sampled(choices, picked, expected, policy, capabilities, eligible)
@@ -184,15 +182,17 @@ class Controller:
     def _constraints(
         self, observation: Observation, policy: CorePolicy, held: Held, expected: Forecast
     ) -> list[Constraint]:
-        rails = self._rails.constraints(
-            policy.guard_rails, expected.present, expected.is_active, expected.gain.shape, observation.time_s
+        # What was worse on trial is taken back at once.
+        may_wait = np.array([last not in held.settings for _, last in expected.space.buckets])
+        dwell = self._rails.dwell(
+            policy.guard_rails,
+            expected.present,
+            may_wait,
+            expected.is_active,
+            expected.gain.shape[1],
+            observation.time_s,
         )
-        for last in held.settings:
-            # What was worse on trial is taken back at once.
-            if (bucket := expected.space.bucket_index.get(last)) is not None:
-                for constraint in rails:
-                    constraint.allowed[bucket] = True
-        return [*held_constraints(held, expected.space), *rails]
+        return [*held_constraints(held, expected.space), dwell]
 
     def _by_hand(
         self,

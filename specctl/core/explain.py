@@ -25,11 +25,9 @@ CHANGES_SHOWN = 8
 
 _KEPT = {
     Reason.NO_BETTER: "nothing is better",
-    Reason.WITHIN_NOISE: "the gain is too small or too unsure",
     Reason.DWELL: "too soon after the last change",
     Reason.FEW_SAMPLES: "too few samples",
     Reason.COST_UNKNOWN: "the cost of a step is not known yet",
-    Reason.CHANGE_RATE: "too many changes",
     Reason.SET_BY_POLICY: "set by the policy",
     Reason.OFF_NO_GAIN: "drafting does not pay",
     Reason.LATENCY_BOUND: "latency bound",

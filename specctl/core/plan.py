@@ -25,7 +25,7 @@ class Decider:
     """What a choice goes by.
 
     ``eligible``: [setting], within the policy's bounds on every knob. ``used``: [bucket, setting], the share
-    of the nearest latency bound, over 1: broken. ``is_off_free``: the policy lets speculation be off.
+    of the nearest latency bound, over 1: broken.
     """
 
     forecast: Forecast
@@ -33,7 +33,6 @@ class Decider:
     eligible: Bools
     used: Floats
     constraints: Sequence[Constraint]
-    is_off_free: bool
 
     @cached_property
     def _is_known(self) -> Bools:
@@ -42,10 +41,6 @@ class Decider:
     @cached_property
     def _is_within(self) -> Bools:
         return self.used <= 1.0
-
-    @cached_property
-    def _lower(self) -> Floats:
-        return self.forecast.gain - self.rails.min_gain_sigma * self.forecast.sigma
 
     def choose(self, bucket: int) -> tuple[int, Reason, str]:
         """A setting's number, why it is that, and in words what held another one back."""
@@ -78,9 +73,8 @@ class Decider:
             return best, Reason.SET_BY_POLICY, words
         if not known.any() or not np.isfinite(gain[present]):
             return present, Reason.COST_UNKNOWN, "no step of this bucket or a similar one was measured"
-        if forecast.acceptance.trials < rails.min_samples_tokens:
-            words = f"{forecast.acceptance.trials:.0f} of {rails.min_samples_tokens} token outcomes seen"
-            return present, Reason.FEW_SAMPLES, words
+        if forecast.acceptance.trials <= 0:
+            return present, Reason.FEW_SAMPLES, "no drafted token was judged yet"
         within = known & self._is_within[bucket]
         if not within.any():
             least = int(np.argmin(np.where(known, self.used[bucket], np.inf)))
@@ -93,25 +87,26 @@ class Decider:
         return self._by_gain(bucket, within)
 
     def _by_gain(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
-        """The setting whose gain is surest; off where drafting gains too little over it."""
-        rails, present = self.rails, int(self.forecast.present[bucket])
-        gain, sigma = self.forecast.gain[bucket], self.forecast.sigma[bucket]
-        lower = np.where(may, self._lower[bucket], -np.inf)
-        best = int(np.argmax(lower))
-        words, reason = "", Reason.OFF_NO_GAIN if best == 0 else Reason.GAIN
-        if best == present or gain[best] <= rails.min_gain_ratio or lower[best] <= 0.0:
-            best, most = present, int(np.argmax(np.where(may, gain, -np.inf)))
-            reason = Reason.WITHIN_NOISE if gain[most] > rails.min_gain_ratio else Reason.NO_BETTER
-            if gain[most] > 0.0:
-                words = (
-                    f"{setting_words(self.forecast.space.settings[most])} would gain {gain[most]:+.1%}, "
-                    f"+- {sigma[most]:.1%}"
-                )
-        if best != 0 and self.is_off_free and may[0]:
-            over_off = (1.0 + gain[best]) / max(1.0 + gain[0], 1e-9) - 1.0
-            if over_off < rails.off_below_gain_ratio:
+        """The setting that gains most over the one in force, if it gains enough; off where drafting gains
+        next to nothing over it."""
+        present, gain = int(self.forecast.present[bucket]), self.forecast.gain[bucket]
+        best = int(np.argmax(np.where(may, gain, -np.inf)))
+        is_change = bool(gain[best] > self.rails.min_gain_ratio)
+        drafts = gain[best] if is_change else 0.0
+        if may[0] and (best if is_change else present):
+            over_off = (1.0 + drafts) / max(1.0 + gain[0], 1e-9) - 1.0
+            if over_off < self.rails.off_below_gain_ratio:
                 return 0, Reason.OFF_NO_GAIN, ""
-        return best, reason, words
+        if is_change:
+            return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
+        words = ""
+        if gain[best] > 0.0:
+            named, sigma = (
+                setting_words(self.forecast.space.settings[best]),
+                self.forecast.sigma[bucket, best],
+            )
+            words = f"{named} would gain {gain[best]:+.1%}, +- {sigma:.1%}"
+        return present, Reason.NO_BETTER, words
 
 
 def choices_of(

@@ -22,7 +22,6 @@ __all__ = [
     "held_constraints",
 ]
 
-MINUTE_S = 60.0
 IDLE_DWELL_S = 5.0
 """A bucket without traffic changes for nobody, so it waits longer."""
 
@@ -33,15 +32,9 @@ class RailSettings(Protocol):
     @property
     def min_gain_ratio(self) -> float: ...
     @property
-    def min_gain_sigma(self) -> float: ...
-    @property
     def off_below_gain_ratio(self) -> float: ...
     @property
     def dwell_s(self) -> float: ...
-    @property
-    def min_samples_tokens(self) -> int: ...
-    @property
-    def changes_max_per_minute(self) -> int: ...
 
 
 class Constraint(NamedTuple):
@@ -72,32 +65,25 @@ class Rails:
 
     def __init__(self, space: Space) -> None:
         self._changed_s = np.full(len(space.buckets), -np.inf)
-        self._times_s: tuple[float, ...] = ()
 
     def accepted(self, buckets: list[int], time_s: float) -> None:
-        if buckets:
-            self._changed_s[buckets] = time_s
-            self._times_s = (*self._times_s, time_s)
+        self._changed_s[buckets] = time_s
 
-    def forget_dwell(self) -> None:
-        """The acceptance drifted: what held the last settings in place no longer holds."""
-        self._changed_s[:] = -np.inf
-
-    def constraints(
-        self, settings: RailSettings, present: Ints, is_active: Bools, shape: tuple[int, int], time_s: float
-    ) -> list[Constraint]:
-        self._times_s = tuple(t for t in self._times_s if time_s - t < MINUTE_S)
+    def dwell(
+        self,
+        settings: RailSettings,
+        present: Ints,
+        may_wait: Bools,
+        is_active: Bools,
+        settings_count: int,
+        time_s: float,
+    ) -> Constraint:
+        """A bucket that changed lately keeps what it has; one that is False in ``may_wait`` does not."""
         dwell_s = np.where(is_active, settings.dwell_s, max(settings.dwell_s, IDLE_DWELL_S))
-        is_soon = time_s - self._changed_s < dwell_s
-        found = []
-        if is_soon.any():
-            words = f"changed less than {settings.dwell_s:g} s ago"
-            found.append(Constraint(all_but_present(is_soon, present, shape), Reason.DWELL, words))
-        if len(self._times_s) >= settings.changes_max_per_minute:
-            every = np.ones(shape[0], np.bool_)
-            words = f"{len(self._times_s)} changes in the last minute"
-            found.append(Constraint(all_but_present(every, present, shape), Reason.CHANGE_RATE, words))
-        return found
+        is_soon = may_wait & (time_s - self._changed_s < dwell_s)
+        words = f"changed less than {settings.dwell_s:g} s ago"
+        shape = len(present), settings_count
+        return Constraint(all_but_present(is_soon, present, shape), Reason.DWELL, words)
 
 
 def all_but_present(held: Bools, present: Ints, shape: tuple[int, int]) -> Bools:

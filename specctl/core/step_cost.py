@@ -26,8 +26,6 @@ STEPS_MAX = 200.0
 """An offset forgets beyond so many steps."""
 LEVEL_STEPS = 8.0
 """Steps after which the level has followed by half."""
-AGE_HALF_LIFE_S = 120.0
-"""What did not run lately is remembered with less and less weight."""
 CLIP_LOG = 0.4
 """A step may be this much slower than expected at a time; more is a stall unless it repeats."""
 UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5
@@ -79,7 +77,6 @@ class StepCost:
 
     def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
         """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
-        self._weight *= 0.5 ** (interval_s / AGE_HALF_LIFE_S)
         by_bucket: dict[int, list[CellDelta]] = {}
         for cell in cells:
             bucket = self._space.bucket_index.get(cell.decode_batch_to)

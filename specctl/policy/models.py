@@ -40,15 +40,15 @@ class LearnedPolicy(PolicySettings):
         description="true: output keeps the target's distribution. No lossy acceptance is controlled, so "
         "false is refused.",
     )
+    max_itl_ms: _Milliseconds | None = Field(
+        default=None, description="Predicted milliseconds between two outputs (a step); null: none."
+    )
 
 
 class GoodputPolicy(LearnedPolicy):
     """Most emitted tokens per second at every decode batch."""
 
     kind: Literal["goodput"]
-    max_itl_ms: _Milliseconds | None = Field(
-        default=None, description="Predicted milliseconds between two outputs (a step); null: none."
-    )
 
     @property
     def objective(self) -> Objective:
@@ -69,9 +69,6 @@ class SloPolicy(LearnedPolicy):
         default=None, description="Milliseconds from arrival to the first token; null: none."
     )
     ttft_at: Quantile = Field(default="p95", description="What max_ttft_ms bounds.")
-    max_itl_ms: _Milliseconds | None = Field(
-        default=None, description="Predicted milliseconds between two outputs (a step); null: none."
-    )
 
     @model_validator(mode="after")
     def _check_bounds_given(self) -> Self:
@@ -106,9 +103,6 @@ class CostPolicy(LearnedPolicy):
     )
     joules_per_verified_token: float = Field(
         default=0.0, ge=0, le=1e6, description="Energy, beyond the idle power, of a token that is verified."
-    )
-    max_itl_ms: _Milliseconds | None = Field(
-        default=None, description="Predicted milliseconds between two outputs (a step); null: none."
     )
 
     @model_validator(mode="after")

@@ -96,25 +96,12 @@ class GuardRailSettings(BaseModel):
     min_gain_ratio: float = Field(
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
-    min_gain_sigma: float = Field(
-        default=0.5, ge=0, le=10, description="... and above this many standard errors of the prediction."
-    )
     off_below_gain_ratio: float = Field(
         default=0.01, ge=0, le=1, description="Turn drafting off when it gains less than this share over off."
     )
     dwell_s: float = Field(
-        default=2.0,
-        ge=0,
-        le=3600,
-        description="Seconds that a setting stays before the next change, unless the acceptance drifts.",
+        default=2.0, ge=0, le=3600, description="Seconds that a setting stays before the next change."
     )
-    min_samples_tokens: int = Field(
-        default=6,
-        ge=1,
-        le=1_000_000,
-        description="Token outcomes seen before estimates may change a setting.",
-    )
-    changes_max_per_minute: int = Field(default=20, ge=1, le=600, description="Most table changes a minute.")
 
 
 class SamplingSettings(BaseModel):

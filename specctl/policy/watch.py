@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from specctl.local_file import Reading, WatchedFile
+from specctl.local_file import WatchedFile
 from specctl.policy.loader import load_policy
 from specctl.policy.models import AnyPolicy
 
@@ -27,7 +28,6 @@ class PolicyFiles:
 
     def __init__(self) -> None:
         self._files: dict[Path, PolicyFile] = {}
-        self._reading = Reading(self.refresh, "policy files")
 
     def get(self, path: Path) -> PolicyFile:
         """Raises PolicyError when the file is new here and invalid."""
@@ -39,13 +39,8 @@ class PolicyFiles:
     def files(self) -> tuple[PolicyFile, ...]:
         return tuple(self._files.values())
 
-    def refresh(self) -> None:
-        for file in self.files:
-            file.refresh()
-
     async def refresh_async(self) -> None:
-        """In a thread, so that a slow disk does not hold up the event loop."""
-        await self._reading.result()
+        await asyncio.gather(*(file.refresh_async() for file in self.files))
 
     @property
     def is_valid(self) -> bool:

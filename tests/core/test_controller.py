@@ -15,7 +15,7 @@ from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.controller import Controller
-from specctl.core.messages import Plan, Reason
+from specctl.core.messages import Plan, Reason, knobs_moved
 from specctl.core.rails import NOTHING_HELD, Held
 from specctl.core.table_rows import row_at
 from specctl.engine.checked_table import SpeculationTable
@@ -136,30 +136,6 @@ def test_a_setting_stays_for_its_dwell_time() -> None:
     assert "changed less than 20 s ago" in plans[5].explanation
 
 
-def test_a_drift_of_the_acceptance_ends_the_dwell_time() -> None:
-    machine = Machine(batch=4, accept=0.9)
-    steered = Steered(machine, "kind: goodput\nguard_rails: {dwell_s: 3000}")
-    steered.run(10)
-    before = steered.tokens
-    assert before > 0
-    machine.accept = 0.02
-    steered.run(6)
-    assert steered.tokens == 0
-
-
-def test_at_most_so_many_changes_a_minute() -> None:
-    machine = Machine(batch=4, accept=0.9)
-    steered = Steered(machine, "kind: goodput\nguard_rails: {changes_max_per_minute: 1, dwell_s: 0}")
-    plans = steered.run(20)
-    machine.accept = 0.02
-    plans += steered.run(20)
-    assert sum(plan.is_change for plan in plans) == 1
-    assert plans[-1].reason is Reason.CHANGE_RATE
-    assert "1 changes in the last minute" in plans[-1].explanation
-    steered.run(61)
-    assert steered.tokens == 0
-
-
 def test_a_gain_under_the_least_one_changes_nothing() -> None:
     machine = Machine(batch=4, accept=0.9)
     steered = Steered(machine, "kind: goodput\nguard_rails: {min_gain_ratio: 1.0}")
@@ -168,20 +144,11 @@ def test_a_gain_under_the_least_one_changes_nothing() -> None:
     machine.put(planned(machine, "kind: fixed\nnum_speculative_tokens: 4"))
     plans = steered.run(30)
     assert steered.tokens == 4
-    assert plans[-1].reason in (Reason.NO_BETTER, Reason.WITHIN_NOISE)
+    assert plans[-1].reason is Reason.NO_BETTER
     assert "would gain" in plans[-1].explanation
     usual = Steered(machine)
     usual.run(30)
     assert usual.tokens == 8
-
-
-def test_too_few_token_outcomes_change_nothing() -> None:
-    machine = Machine(batch=1, accept=0.9, step_s=lambda batch, verified: 0.2)
-    steered = Steered(machine, "kind: goodput\nguard_rails: {min_samples_tokens: 100000}")
-    plans = steered.run(10)
-    assert steered.tokens == 0
-    assert plans[-1].reason is Reason.FEW_SAMPLES
-    assert "of 100000 token outcomes seen" in plans[-1].explanation
 
 
 def test_drafting_that_gains_next_to_nothing_over_off_is_turned_off() -> None:
@@ -205,7 +172,7 @@ def test_a_policy_that_forbids_off_is_not_turned_off() -> None:
 
 def test_a_change_that_the_engine_did_not_accept_is_not_remembered() -> None:
     machine = Machine(batch=4, accept=0.9)
-    steered = Steered(machine, "kind: goodput\nguard_rails: {dwell_s: 3000, changes_max_per_minute: 1}")
+    steered = Steered(machine, "kind: goodput\nguard_rails: {dwell_s: 3000}")
     machine.rows = uniform_rows(1)
     refused = steered.run(20, puts=False)
     assert refused[-1].is_change
@@ -342,7 +309,7 @@ def test_rules_for_classes_are_the_policys() -> None:
     plans = Steered(machine, WITH_LIMITS).run(2)
     assert machine.class_limits == LIMITS
     assert plans[0].changes[-1] == "rules for traffic classes: kind chat: at most 0 tokens"
-    assert plans[1].changes == ()
+    assert not any("rules" in change for change in plans[1].changes)
     plan = Steered(machine).run(1)[0]
     assert machine.class_limits == ()
     assert plan.changes[-1] == "rules for traffic classes: none"
@@ -390,7 +357,7 @@ def test_a_ceiling_from_a_rollout_bounds_the_choice() -> None:
     [
         "kind: goodput",
         "kind: fixed\nnum_speculative_tokens: 8",
-        "kind: goodput\nguard_rails: {dwell_s: 3000, changes_max_per_minute: 1}",
+        "kind: goodput\nguard_rails: {dwell_s: 3000}",
     ],
 )
 def test_a_rollback_comes_before_what_is_wanted_and_before_the_guard_rails(text: str) -> None:
@@ -557,7 +524,7 @@ def test_a_first_poll_without_the_cost_of_a_step_waits() -> None:
     st.sampled_from(["kind: goodput", METERED, "kind: slo\nmax_tpot_ms: 4", "kind: goodput\nmax_itl_ms: 9"]),
     st.sampled_from([chains(0, 1, 2, 4, 8), TREES, chains(3, 5)]),
 )
-def test_any_traffic_gives_tables_that_the_engine_takes_within_the_change_rate(
+def test_any_traffic_gives_tables_that_the_engine_takes_and_that_stay_for_a_while(
     seed: int, text: str, prepared: tuple[Setting, ...]
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -570,5 +537,11 @@ def test_any_traffic_gives_tables_that_the_engine_takes_within_the_change_rate(
         machine.accept = float(rng.choice([0.0, 0.3, 0.9, 1.0]))
         machine.prompts = int(rng.choice([0, 3, 10]))
         plans += steered.run(3)
-    assert sum(plan.is_change for plan in plans) <= 20
-    assert all(plan.rows is not None for plan in plans)
+    changed_s: dict[int, float] = {}
+    for plan in plans:
+        assert plan.rows is not None
+        for choice in plan.changed:
+            if set(knobs_moved(choice.before, choice.after)) <= {"min_token_prob"}:
+                continue
+            assert plan.time_s - changed_s.get(choice.last, -9.0) >= steered.policy.guard_rails.dwell_s
+            changed_s[choice.last] = plan.time_s

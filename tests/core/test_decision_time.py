@@ -7,8 +7,11 @@ import os
 import statistics
 import time
 
+import pytest
 from fakes.machine import Machine, Steered
 from fakes.observations import chains, tree
+
+pytestmark = pytest.mark.alone
 
 BOUND_S = 1e-3
 BUSY_FACTOR = 2.0

@@ -33,16 +33,14 @@ def decider(
     eligible: tuple[bool, ...] = (True, True, True),
     used: tuple[float, ...] = (0.0, 0.0, 0.0),
     constraints: tuple[Constraint, ...] = (),
-    **rails: float,
 ) -> Decider:
     found = forecast_of(SPACE, emitted, cost(SPACE, step_s, sigma=sigma), present=present, trials=trials)
     return Decider(
         found,
-        RAILS.model_copy(update=rails),
+        RAILS,
         np.array(eligible),
         np.array([used]),
         constraints,
-        eligible[0],
     )
 
 
@@ -52,10 +50,9 @@ def decider(
         (decider((1.0, 1.5, 1.2)), 1, Reason.GAIN),
         (decider((1.0, 1.5, 1.2), present=1), 1, Reason.NO_BETTER),
         (decider((1.0, 1.015, 1.0)), 0, Reason.NO_BETTER),
-        (decider((1.0, 1.05, 1.0), sigma=0.2), 0, Reason.WITHIN_NOISE),
         (decider((1.0, 0.9, 0.9), present=2), 0, Reason.OFF_NO_GAIN),
         (decider((1.0, 1.005, 0.9), present=1), 0, Reason.OFF_NO_GAIN),
-        (decider((1.0, 1.5, 1.0), trials=5), 0, Reason.FEW_SAMPLES),
+        (decider((1.0, 1.5, 1.0), trials=0), 0, Reason.FEW_SAMPLES),
         (decider((1.0, 1.5, 1.0), step_s=(NAN, NAN, NAN), present=1), 1, Reason.COST_UNKNOWN),
         (decider((1.0, 1.5, 1.2), eligible=(False, True, True)), 1, Reason.SET_BY_POLICY),
         (decider((1.0, 0.9, 0.8), eligible=(False, True, True), present=2), 1, Reason.GAIN),
@@ -65,8 +62,9 @@ def decider(
         (decider((1.0, 1.5, 1.2), used=(3.0, 1.5, 1.51), present=2), 2, Reason.LATENCY_BOUND),
     ],
     ids=[
-        "gain", "best already", "under the least gain", "less sure than one sigma", "off is best",
-        "gains next to nothing", "few samples", "no cost", "outside the bounds", "off is not allowed",
+        "gain", "best already", "under the least gain", "off is best",
+        "gains next to nothing", "nothing drafted yet",
+        "no cost", "outside the bounds", "off is not allowed",
         "fastest within the bounds", "in force breaks a bound", "least broken", "hardly less broken",
     ],
 )  # fmt: skip
@@ -74,24 +72,10 @@ def test_a_choice(one: Decider, setting: int, reason: Reason) -> None:
     assert one.choose(0)[:2] == (setting, reason)
 
 
-def test_the_surest_gain_is_taken_not_the_largest() -> None:
-    steps = cost(SPACE, STEPS)
-    steps.sigma[0] = [0.01, 0.01, 0.5]
-    found = forecast_of(SPACE, (1.0, 1.3, 1.4), steps)
-    one = Decider(found, RAILS, np.ones(3, np.bool_), np.zeros((1, 3)), (), True)
-    assert one.choose(0)[:2] == (1, Reason.GAIN)
-    bold = Decider(found, RAILS.model_copy(update={"min_gain_sigma": 0.0}), *_rest(one))
-    assert bold.choose(0)[0] == 2
-
-
 def test_what_would_gain_is_said_with_its_error() -> None:
-    one = decider((1.0, 1.05, 1.0), sigma=0.2)
-    assert one.choose(0)[2] == "1 tokens would gain +5.0%, +- 29.7%"
+    one = decider((1.0, 1.015, 1.0), sigma=0.2)
+    assert one.choose(0)[2] == "1 tokens would gain +1.5%, +- 28.7%"
     assert decider((1.0, 1.5, 1.2), present=1).choose(0)[2] == ""
-
-
-def _rest(one: Decider) -> tuple[object, ...]:
-    return one.eligible, one.used, one.constraints, one.is_off_free
 
 
 def only(*allowed: bool, reason: Reason = Reason.DWELL, words: str = "held") -> Constraint:

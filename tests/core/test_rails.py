@@ -7,70 +7,50 @@ from fakes.observations import chains, tree
 
 from specctl.contract.setting import Setting
 from specctl.core.messages import Reason
-from specctl.core.rails import IDLE_DWELL_S, Constraint, Held, Rails, all_but_present, held_constraints
+from specctl.core.rails import IDLE_DWELL_S, Held, Rails, all_but_present, held_constraints
 from specctl.policy.settings import GuardRailSettings
 
 SPACE = space_of((*chains(0, 2, 4), tree(2, 4, 9)), (1, 2))
 SHAPE = 2, 4
 PRESENT = np.array([1, 0])
-SETTINGS = GuardRailSettings(dwell_s=2.0, changes_max_per_minute=3)
+SETTINGS = GuardRailSettings(dwell_s=2.0)
 
 
-def held_back(
-    rails: Rails, time_s: float, *active: bool, settings: GuardRailSettings = SETTINGS
-) -> list[Constraint]:
-    return rails.constraints(settings, PRESENT, np.array(active or (True, True)), SHAPE, time_s)
+FREE = [[True] * 4, [True] * 4]
 
 
-def allowed(found: list[Constraint]) -> list[list[bool]]:
-    return found[0].allowed.tolist()  # type: ignore[no-any-return]
+def allowed(
+    rails: Rails, time_s: float, *, active: tuple[bool, bool] = (True, True), may_wait: bool = True
+) -> list[list[bool]]:
+    waits = np.array([may_wait, True])
+    found = rails.dwell(SETTINGS, PRESENT, waits, np.array(active), SHAPE[1], time_s)
+    assert (found.reason, found.words) == (Reason.DWELL, "changed less than 2 s ago")
+    return found.allowed.tolist()  # type: ignore[no-any-return]
 
 
 def test_nothing_is_held_before_the_first_change() -> None:
-    assert held_back(Rails(SPACE), 0.0) == []
+    assert allowed(Rails(SPACE), 0.0) == FREE
 
 
 def test_only_the_bucket_that_changed_is_held_and_only_for_its_dwell_time() -> None:
     rails = Rails(SPACE)
     rails.accepted([0], 10.0)
-    (constraint,) = held_back(rails, 11.9)
-    assert constraint.allowed.tolist() == [[False, True, False, False], [True] * 4]
-    assert (constraint.reason, constraint.words) == (Reason.DWELL, "changed less than 2 s ago")
-    assert held_back(rails, 12.0) == []
+    assert allowed(rails, 11.9) == [[False, True, False, False], [True] * 4]
+    assert allowed(rails, 12.0) == FREE
 
 
 def test_a_bucket_without_traffic_waits_longer() -> None:
     rails = Rails(SPACE)
     rails.accepted([0, 1], 10.0)
     at_s = 10.0 + (2.0 + IDLE_DWELL_S) / 2
-    assert allowed(held_back(rails, at_s, True, False)) == [[True] * 4, [True, False, False, False]]
-    assert held_back(rails, 10.0 + IDLE_DWELL_S, True, False) == []
+    assert allowed(rails, at_s, active=(True, False)) == [[True] * 4, [True, False, False, False]]
+    assert allowed(rails, 10.0 + IDLE_DWELL_S, active=(True, False)) == FREE
 
 
-def test_a_drift_ends_the_dwell_time_of_every_bucket() -> None:
+def test_a_bucket_that_may_not_wait_is_not_held() -> None:
     rails = Rails(SPACE)
     rails.accepted([0, 1], 10.0)
-    rails.forget_dwell()
-    assert held_back(rails, 10.1) == []
-
-
-def test_changes_of_the_last_minute_are_counted_once_a_table() -> None:
-    rails = Rails(SPACE)
-    for time_s in (0.0, 10.0, 20.0):
-        rails.accepted([0, 1], time_s)
-    rails.accepted([], 21.0)
-    (constraint,) = held_back(rails, 40.0)
-    assert constraint.allowed.tolist() == [[False, True, False, False], [True, False, False, False]]
-    assert (constraint.reason, constraint.words) == (Reason.CHANGE_RATE, "3 changes in the last minute")
-    assert held_back(rails, 60.0) == [], "the first one is a minute old"
-
-
-def test_a_drift_does_not_give_more_changes_a_minute() -> None:
-    rails = Rails(SPACE)
-    for time_s in (0.0, 1.0, 2.0):
-        rails.accepted([0], time_s)
-    rails.forget_dwell()
-    assert [one.reason for one in held_back(rails, 3.0)] == [Reason.CHANGE_RATE]
+    assert allowed(rails, 10.1, may_wait=False) == [[True] * 4, [True, False, False, False]]
 
 
 def test_what_is_held_may_keep_what_it_has() -> None:
