@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ import pydantic_core
 from yarl import URL
 
 from specctl.errors import SpecctlError, TargetError
-from specctl.local_file import read_file
+from specctl.local_file import open_secret, read_file
 from specctl.plain_text import plain_text
 
 __all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
 BODY_MAX_BYTES = 4 * 1024 * 1024
@@ -64,8 +67,11 @@ def normalise_target(target: str) -> str:
     return url.rstrip("/")
 
 
-def read_token(path: Path) -> str:
-    """The bearer token in a file. Raises SpecctlError when the file is missing, empty or not one line."""
+def read_token(path: Path, *, is_own: bool = True) -> str:
+    """The bearer token in a file. ``is_own``: made for specctl, so that nobody else should read it.
+
+    Raises SpecctlError when the file is missing, empty or not one line.
+    """
     try:
         raw = read_file(path, SpecctlError, TOKEN_MAX_BYTES)
     except SpecctlError as error:
@@ -73,6 +79,8 @@ def read_token(path: Path) -> str:
     token = raw.decode("ascii", errors="replace").strip()
     if not token or not token.isprintable() or not token.isascii():
         raise SpecctlError(f"token file {path}: expected one line of printable ASCII")
+    if is_own and (warning := open_secret(path)):
+        logger.warning("token file %s", warning)
     return token
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic_core
+from pydantic import BaseModel, ValidationError
 
-__all__ = ["CONTAINERS_MAX", "check_json"]
+from specctl.plain_text import plain_text
+
+__all__ = ["CONTAINERS_MAX", "check_json", "read_message"]
 
 CONTAINERS_MAX = 65_536
 VALUES_PER_CONTAINER = 6
 NUMBER_MAX = 1e21
 """Larger ones are no counts or seconds, and overflow in later arithmetic."""
 _HITS_MAX = 1000
+_Message = TypeVar("_Message", bound=BaseModel)
 _SHAPE = bytes.maketrans(b"0123456789+E", b"00000000000e")
 _DIGITS = b"0" * 22
 _EXPONENT = re.compile(rb"[0-9+][eE]\+?[0-9]+(?:[\s,\]}]|$)")
@@ -27,6 +31,20 @@ def check_json(body: bytes, containers_max: int = CONTAINERS_MAX) -> None:
         raise ValueError(f"over {VALUES_PER_CONTAINER * containers_max} values")
     if _may_be_huge(body):
         _refuse_huge(pydantic_core.from_json(body, allow_inf_nan=False))
+
+
+def read_message(model: type[_Message], body: bytes, containers_max: int = CONTAINERS_MAX) -> _Message:
+    """Raises ValueError with the first thing that is wrong, in one printable line."""
+    try:
+        check_json(body, containers_max)
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        words = f"{where}: {first['msg']} ({error.error_count()} in all)"
+    except ValueError as error:
+        words = str(error)
+    raise ValueError(plain_text(words))
 
 
 def _may_be_huge(body: bytes) -> bool:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import stat
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from specctl.errors import SpecctlError
 from specctl.plain_text import plain_text
 
-__all__ = ["Reading", "WatchedFile", "in_thread", "is_file", "read_file"]
+__all__ = [
+    "Reading",
+    "WatchedFile",
+    "append_lines",
+    "in_thread",
+    "is_file",
+    "open_lines",
+    "open_secret",
+    "read_file",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +66,35 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
+def open_secret(path: Path) -> str | None:
+    """A warning where every user of this machine can read or change the file; else None."""
+    with contextlib.suppress(OSError, ValueError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            return f"{plain_text(str(path))}: every user of this machine can read or change it ({mode:04o})"
+    return None
+
+
+def open_lines(path: Path) -> int:
+    """A descriptor for ``append_lines``. A new file has mode 0640. Raises OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, 0o640)
+
+
+def append_lines(descriptor: int, data: bytes) -> None:
+    """With one write, on a new line whatever stands there before.
+
+    Raises OSError when not all was written; a part may stand there then.
+    """
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        is_torn = os.pread(descriptor, 1, status.st_size - 1) != b"\n"
+        data = b"\n" + data if is_torn else data
+    written = os.write(descriptor, data)
+    if written != len(data):
+        raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
+
+
 def is_file(path: Path) -> bool:
     """Whether something is there; False for a path that cannot be one, such as a name of 300 characters."""
     try:
@@ -68,29 +108,18 @@ async def in_thread(function: Callable[[], _Result], name: str) -> _Result:
 
     The event loop's own threads are waited for at exit; a slow disk or resolver may take minutes.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_Result] = loop.create_future()
-
-    def settle(result: _Result | None, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)  # type: ignore[arg-type]
+    answer: Future[_Result] = Future()
+    # Once it runs it cannot be cancelled: who waits may go, and its result is dropped.
+    answer.set_running_or_notify_cancel()
 
     def run() -> None:
-        result, failure = None, None
         try:
-            result = function()
+            answer.set_result(function())
         except Exception as error:
-            failure = error
-        # The loop may have ended meanwhile.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, failure)
+            answer.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)
 
 
 class Reading(Generic[_Result]):
@@ -122,13 +151,18 @@ class WatchedFile(Generic[_Result]):
         self._load, self._what = load, what
         self._stamp = _stamp(path)
         self.value = load(path)
+        self._reading = Reading(self._read, f"{what} {path.name}")
 
     def refresh(self) -> bool:
         """Whether another one was taken. Logs a refusal once for each wrong state of the file."""
-        return self.take(self.read())
+        return self._take(self._read())
 
-    def read(self) -> _Result | SpecctlError | None:
-        """None: the file is as it was. Changes nothing that others see: a thread of its own may do it."""
+    async def refresh_async(self) -> bool:
+        """The same; the file is read in a thread, so that a slow disk does not hold up the event loop."""
+        return self._take(await self._reading.result())
+
+    def _read(self) -> _Result | SpecctlError | None:
+        """None: the file is as it was. Changes nothing that others see."""
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return None
@@ -138,8 +172,7 @@ class WatchedFile(Generic[_Result]):
         except SpecctlError as error:
             return error
 
-    def take(self, read: _Result | SpecctlError | None) -> bool:
-        """Put in force what was read. Whether it is another one."""
+    def _take(self, read: _Result | SpecctlError | None) -> bool:
         if isinstance(read, SpecctlError):
             self.refusal = str(read)
             logger.error("%s refused, the last good one stays:\n%s", self._what, read)

@@ -3,7 +3,8 @@ names; None means "not measured"."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
@@ -113,6 +114,7 @@ class Observation:
     waiting: int | None = None
     decoding: int | None = None
     kv_cache_used_ratio: float | None = None
+    failures: Mapping[str, float] = field(default_factory=dict)
     may_act: bool = True
     why_not_act: str | None = None
     gaps: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet[PolicyFile]) -> FrozenFiles:
+def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> FrozenFiles:
     """As the daemon took each file last, for ``specctl freeze``."""
     known: list[tuple[Path, bool, str | None, Path | None]] = [
         (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
@@ -164,7 +164,7 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _run(roster: LiveRoster, fleet: Fleet[PolicyFile], port: AbstractAsyncContextManager[None]) -> None:
+async def _run(roster: LiveRoster, fleet: Fleet, port: AbstractAsyncContextManager[None]) -> None:
     _settle_memory()
     stop = asyncio.Event()
     stop_on_signals(stop)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
-from specctl.contract.telemetry import Telemetry
 from specctl.core.controller import Controller
 from specctl.core.explain import table_changes
 from specctl.core.messages import Plan
-from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
+from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains
 from specctl.errors import SimulationInputError
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
@@ -69,7 +68,7 @@ class Replay:
         self._capabilities = capabilities
         self._controller = Controller()
         self._cells = Cells()
-        self._before: tuple[float, Telemetry] | None = None
+        self._telemetry = TelemetryGains()
         self._table: AppliedTable | None = None
         self._planned: Plan | None = None
 
@@ -97,26 +96,20 @@ class Replay:
             if self._planned is not None and rows is not None and not table_changes(rows, table.rows):
                 self._controller.accepted(self._planned)
             self._table = table
-        cells = shadow = interval_s = None
-        if telemetry is not None:
-            if self._before is not None and reading.time_s > self._before[0]:
-                try:
-                    cells = cell_deltas(self._before[1], telemetry)
-                    shadow = shadow_delta(self._before[1].shadow, telemetry.shadow)
-                    interval_s = reading.time_s - self._before[0]
-                except CounterReset as reset:
-                    logger.warning("%.1f s: %s", reading.time_s, reset)
-                    cells = None
-            self._before = reading.time_s, telemetry
+        try:
+            gains = self._telemetry.since_last(reading.time_s, telemetry)
+        except CounterReset as reset:
+            logger.warning("%.1f s: %s", reading.time_s, reset)
+            gains = Gains()
         return Observation(
             target=target,
             time_s=reading.time_s,
-            interval_s=interval_s,
+            interval_s=gains.interval_s,
             boot_id=capabilities.boot_id,
             capabilities=capabilities,
             applied=self._table,
-            cells=cells,
-            shadow=shadow,
+            cells=gains.cells,
+            shadow=gains.shadow,
             waiting=None if telemetry is None else telemetry.waiting,
             gaps=reading.gaps,
         )

@@ -138,7 +138,7 @@ def _as_json(seen: _Seen) -> dict[str, Any]:
         **requests,
         "capabilities": seen.steered.capabilities.model_dump(mode="json"),
         "table": seen.steered.table.model_dump(mode="json"),
-        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps"}),
+        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps", "failures"}),
         "buckets": [_bucket(cell) for cell in cells if not cell.has_prefill and cell.steps],
     }
 
@@ -187,6 +187,9 @@ def _described(seen: _Seen) -> list[str]:
     warnings = list(capabilities.warnings)
     if not capabilities.controllable:
         warnings.insert(0, f"not controllable: {capabilities.why_not_controllable}")
+    if failures := seen.steered.telemetry.failures:
+        counts = ", ".join(f"{entry} {count:g}" for entry, count in failures.items())
+        warnings.insert(0, f"the plugin failed in steps of this engine: {counts}; see the server's log")
     if table.ranks_behind:
         ranks = ", ".join(map(str, table.ranks_behind))
         warnings.insert(0, f"another table is in force on data-parallel rank {ranks}")

@@ -70,6 +70,12 @@ class Capabilities(BaseModel):
         default=0, description="rules for traffic classes that a table may hold; 0: none are understood"
     )
     warnings: Warnings = ()
+    patches: tuple[Text, ...] = Field(
+        default=(),
+        max_length=256,
+        fail_fast=True,
+        description="what the plugin has changed in the engine: module:attribute, one for each patch",
+    )
     algorithms: tuple[Short, ...] = Field(
         default=(),
         max_length=256,

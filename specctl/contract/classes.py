@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from specctl.plain_text import plain_text
+
 __all__ = [
     "CLASS_LIMITS_MAX",
     "ClassLimit",
@@ -59,7 +61,7 @@ class ClassLimit(BaseModel):
 def class_words(limit: ClassLimit) -> str:
     """Which classes a rule is for, in plain words."""
     parts = [
-        "" if limit.namespace == "*" else f"namespace {limit.namespace or 'shared'}",
+        "" if limit.namespace == "*" else f"namespace {plain_text(limit.namespace) or 'shared'}",
         "" if limit.kind == "*" else f"kind {limit.kind or 'not named'}",
         "" if limit.context_to_tokens is None else f"context up to {limit.context_to_tokens}",
     ]

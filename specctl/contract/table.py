@@ -78,6 +78,7 @@ class TablePut(BaseModel):
     fallback_num_speculative_tokens: int | None = Field(
         default=None,
         ge=0,
+        le=1024,
         description="what holds for every decode batch once the lease has run out; None: the table that the "
         "server was started with",
     )

@@ -111,3 +111,7 @@ class Telemetry(BaseModel):
         default=0.0, ge=0, allow_inf_nan=False, description="spent in the plugin's own part of the scheduler"
     )
     proposer: Counters = Field(default_factory=dict, description="the proposer's own counters")
+    failures: Counters = Field(
+        default_factory=dict,
+        description="calls of the plugin's own code that raised, by entry; each cost one step its drafts",
+    )

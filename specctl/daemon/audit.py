@@ -19,6 +19,7 @@ from specctl.clock import Clock, iso_utc
 from specctl.contract.setting import Setting
 from specctl.core.messages import Plan, knobs_moved
 from specctl.errors import SpecctlError
+from specctl.local_file import append_lines, open_lines
 
 __all__ = ["AuditLog", "change_record"]
 
@@ -32,30 +33,39 @@ class AuditLog:
         """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log."""
         self._path = path
         self._clock = clock
-        self._has_failed = False
+        self._lost = 0
         if path is not None:
             try:
-                path.open("ab").close()
+                os.close(open_lines(path))
             except OSError as error:
                 raise SpecctlError(f"audit log {path}: {error.strerror or error}") from error
 
     def write(self, event: str, target: str, record: dict[str, Any]) -> None:
-        """A failing disk is logged once and never stops the daemon."""
+        """A failing disk is logged once and never stops the daemon. Once it takes records again, an event
+        ``lost`` with ``records`` says how many it did not take."""
         if self._path is None:
             return
-        line = {"when": iso_utc(self._clock.utc()), "event": event, "target": target, **record}
-        payload = (json.dumps(line, allow_nan=False) + "\n").encode()
+        data = self._line(event, target, record)
+        if self._lost:
+            data = self._line("lost", "", {"records": self._lost}) + data
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            descriptor = open_lines(self._path)
             try:
-                os.write(descriptor, payload)
+                append_lines(descriptor, data)
             finally:
                 os.close(descriptor)
-            self._has_failed = False
         except OSError as error:
-            if not self._has_failed:
+            if not self._lost:
                 logger.error("audit log %s: %s", self._path, error.strerror or error)
-            self._has_failed = True
+            self._lost += 1
+            return
+        if self._lost:
+            logger.warning("audit log %s: is written again, %d record(s) are lost", self._path, self._lost)
+        self._lost = 0
+
+    def _line(self, event: str, target: str, record: dict[str, Any]) -> bytes:
+        line = {"when": iso_utc(self._clock.utc()), "event": event, "target": target, **record}
+        return (json.dumps(line, allow_nan=False) + "\n").encode()
 
 
 def change_record(plan: Plan, *, version: int | None, dry_run: bool) -> dict[str, Any]:

@@ -8,10 +8,13 @@ import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
 
 from specctl.clock import Clock
-from specctl.targets.base import Assignment, Roster
+from specctl.daemon.loop import TargetLoop
+from specctl.metrics.exporter import Exporter
+from specctl.policy.watch import PolicyFile, PolicyFiles
+from specctl.targets.base import Assignment
+from specctl.targets.roster import LiveRoster
 
 __all__ = ["Fleet", "stop_on_signals"]
 
@@ -24,57 +27,24 @@ LATE_INTERVAL_S = 60.0
 DOUBLE_S = 600.0
 """A name may move to another server: what was one server is polled again after this."""
 
-_File = TypeVar("_File")
-_FileOut = TypeVar("_FileOut", covariant=True)
-
-
-class Runnable(Protocol):
-    """The loop of one target. ``boot_id``: of the engine behind it, None before the first poll.
-    ``acting_frozen``: whether the change under way was decided while frozen; None: none is under way."""
-
-    @property
-    def boot_id(self) -> str | None: ...
-
-    @property
-    def acting_frozen(self) -> bool | None: ...
-
-    async def run(self, stop: asyncio.Event) -> None: ...
-
-
-class PolicyFiles(Protocol[_FileOut]):
-    @property
-    def is_valid(self) -> bool: ...
-
-    def get(self, path: Path) -> _FileOut: ...
-
-    async def refresh_async(self) -> None: ...
-
-
-class Gauge(Protocol):
-    def policy(self, *, is_valid: bool) -> None: ...
-
-    def targets(self, count: int) -> None: ...
-
-    def forget(self, target: str) -> None: ...
-
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     assignment: Assignment
-    loop: Runnable
+    loop: TargetLoop
     stop: asyncio.Event
     task: asyncio.Task[None]
 
 
-class Fleet(Generic[_File]):
+class Fleet:
     """One loop for each target of the roster. One that left the roster is stopped as the daemon is."""
 
     def __init__(
         self,
-        roster: Roster,
-        policies: PolicyFiles[_File],
-        make_loop: Callable[[Assignment, _File], Runnable],
-        gauge: Gauge,
+        roster: LiveRoster,
+        policies: PolicyFiles,
+        make_loop: Callable[[Assignment, PolicyFile], TargetLoop],
+        gauge: Exporter,
         clock: Clock,
     ) -> None:
         self._roster = roster
@@ -92,7 +62,7 @@ class Fleet(Generic[_File]):
     def targets(self) -> tuple[str, ...]:
         return tuple(running.assignment.target.url for running in self._running.values())
 
-    def loops_of(self, policy: Path | None) -> list[Runnable]:
+    def loops_of(self, policy: Path | None) -> list[TargetLoop]:
         """The loops that a policy file decides on; None: all of them."""
         running = self._running.values()
         return [one.loop for one in running if policy is None or one.assignment.policy == policy]
@@ -140,7 +110,7 @@ class Fleet(Generic[_File]):
         task = group.create_task(self._run(assignment.target.url, loop, stop, delay_s))
         self._running[assignment.target.key] = _Running(assignment, loop, stop, task)
 
-    async def _run(self, url: str, loop: Runnable, stop: asyncio.Event, delay_s: float) -> None:
+    async def _run(self, url: str, loop: TargetLoop, stop: asyncio.Event, delay_s: float) -> None:
         if delay_s:
             await self._clock.sleep(delay_s, stop)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import Any
 
 from specctl.contract.capabilities import Capabilities
@@ -19,7 +20,11 @@ logger = logging.getLogger("specctl.autotune")
 
 REPEAT_S = 60.0
 """What cannot be acted on is said again after so long."""
+GAP_REPEAT_S = 3600.0
+"""A server without metrics, for example, stays so."""
 FIGURES_S = 5.0
+LINES_MAX_PER_MINUTE = 120
+"""Of one target in the log: a server that tells something else at every poll must not fill the disk."""
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -32,36 +37,37 @@ class Reporter:
         self._audit = audit
         self._exporter = exporter
         self._said: dict[str, tuple[float, str]] = {}
+        self._minute, self._lines = -1, 0
         self._figures_s = float("-inf")
 
     def started(self, capabilities: Capabilities | None, *, is_restart: bool) -> None:
         """The first poll of an engine, or of its next start."""
         if is_restart:
-            logger.info("%s: the engine restarted; starting afresh", self._target)
+            self._log(logging.INFO, "the engine restarted; starting afresh")
         self._said.clear()
         if capabilities is None:
             return
         known = f"{capabilities.method} on {capabilities.engine} {capabilities.engine_version}"
-        logger.info("%s: %s", self._target, known)
+        self._log(logging.INFO, known)
         for warning in capabilities.warnings:
-            logger.warning("%s: %s", self._target, warning)
+            self._log(logging.WARNING, warning)
 
     def polled(self, observation: Observation) -> None:
         self._exporter.observed(observation)
         # The same but for its numbers is no news.
         shapes = _NUMBER.sub("#", "; ".join(observation.gaps))
-        if shapes and self._is_news("gap", observation.time_s, shapes):
+        if shapes and self._is_news("gap", observation.time_s, shapes, repeat_s=GAP_REPEAT_S):
             for gap in observation.gaps:
-                logger.warning("%s: %s", self._target, gap.removeprefix(f"{self._target}: "))
+                self._log(logging.WARNING, gap.removeprefix(f"{self._target}: "))
 
     def unreachable(self, words: str, time_s: float) -> None:
         self._exporter.failed(self._target, "target", is_down=True)
         if self._is_news("down", time_s, words, repeat_s=float("inf")):
-            logger.warning("%s", words)
+            self._log(logging.WARNING, words.removeprefix(self._target).removeprefix(": "))
 
     def reachable(self) -> None:
         if self._said.pop("down", None) is not None:
-            logger.info("%s: answers again", self._target)
+            self._log(logging.INFO, "answers again")
 
     def failed_tick(self) -> None:
         """A bug of ours; must be called where the exception is handled."""
@@ -73,7 +79,7 @@ class Reporter:
 
     def frozen(self, *, is_frozen: bool, version: int | None) -> None:
         words = "frozen: nothing is changed" if is_frozen else "thawed: changes go on"
-        logger.info("%s: %s", self._target, words)
+        self._log(logging.INFO, words)
         name = "frozen" if is_frozen else "thawed"
         self._write(name, {"version": version})
         self._exporter.frozen(self._target, is_frozen=is_frozen)
@@ -88,7 +94,7 @@ class Reporter:
 
     def event(self, event: Event) -> None:
         level = logging.WARNING if event.is_warning else logging.INFO
-        logger.log(level, "%s: %s", event.target, event.words)
+        self._log(level, event.words, event.target)
         record = {"owner": self._owner, "explanation": event.words, **event.record}
         self._audit.write(event.name, event.target, record)
 
@@ -100,7 +106,7 @@ class Reporter:
         felt = [f"{one.last}: {setting_words(one.after)}" for one in plan.changed if one.is_active]
         wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
-            logger.info("%s: dry run: %s", self._target, _change_words(plan))
+            self._log(logging.INFO, f"dry run: {_change_words(plan)}")
             self._write("change", change_record(plan, version=None, dry_run=True))
 
     def applied(self, plan: Plan, version: int) -> None:
@@ -111,7 +117,7 @@ class Reporter:
             return
         self._exporter.changed(self._target)
         level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
-        logger.log(level, "%s: %s", self._target, _change_words(plan))
+        self._log(level, _change_words(plan))
         self._write("change", change_record(plan, version=version, dry_run=False))
 
     def outcome(self, record: dict[str, Any]) -> None:
@@ -123,12 +129,12 @@ class Reporter:
         if kind == "lease":
             self._exporter.lease(self._target, is_held=False)
         if self._is_news("refused", time_s, f"{kind} {words if kind != 'lease' else ''}"):
-            logger.warning("%s: %s", self._target, words)
+            self._log(logging.WARNING, words)
             self._write("refused", {"kind": kind, "error": words})
 
     def stopped(self, words: str, version: int | None = None, changes: tuple[str, ...] = ()) -> None:
         """``version``: of the table that is left; None where it could not be put."""
-        logger.info("%s: %s", self._target, words)
+        self._log(logging.INFO, words)
         self._write("stopped", {"explanation": words, "version": version, "changes": list(changes)})
 
     def figures(self, account: Account, time_s: float) -> None:
@@ -139,10 +145,10 @@ class Reporter:
     def advice(self, advice: RestartAdvice) -> None:
         self._exporter.restart_advised(self._target, is_advised=advice.is_advised)
         if advice.is_advised:
-            logger.warning("%s: %s", self._target, advice.words)
+            self._log(logging.WARNING, advice.words)
             self._write("advice", {"explanation": advice.words, **advice.record()})
         else:
-            logger.info("%s: no advice to restart any more", self._target)
+            self._log(logging.INFO, "no advice to restart any more")
             self._write("advice_ended", advice.record())
 
     def _advise(self, plan: Plan) -> None:
@@ -150,9 +156,20 @@ class Reporter:
         if not self._is_news("advice", plan.time_s, plan.reason.value):
             return
         level = logging.WARNING if plan.reason is Reason.NOT_CONTROLLABLE else logging.INFO
-        logger.log(level, "%s: %s", self._target, plan.explanation)
+        self._log(level, plan.explanation)
         if plan.reason is Reason.RECOMMENDATION:
             self._write("recommendation", {"explanation": plan.explanation, "reason": plan.reason.value})
+
+    def _log(self, level: int, words: str, target: str | None = None) -> None:
+        """A line about this target or another of its group, while there are not too many."""
+        minute = int(time.monotonic() // 60.0)
+        if minute != self._minute:
+            self._minute, self._lines = minute, 0
+        self._lines += logger.isEnabledFor(level)
+        if self._lines <= LINES_MAX_PER_MINUTE:
+            logger.log(level, "%s: %s", target or self._target, words)
+        elif self._lines == LINES_MAX_PER_MINUTE + 1:
+            logger.warning("%s: too much to say; silent for a minute", self._target)
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         self._audit.write(name, self._target, {"owner": self._owner, **record})

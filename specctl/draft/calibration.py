@@ -1,8 +1,8 @@
 """How likely a drafted token comes true, from how the occurrences of its context voted.
 
 A logistic regression on the source, the matched tokens (drafted ones included), the votes of the token and
-the voters; ``python -m benchmarks.suffix_calibration`` fits it. One vote after a short match is weak
-evidence, and weaker in the corpus than in the request's own text.
+the voters. It was fitted to replays of code, agents' transcripts and SQL. One vote after a short
+match is weak evidence, and weaker in the corpus than in the request's own text.
 """
 
 from __future__ import annotations

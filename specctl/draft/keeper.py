@@ -7,12 +7,14 @@ of adapters and salted requests stay in the memory of their process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +30,8 @@ __all__ = ["CorpusKeeper", "Kept"]
 
 logger = logging.getLogger(__name__)
 _SET_ASIDE = {"foreign", "version", "damaged"}
+LOCK_PATIENCE_S = 10.0
+_LOCK_RETRY_S = 0.05
 
 
 class Kept(Protocol):
@@ -75,9 +79,9 @@ class CorpusKeeper:
             self._index.attach(fresh)
         if self.is_open and time.monotonic() >= self._next_s and not self._is_saving:
             self._next_s = time.monotonic() + self._save_every_s
-            text, self._position = self._index.outputs_since(self._position)
+            text, end = self._index.outputs_since(self._position)
             if text.size:
-                self._thread = threading.Thread(target=self._save, args=(text,), name="specctl-corpus")
+                self._thread = threading.Thread(target=self._save, args=(text, end), name="specctl-corpus")
                 self._thread.start()
 
     def close(self) -> None:
@@ -86,9 +90,9 @@ class CorpusKeeper:
             self._thread.join()
         if self.is_open:
             self._index.flush()
-            text, self._position = self._index.outputs_since(self._position)
+            text, end = self._index.outputs_since(self._position)
             if text.size:
-                self._save(text)
+                self._save(text, end)
         self.is_open = False
 
     @property
@@ -96,21 +100,23 @@ class CorpusKeeper:
         return self._thread is not None and self._thread.is_alive()
 
     def _read(self) -> FrozenCorpus | None:
-        if not self._path.exists():
-            return None
         try:
+            if not self._path.exists():
+                return None
             return load(self._path, SHARED, self._fingerprint, rungs=self._index.rungs)
-        except CorpusFileError as error:
+        except (CorpusFileError, OSError) as error:
             self.failures += 1
-            if error.reason in _SET_ASIDE:
-                logger.warning("%s; set aside as %s, starting empty", error, set_aside(self._path).name)
-            else:
-                # Somebody's healthy file: it is neither used nor overwritten.
-                self.is_open = False
-                logger.error("%s; nothing is kept", error)
+            if isinstance(error, CorpusFileError) and error.reason in _SET_ASIDE:
+                with suppress(CorpusFileError):
+                    logger.warning("%s; set aside as %s, starting empty", error, set_aside(self._path).name)
+                    return None
+            # Somebody's healthy file, or a folder that is not ours: neither used nor overwritten.
+            self.is_open = False
+            logger.error("%s; nothing is kept", error)
             return None
 
-    def _save(self, text: npt.NDArray[np.uint32]) -> None:
+    def _save(self, text: npt.NDArray[np.uint32], end: int) -> None:
+        """``end``: the position after ``text``. What could not be saved comes again with the next save."""
         try:
             with _locked(self._path):
                 before = self._read()
@@ -119,16 +125,30 @@ class CorpusKeeper:
                 learnt = build_text(text, self._index.rungs)
                 parts = [learnt] if before is None else [before, learnt]
                 save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
+                self._position = end
                 self._fresh = self._read()
-        except (CorpusFileError, OSError) as error:
+        except Exception as error:
             self.failures += 1
-            logger.warning("the corpus was not saved: %s", error)
+            logger.warning("the corpus was not saved: %s", error or type(error).__name__)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time, over all processes."""
+    """One writer at a time, over all processes of one user. Raises OSError when another holds it too long."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(lock, 0o600)
+        ends_s = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > ends_s:
+                    words = f"another process held the lock for {LOCK_PATIENCE_S:g} s"
+                    raise OSError(errno.EAGAIN, words) from None
+                time.sleep(_LOCK_RETRY_S)
         yield
+    finally:
+        os.close(lock)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from specctl.errors import SpecctlError
+from specctl.local_file import read_file
 
 __all__ = ["AccessDenied", "AccessPolicy", "Scope", "load_tokens"]
 
 _TOKEN_MIN_CHARS = 16
 _FILE_MAX_BYTES = 64 * 1024
+_FORWARDING = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+_NAME_OF_HOST = re.compile(r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([^:\[\]]+)(?::[0-9]+)?")
 
 
 class Scope(StrEnum):
@@ -36,10 +41,12 @@ def load_tokens(path: Path) -> dict[str, Scope]:
 
     Raises ValueError that names file and line, never the token.
     """
-    if path.stat().st_size > _FILE_MAX_BYTES:
-        raise ValueError(f"{path}: expected at most {_FILE_MAX_BYTES} bytes")
+    try:
+        text = read_file(path, SpecctlError, _FILE_MAX_BYTES).decode("utf-8")
+    except SpecctlError as error:
+        raise ValueError(str(error)) from error
     tokens: dict[str, Scope] = {}
-    for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
@@ -60,21 +67,17 @@ class AccessPolicy:
 
     tokens: dict[str, Scope] | None
 
-    def check(
-        self, needed: Scope, *, authorization: str | None, client_host: str | None, has_origin: bool
-    ) -> None:
+    def check(self, needed: Scope, headers: Mapping[str, str], client_host: str | None) -> None:
         """Raise AccessDenied unless the caller may act with the needed scope.
 
-        client_host is None on a Unix socket. has_origin tells a browser's cross-site request, which
-        comes from loopback too and is therefore never trusted without a token.
+        Args:
+            headers: of the request, by names in lower case.
+            client_host: the socket's peer; None on a Unix socket.
         """
         if self.tokens is None:
-            if has_origin:
-                raise AccessDenied(403, "requests from a browser need a token file on the server")
-            if client_host is not None and not _is_loopback(client_host):
-                raise AccessDenied(403, "without a token file only loopback and Unix sockets are accepted")
+            _check_local(headers, client_host)
             return
-        scheme, _, given = (authorization or "").partition(" ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given:
             raise AccessDenied(401, "a bearer token is needed")
         scope = next(
@@ -85,6 +88,40 @@ class AccessPolicy:
             raise AccessDenied(401, "the bearer token is not known")
         if needed is Scope.CONTROL and scope is not Scope.CONTROL:
             raise AccessDenied(403, "the bearer token has the read scope, control is needed")
+
+
+def _check_local(headers: Mapping[str, str], client_host: str | None) -> None:
+    """Only a process of this host that speaks for itself.
+
+    A web page that is open on this host comes from loopback, too: it brings an Origin, or says that another
+    site asks, or names the host by a domain of its own (DNS rebinding). A server that believes
+    X-Forwarded-For takes the peer's address from it, so that a request with it is refused.
+    """
+    if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+        raise AccessDenied(403, "requests from a web page need a token file on the server")
+    if any(name in headers for name in _FORWARDING):
+        raise AccessDenied(403, "requests through a proxy need a token file on the server")
+    if client_host is None:
+        return
+    if not _is_loopback(client_host):
+        raise AccessDenied(403, "without a token file only loopback and Unix sockets are accepted")
+    if "host" in headers and not _is_local_name(headers["host"]):
+        raise AccessDenied(403, "without a token file the server is asked as localhost or by its address")
+
+
+def _is_local_name(host: str) -> bool:
+    """An address, or localhost; other names may be anybody's."""
+    match = _NAME_OF_HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = (match[1] or match[2]).lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

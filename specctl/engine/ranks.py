@@ -7,6 +7,7 @@ does; the others adopt what it applied, so that versions have one source, whiche
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -108,6 +109,7 @@ def merged_telemetry(ranks: Sequence[EngineTelemetry]) -> EngineTelemetry:
             "guarded_steps": sum(rank.guarded_steps for rank in ranks),
             "steering_s": sum(rank.steering_s for rank in ranks),
             "proposer": _merged_proposer([rank.proposer for rank in ranks if rank.proposer]),
+            "failures": dict(sum((Counter(rank.failures) for rank in ranks), Counter())),
         }
     )
 

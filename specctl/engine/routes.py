@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.datastructures import State
+from starlette.requests import ClientDisconnect
 
 from specctl.contract import ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
@@ -18,6 +20,7 @@ from specctl.engine import rank_calls
 from specctl.engine.auth import AccessDenied, AccessPolicy, Scope, load_tokens
 from specctl.engine.checked_table import SpeculationTable
 from specctl.errors import TableError
+from specctl.local_file import open_secret
 
 __all__ = ["attach", "open_to"]
 
@@ -28,14 +31,14 @@ def attach(app: FastAPI, token_file: Path | None) -> None:
     """The routes, closed until ``open_to``. Raises ValueError for a bad token file."""
     tokens = load_tokens(token_file) if token_file is not None else None
     app.state.specctl_access = AccessPolicy(tokens)
+    app.state.specctl_token_file = token_file
     app.state.specctl_engine = None
     app.state.specctl_capabilities = None
     app.state.specctl_why_not = "this server was not started with specctl in its speculative config"
     router = APIRouter(prefix=ROUTE_PREFIX, tags=["specctl"])
-    router.add_api_route("/capabilities", _get_capabilities, methods=["GET"])
-    router.add_api_route("/table", _get_table, methods=["GET"])
+    for operation in ("capabilities", "table", "telemetry"):
+        router.add_api_route(f"/{operation}", _answering(operation), methods=["GET"])
     router.add_api_route("/table", _put_table, methods=["PUT"])
-    router.add_api_route("/telemetry", _get_telemetry, methods=["GET"])
     app.include_router(router)
 
 
@@ -44,25 +47,18 @@ def open_to(state: State, engine: rank_calls.Ranks) -> None:
     state.specctl_engine = engine
     who = "token holders" if state.specctl_access.tokens is not None else "this host only"
     engine.log.info("specctl: routes under %s/ are open to %s", ROUTE_PREFIX, who)
-
-
-async def _get_capabilities(request: Request) -> JSONResponse:
-    return await _answer(request, "capabilities")
-
-
-async def _get_table(request: Request) -> JSONResponse:
-    return await _answer(request, "table")
-
-
-async def _get_telemetry(request: Request) -> JSONResponse:
-    return await _answer(request, "telemetry")
+    if state.specctl_token_file is not None and (warning := open_secret(state.specctl_token_file)):
+        engine.log.warning("specctl: token file %s", warning)
 
 
 async def _put_table(request: Request) -> JSONResponse:
     denied = _denied(request, Scope.CONTROL)
     if denied is not None:
         return denied
-    body = await _read_body(request)
+    try:
+        body = await _read_body(request)
+    except ClientDisconnect:
+        return _error(400, "disconnected", "the body ended early")
     if body is None:
         return _error(413, "too_large", f"the body is over {_BODY_MAX_BYTES} bytes")
     try:
@@ -93,12 +89,15 @@ async def _refusal(request: Request, change: TablePut) -> JSONResponse | None:
     return None
 
 
-async def _answer(request: Request, operation: str) -> JSONResponse:
-    denied = _denied(request, Scope.READ)
-    if denied is not None:
-        return denied
-    engine = request.app.state.specctl_engine
-    return _not_ready(request) if engine is None else _response(await rank_calls.ask(engine, operation))
+def _answering(operation: str) -> Callable[[Request], Awaitable[JSONResponse]]:
+    async def answer(request: Request) -> JSONResponse:
+        denied = _denied(request, Scope.READ)
+        if denied is not None:
+            return denied
+        engine = request.app.state.specctl_engine
+        return _not_ready(request) if engine is None else _response(await rank_calls.ask(engine, operation))
+
+    return answer
 
 
 async def _capabilities(request: Request) -> Capabilities | None:
@@ -124,12 +123,7 @@ def _not_ready(request: Request) -> JSONResponse:
 def _denied(request: Request, scope: Scope) -> JSONResponse | None:
     access: AccessPolicy = request.app.state.specctl_access
     try:
-        access.check(
-            scope,
-            authorization=request.headers.get("authorization"),
-            client_host=request.client.host if request.client is not None else None,
-            has_origin="origin" in request.headers,
-        )
+        access.check(scope, request.headers, None if request.client is None else request.client.host)
     except AccessDenied as error:
         return _error(error.status, "denied", str(error))
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import zip_longest
 from operator import attrgetter, sub
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine_api.stock_metrics import Histogram, StockCounters
@@ -14,6 +14,8 @@ from specctl.types import CellDelta, HistogramDelta, ShadowDelta, StockDelta
 __all__ = [
     "CellKey",
     "CounterReset",
+    "Gains",
+    "TelemetryGains",
     "cell_deltas",
     "cell_key",
     "shadow_delta",
@@ -40,6 +42,31 @@ _Number = TypeVar("_Number", int, float)
 
 class CounterReset(ValueError):
     """A counter fell: the engine restarted, or it counts wrongly. The next read starts afresh."""
+
+
+class Gains(NamedTuple):
+    """Between two telemetries; all None where it cannot be said."""
+
+    interval_s: float | None = None
+    cells: tuple[CellDelta, ...] | None = None
+    shadow: ShadowDelta | None = None
+
+
+class TelemetryGains:
+    """Keeps the last telemetry of one process."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Telemetry] | None = None
+
+    def since_last(self, time_s: float, telemetry: Telemetry | None) -> Gains:
+        """None was not read. Raises CounterReset; the next ones are then counted from this one on."""
+        if telemetry is None:
+            return Gains()
+        before, self._before = self._before, (time_s, telemetry)
+        if before is None or time_s <= before[0]:
+            return Gains()
+        cells = cell_deltas(before[1], telemetry)
+        return Gains(time_s - before[0], cells, shadow_delta(before[1].shadow, telemetry.shadow))
 
 
 def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
@@ -103,19 +130,10 @@ def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta
     named: dict[str, Any] = {
         **dict(zip(_KEY, _key_of(after), strict=True)),
         **dict(zip(_COUNTS, gains, strict=True)),
-        **_position_gains(_AT, before, after),
+        **{name: _rises(name, getattr(before, name, ()), getattr(after, name)) for name in _AT},
+        "accepted_rank_at": tuple(_rises(f"accepted_rank_at[{j}]", *at) for j, at in enumerate(by_depth)),
     }
-    named["accepted_rank_at"] = tuple(
-        _rises(f"accepted_rank_at[{j}]", *pair) for j, pair in enumerate(by_depth)
-    )
     return CellDelta(**named)
-
-
-def _position_gains(names: tuple[str, ...], before: Any, after: Any) -> dict[str, tuple[int, ...]]:
-    return {
-        name: _rises(name, () if before is None else getattr(before, name), getattr(after, name))
-        for name in names
-    }
 
 
 def _histogram_delta(name: str, before: Histogram | None, after: Histogram | None) -> HistogramDelta | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from specctl.errors import ContractError
-from specctl.json_bounds import check_json
+from specctl.json_bounds import read_message
 from specctl.plain_text import plain_text
 
 __all__ = ["parsed"]
@@ -18,12 +18,6 @@ _Message = TypeVar("_Message", bound=BaseModel)
 def parsed(model: type[_Message], body: bytes, what: str) -> _Message:
     """``what`` names the message in errors. Raises ContractError."""
     try:
-        check_json(body)
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        words = f"{where}: {first['msg']} ({error.error_count()} in all)"
+        return read_message(model, body)
     except ValueError as error:
-        words = str(error)
-    raise ContractError(plain_text(f"{what}: {words}"))
+        raise ContractError(plain_text(f"{what}: {error}")) from error

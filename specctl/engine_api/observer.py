@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.client import EngineClient
-from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, stock_delta
+from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains, stock_delta
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
 from specctl.errors import AccessRefused, ContractError, NotSteered, OtherContract, TargetError
-from specctl.types import CellDelta, Observation, ShadowDelta, StockDelta
+from specctl.types import Observation, StockDelta
 
 __all__ = ["EngineObserver"]
 
@@ -25,14 +23,6 @@ PLUGIN_RECHECK_S = 60.0
 # The plugin is there and may still begin to steer.
 NOT_STEERED_RECHECK_S = 5.0
 NO_PLUGIN = "the server runs without the specctl plugin"
-
-
-class _Gains(NamedTuple):
-    """Since the last telemetry; all None where it cannot be said."""
-
-    interval_s: float | None = None
-    cells: tuple[CellDelta, ...] | None = None
-    shadow: ShadowDelta | None = None
 
 
 class EngineObserver:
@@ -51,7 +41,7 @@ class EngineObserver:
         """Counters of another process."""
         self._stock_due_s = float("-inf")
         self._applied: tuple[float, AppliedTable] | None = None
-        self._telemetry: tuple[float, Telemetry] | None = None
+        self._telemetry = TelemetryGains()
         self._stock: tuple[float, StockCounters] | None = None
 
     async def close(self) -> None:
@@ -108,6 +98,7 @@ class EngineObserver:
             waiting=None if telemetry is None else telemetry.waiting,
             decoding=None if telemetry is None else telemetry.decoding,
             kv_cache_used_ratio=None if telemetry is None else telemetry.kv_cache_used_ratio,
+            failures={} if telemetry is None else telemetry.failures,
             may_act=capabilities.controllable,
             why_not_act=capabilities.why_not_controllable,
             gaps=tuple(gaps),
@@ -145,19 +136,12 @@ class EngineObserver:
             gaps.append(str(error))
             return None
 
-    def _gains(self, now_s: float, telemetry: Telemetry | None, gaps: list[str]) -> _Gains:
-        before = self._telemetry
-        if telemetry is not None:
-            self._telemetry = (now_s, telemetry)
-        if before is None or telemetry is None or now_s <= before[0]:
-            return _Gains()
+    def _gains(self, now_s: float, telemetry: Telemetry | None, gaps: list[str]) -> Gains:
         try:
-            cells = cell_deltas(before[1], telemetry)
-            shadow = shadow_delta(before[1].shadow, telemetry.shadow)
+            return self._telemetry.since_last(now_s, telemetry)
         except CounterReset as reset:
             gaps.append(str(reset))
-            return _Gains()
-        return _Gains(now_s - before[0], cells, shadow)
+            return Gains()
 
     async def _read_table(
         self, now_s: float, telemetry: Telemetry | None, gaps: list[str]

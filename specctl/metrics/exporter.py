@@ -28,6 +28,7 @@ class Exporter:
         self._errors = self._counter(names.ERRORS)
         self._emitted = self._counter(names.ENGINE_TOKENS)
         self._up = self._gauge(names.TARGET_UP)
+        self._plugin_failures = self._gauge(names.PLUGIN_FAILURES)
         self._lease = self._gauge(names.LEASE_HELD)
         self._knobs = {
             "num_speculative_tokens": self._gauge(names.NUM_SPECULATIVE_TOKENS),
@@ -59,6 +60,8 @@ class Exporter:
     def observed(self, observation: Observation) -> None:
         self._show(self._up, observation.target, 1)
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
+        for entry, count in observation.failures.items():
+            self._show(self._plugin_failures, observation.target, count, entry)
 
     def planned(self, plan: Plan) -> None:
         target, lead = plan.target, plan.lead

@@ -16,6 +16,7 @@ __all__ = [
     "LEASE_HELD",
     "MIN_TOKEN_PROB",
     "NUM_SPECULATIVE_TOKENS",
+    "PLUGIN_FAILURES",
     "POLICY_VALID",
     "PREDICTED_TOKENS",
     "RESTART_ADVISED",
@@ -43,6 +44,11 @@ DECISIONS = Metric("specctl_decisions_total", "Decisions, one a poll, by their r
 CHANGES = Metric("specctl_table_changes_total", "Tables put in force; renewals and samples are not counted.")
 ERRORS = Metric("specctl_errors_total", "Failed polls and refused tables.", ("target", "kind"))
 TARGET_UP = Metric("specctl_target_up", "1: the last poll of the target succeeded; 0: it did not.")
+PLUGIN_FAILURES = Metric(
+    "specctl_plugin_failures",
+    "Calls of the plugin's own code that raised since the engine's start; each cost one step its drafts.",
+    ("target", "entry"),
+)
 LEASE_HELD = Metric("specctl_lease_held", "1: this daemon holds the lease on the target's table; 0: not.")
 NUM_SPECULATIVE_TOKENS = Metric(
     "specctl_num_speculative_tokens",

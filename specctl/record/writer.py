@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from types import TracebackType
 
 from pydantic import BaseModel
 
 from specctl.errors import SpecctlError
+from specctl.local_file import append_lines, open_lines
 from specctl.record.lines import FORMAT
 
 __all__ = ["LogWriter"]
@@ -20,8 +21,8 @@ _HEAD_BYTES = 256
 class LogWriter:
     """Use as a context manager. An existing log goes on; any other file is refused, and nothing is changed.
 
-    A killed recorder leaves at most one torn line. It is closed with a line break and stays: readers leave
-    out what stands before a header and cannot be read.
+    A killed recorder leaves at most one torn line. It stays, and what follows begins on a new line: readers
+    leave out what stands before a header and cannot be read.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -29,22 +30,18 @@ class LogWriter:
         self._path = path
         self._max_bytes = max_bytes
         try:
-            size = path.stat().st_size if path.exists() else 0
-            is_torn = size > 0 and self._check_log(size)
-            self._file = path.open("ab", buffering=0)
+            self.size_bytes = path.stat().st_size if path.exists() else 0
+            if self.size_bytes:
+                self._check_log()
+            self._descriptor = open_lines(path)
         except OSError as error:
             raise self._failed(error) from error
-        self.size_bytes = size
-        if is_torn:
-            self._append(b"\n")
 
     def __enter__(self) -> LogWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
     def write(self, line: BaseModel, *, is_last: bool = False) -> bool:
         """Whether the line was written: False where it would take the log over its bound.
@@ -60,22 +57,17 @@ class LogWriter:
     def _append(self, data: bytes) -> None:
         """Straight to the operating system: nothing of a written line is lost with this process."""
         try:
-            written = self._file.write(data)
-            if written != len(data):
-                raise OSError(None, f"only {written} of {len(data)} bytes were taken")
+            append_lines(self._descriptor, data)
         except OSError as error:
             raise self._failed(error) from error
         self.size_bytes += len(data)
 
-    def _check_log(self, size: int) -> bool:
-        """Whether the last line is torn. Raises SpecctlError for a file that is no log."""
+    def _check_log(self) -> None:
+        """Raises SpecctlError for a file that is no log."""
         with self._path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            file.seek(size - 1)
-            last = file.read(1)
         if f'"format":"{FORMAT}"'.encode() not in head:
             raise SpecctlError(f"{self._path}: expected no file or a telemetry log, got another file")
-        return last != b"\n"
 
     def _failed(self, error: OSError) -> SpecctlError:
         return SpecctlError(f"{self._path}: cannot be written: {error.strerror or error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +11,7 @@ from yarl import URL
 
 from specctl.http_client import normalise_target
 
-__all__ = ["Assignment", "Roster", "Target", "TargetSource", "make_target"]
+__all__ = ["Assignment", "Target", "TargetSource", "make_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,6 @@ class TargetSource(Protocol):
         """Raises TargetsError when the source cannot tell, which is not the same as no targets."""
 
     async def close(self) -> None: ...
-
-
-class Roster(Protocol):
-    """The targets of now."""
-
-    def assignments(self) -> Sequence[Assignment]:
-        """Each server once; those without a policy are left out. Cheap."""
 
 
 def make_target(url: str, labels: Mapping[str, str] | None = None) -> Target:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specctl.errors import PolicyError, TargetError, TargetsError
-from specctl.local_file import Reading, WatchedFile
+from specctl.local_file import WatchedFile
 from specctl.targets.base import Target, TargetSource, make_target
 from specctl.targets.dns import DnsSource
 from specctl.targets.fixed import FixedSource
@@ -52,11 +52,6 @@ class TargetsFile(WatchedFile[Loaded]):
 
     def __init__(self, path: Path, find_policy: FindPolicy) -> None:
         super().__init__(path, lambda path: _loaded(path, find_policy), "targets file")
-        self._reading = Reading(self.read, f"targets file {path.name}")
-
-    async def refresh_async(self) -> bool:
-        """The file is read in a thread, so that a slow disk does not hold up the event loop."""
-        return self.take(await self._reading.result())
 
 
 def _loaded(path: Path, find_policy: FindPolicy) -> Loaded:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from pydantic.alias_generators import to_camel
 from yarl import URL
 
 from specctl.errors import SpecctlError, TargetsError
 from specctl.http_client import HttpClient, Response, read_token
-from specctl.json_bounds import check_json
+from specctl.json_bounds import read_message
 from specctl.local_file import in_thread
 from specctl.plain_text import plain_text
 from specctl.targets.base import Target, make_target
@@ -146,7 +146,7 @@ class KubernetesSource:
     async def _connected(self) -> HttpClient:
         """The token is read every time: the cluster replaces it about once an hour."""
         path = self._query.token_file or ACCOUNT / "token"
-        api, token = self._api(), await in_thread(lambda: read_token(path), "token file")
+        api, token = self._api(), await in_thread(lambda: read_token(path, is_own=False), "token file")
         if self._client is None or self._client[:2] != (api, token):
             await self.close()
             ca_file = self._query.ca_file or (ACCOUNT / "ca.crt" if self._query.api is None else None)
@@ -201,14 +201,9 @@ def _page(response: Response) -> _PodList:
         }
         raise TargetsError(f"{words.get(response.status, 'the API server fails')} (HTTP {response.status})")
     try:
-        check_json(response.body, OBJECTS_MAX)
-        return _PodList.model_validate_json(response.body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return read_message(_PodList, response.body, OBJECTS_MAX)
     except ValueError as error:
-        why = str(error)
-    raise TargetsError(f"the answer is no list of pods ({plain_text(why)})")
+        raise TargetsError(f"the answer is no list of pods ({error})") from error
 
 
 def _is_loopback(host: str) -> bool:

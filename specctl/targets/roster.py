@@ -58,6 +58,7 @@ class LiveRoster:
         return self._file is not None and self._file.value.frozen
 
     def assignments(self) -> Sequence[Assignment]:
+        """Each server once; those without a policy are left out. Cheap."""
         rules = (*(self._file.value.rules if self._file is not None else ()), *self._rules)
         seen: dict[str, Assignment] = {}
         unmatched: dict[str, Target] = {}

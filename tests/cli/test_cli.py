@@ -177,6 +177,13 @@ def test_status_names_ranks_with_another_table(capsys: pytest.CaptureFixture[str
     assert "another table is in force on data-parallel rank 1, 3" in capsys.readouterr().out
 
 
+def test_status_names_what_failed_in_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine() as engine:
+        engine.failures = {"propose": 3}
+        assert main(["status", engine.url]) == 0
+    assert "the plugin failed in steps of this engine: propose 3" in capsys.readouterr().out
+
+
 def test_status_tells_rules_for_classes(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine() as engine:
         engine.class_limits = (

@@ -8,7 +8,10 @@ import subprocess
 import sys
 import time
 
+import pytest
 from fakes.engine import FakeEngine
+
+pytestmark = pytest.mark.alone
 
 SECONDS = 2.0
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +108,46 @@ def test_an_audit_log_on_a_failing_disk_is_logged_once(
     audit.write("change", "t", {})
     audit.write("change", "t", {})
     assert caplog.text.count("audit log") == 1
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """A disk that takes files of ``size`` bytes at most, and the part of a write that fits."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_tears_no_later_record_and_what_is_lost_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path, ManualClock())
+    audit.write("change", "t", {"n": 0})
+    with room_for(path.stat().st_size + 20):
+        for n in (1, 2, 3):
+            audit.write("change", "t", {"n": n})
+    audit.write("change", "t", {"n": 4})
+    first, torn, lost, last = path.read_text().splitlines()
+    assert json.loads(first)["n"] == 0
+    assert len(torn) == 20
+    assert (json.loads(lost)["event"], json.loads(lost)["records"]) == ("lost", 3)
+    assert json.loads(last)["n"] == 4
+    assert caplog.text.count("audit log") == 2
+    assert "3 record(s) are lost" in caplog.text
+
+
+def test_a_record_follows_the_torn_one_of_a_killed_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"when": "torn')
+    AuditLog(path, ManualClock()).write("change", "t", {"n": 1})
+    assert json.loads(path.read_text().splitlines()[1])["n"] == 1
+
+
+def test_an_audit_log_is_for_its_owner_and_group_from_the_first_byte(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    AuditLog(path, ManualClock())
+    assert path.stat().st_mode & 0o777 & ~0o640 == 0

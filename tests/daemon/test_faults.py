@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import socket
@@ -18,6 +19,7 @@ from specctl.contract import CONTRACT_VERSION
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableState
 from specctl.core.messages import Plan
+from specctl.daemon.reporter import LINES_MAX_PER_MINUTE
 
 TELEMETRY = "/specctl/v1/telemetry"
 CAPABILITIES = "/specctl/v1/capabilities"
@@ -96,8 +98,8 @@ def test_ten_seconds_without_telemetry_change_nothing(caplog: pytest.LogCaptureF
             assert (engine.rows, len(engine.puts), engine.state) == (rows, puts, TableState.LIVE)
             engine.forced_status = {}
             back = await rig.run(3)
-            assert all(plan is not None and not plan.is_change for plan in back)
-            assert [row.setting for row in engine.rows] == [row.setting for row in rows]
+            assert all(plan is not None and not plan.is_felt for plan in back)
+            assert engine.tokens_at(1) == rows[0].num_speculative_tokens
             assert rig.metric("specctl_target_up") == 1
 
     with FakeEngine(traffic=COPYING) as engine:
@@ -317,6 +319,41 @@ def test_counters_that_fall_begin_anew(caplog: pytest.LogCaptureFixture) -> None
         asyncio.run(course())
     assert "counter" in caplog.text
     assert "fell from" in caplog.text
+
+
+def test_a_target_that_says_something_new_at_every_poll_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    boots = itertools.count()
+
+    def another(raw: bytes) -> bytes:
+        told = {**json.loads(raw), "boot_id": f"boot {next(boots)}"}
+        return json.dumps({**told, "warnings": [f"{i} {'x' * 10_000}" for i in range(8)]}).encode()
+
+    async def course() -> None:
+        async with Rig(engine) as rig:
+            await rig.run(100)
+
+    with FakeEngine() as engine:
+        engine.mangle[CAPABILITIES] = engine.mangle[TELEMETRY] = another
+        asyncio.run(course())
+    assert next(boots) > 100
+    assert len(caplog.records) <= LINES_MAX_PER_MINUTE + 1
+    assert len(caplog.text) < 400 * LINES_MAX_PER_MINUTE
+    assert "silent for a minute" in caplog.text
+
+
+def test_a_server_without_metrics_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang without --enable-metrics, for ten minutes."""
+
+    async def course() -> None:
+        async with Rig(engine) as rig:
+            await rig.run(600)
+
+    with FakeEngine() as engine:
+        engine.forced_status["/metrics"] = 404
+        asyncio.run(course())
+    assert caplog.text.count("--enable-metrics") == 1
 
 
 def test_a_bug_in_one_poll_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:

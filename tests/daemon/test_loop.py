@@ -29,9 +29,9 @@ def test_traffic_to_telemetry_to_decision_to_table(tmp_path: Path, caplog: pytes
 
     async def course() -> None:
         async with Rig(engine, audit=audit) as rig:
-            # One draft is level with off here, so that the last step takes a while.
+            # One draft is level with off here.
             await rig.run(25)
-            assert engine.tokens_at(1) == 0
+            assert engine.tokens_at(1) <= 1
             engine.traffic = COPYING
             await rig.run(20)
             assert rig.metric("specctl_target_up") == 1
@@ -46,7 +46,7 @@ def test_traffic_to_telemetry_to_decision_to_table(tmp_path: Path, caplog: pytes
         asyncio.run(course())
     assert engine.tokens_at(1) >= 6
     assert engine.owner == "me"
-    assert "batch 1: off ->" in caplog.text
+    assert "batch 1: 3 tokens ->" in caplog.text
     gains = [one for one in records(audit, "change") if one["reason"] == "gain"]
     assert gains[0]["predicted_tokens_per_s"] > gains[0]["present_tokens_per_s"] > 0
     assert gains[0]["target"] == engine.url

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,56 @@ def test_a_full_disk_keeps_the_earlier_file(tmp_path: Path, monkeypatch: pytest.
     answer(index, range(60, 90))
     kept.close()
     assert (path.read_bytes(), kept.failures) == (before, 1)
+    # What the failed save was to hold is in the next one.
+    monkeypatch.undo()
+    kept.is_open = True
+    kept.close()
+    assert len(list(documents_of(load(path)))) == 2
+
+
+def test_any_failure_of_a_save_is_counted_and_its_outputs_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = SuffixIndex(OPTIONS, 1, 1024)
+    answer(index, range(50))
+    kept = keeper(index, tmp_path / "corpus")
+
+    def failing(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("specctl.draft.keeper.build_text", failing)
+    kept.poll()
+    assert kept._thread is not None
+    kept._thread.join()
+    monkeypatch.undo()
+    answer(index, range(60, 90))
+    kept.close()
+    assert kept.failures == 1
+    assert load(tmp_path / "corpus").documents == 2
+
+
+def test_a_lock_that_another_holds_ends_the_save_and_not_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specctl.draft.keeper.LOCK_PATIENCE_S", 0.1)
+    path, index = tmp_path / "corpus", SuffixIndex(OPTIONS, 1, 1024)
+    answer(index, range(50))
+    kept = keeper(index, path)
+    with (tmp_path / ".corpus.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept.close()
+    assert (kept.failures, path.exists()) == (1, False)
+    kept.is_open = True
+    kept.close()
+    assert load(path).documents == 1
+    assert (tmp_path / ".corpus.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_cannot_be_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    kept = keeper(SuffixIndex(OPTIONS, 1, 1024), tmp_path / "corpus")
+    kept.open()
+    assert (kept.is_open, kept.failures) == (False, 1)

@@ -68,6 +68,7 @@ class FakeEngine(Decoding, FakeServer):
         self.lies = False
         self.refuses_samples = False
         self.ranks_behind: tuple[int, ...] = ()
+        self.failures: dict[str, int] = {}
         self.more_metrics: Callable[[], str] = str
         self.restart()
 
@@ -177,6 +178,7 @@ class FakeEngine(Decoding, FakeServer):
             "waiting": 0,
             "decoding": batch,
             "kv_cache_used_ratio": 0.1,
+            "failures": self.failures,
             "cells": cells,
             "shadow": {
                 "drafts": self.shadow_drafts,

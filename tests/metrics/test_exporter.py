@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fakes.observations import applied, capabilities, cell, observation
@@ -34,6 +35,7 @@ def polls(rows: tuple[TableRow, ...], count: int = 12) -> Iterator[tuple[Observa
         seen = observation(
             *steps, time_s=float(second), capabilities=capabilities(min_token_prob=0.0), applied=applied(rows)
         )
+        seen = replace(seen, failures={"propose": 2.0})
         controller.learn(seen)
         yield seen, controller.plan(seen, policy)
 
@@ -61,7 +63,15 @@ def exporter() -> Exporter:
 def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
     assert re.fullmatch(r"specctl_[a-z_]+", metric.name)
     assert metric.help.endswith(".")
-    assert set(metric.labels) <= {"target", "reason", "kind", "setting", "position", "decode_batch_to"}
+    assert set(metric.labels) <= {
+        "target",
+        "reason",
+        "kind",
+        "setting",
+        "position",
+        "decode_batch_to",
+        "entry",
+    }
 
 
 def test_every_metric_is_served_once_and_with_a_value(exporter: Exporter) -> None:
@@ -79,6 +89,7 @@ def test_values_are_those_of_the_server(exporter: Exporter) -> None:
     assert 'specctl_verify_width_tokens{decode_batch_to="1",target="t"} 5.0' in text
     assert 'specctl_tree_topk{decode_batch_to="1",target="t"} 1.0' in text
     assert 'specctl_min_token_prob_ratio{decode_batch_to="1",target="t"} 0.2' in text
+    assert 'specctl_plugin_failures{entry="propose",target="t"} 2.0' in text
     emitted = 12 * (90 + 81 + 72 + 63 + 54 + 9)
     assert f'specctl_emitted_tokens_total{{target="t"}} {emitted}.0' in text
     assert sum(float(n) for n in re.findall(r"specctl_decisions_total\{.*\} (.*)", text)) == 12

@@ -250,9 +250,9 @@ def test_an_existing_log_goes_on_after_a_torn_line(tmp_path: Path) -> None:
         recorded(engine, path, looks=2)
         torn = path.read_bytes()[:-10]
         path.write_bytes(torn)
-        with LogWriter(path, max_bytes=MANY_BYTES):
-            pass
-    assert path.read_bytes() == torn + b"\n"
+        with LogWriter(path, max_bytes=MANY_BYTES) as writer:
+            writer.write(End(time_s=1.0, reason="asked"))
+    assert path.read_bytes().startswith(torn + b'\n{"kind":"end"')
 
 
 def test_another_file_is_refused_and_stays(tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def test_a_file_is_read_beside_the_event_loop(tmp_path: Path) -> None:
     hangs = threading.Event()
 
     class Slow(TargetsFile):
-        def read(self) -> Any:
+        def _read(self) -> Any:
             hangs.wait(10)
-            return super().read()
+            return super()._read()
 
     async def course() -> None:
         file = Slow(path, find)
