@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from specctl.engine.guard import GUARD
+
 __all__ = ["never_fatal"]
 
 
@@ -18,7 +20,8 @@ class _Steers(Protocol):
 
 
 def never_fatal(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """For methods that an engine's step calls: an error is logged once, with ``words``, and steering ends.
+    """For methods that an engine's step calls: the guard counts an error, ``words`` are logged, and
+    steering ends.
 
     What the method takes is added to ``steering_s``.
     """
@@ -32,8 +35,9 @@ def never_fatal(words: str) -> Callable[[Callable[..., None]], Callable[..., Non
             try:
                 method(self, *args)
                 self.steering_s += time.perf_counter() - started_s
-            except Exception:
-                self.log.exception(words)
+            except Exception as error:
+                GUARD.failed(method.__name__, error)
+                self.log.error(words)
                 self.is_active = False
 
         return guarded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +24,9 @@ class ControlOptions(BaseModel):
         default=None, description="lines read:TOKEN or control:TOKEN; without it only loopback is let in"
     )
     lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
+    untested_engine: Literal["allow"] | None = Field(
+        default=None, description="allow: also with a release of the engine that was not tested"
+    )
 
 
 class SuffixOptions(BaseModel):

@@ -84,7 +84,7 @@ def _put_table(steering: Steered, payload: str) -> tuple[int, dict[str, Any]]:
             _short(before.rows),
             _short(applied.rows),
             len(applied.class_limits),
-            change.reason or "no reason given",
+            applied.reason or "no reason given",
         )
     return 200, applied.model_dump(mode="json")
 

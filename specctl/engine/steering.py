@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.buckets import DecodeBatchBuckets
+from specctl.engine.guard import GUARD
 from specctl.engine.live_table import LiveTable
 from specctl.engine.request_classes import EngineTelemetry
 from specctl.engine.service import handle
@@ -38,6 +40,8 @@ class Gauges:
     kv_cache_used_ratio: float
     shadow: ShadowAcceptance | None = None
     proposer: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    """Of the guards of other processes: the workers'."""
 
 
 @dataclass(slots=True)
@@ -99,6 +103,7 @@ class Steering(ABC):
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
             proposer=gauges.proposer,
+            failures=dict(GUARD.failures + Counter(gauges.failures)),
         )
 
     def _next_setting(self, decoding: int, context_tokens: int) -> tuple[Setting, bool]:

@@ -10,9 +10,9 @@ from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import controlled_server, wait_for
 from support.sampled_steps import assert_chains_are_sampled
 
-from benchmarks.lossless import compare
-from benchmarks.server import vllm_server
 from specctl.contract.telemetry import Telemetry
+from testing.lossless import compare
+from testing.servers import vllm_server
 
 pytestmark = pytest.mark.engine
 

@@ -143,6 +143,7 @@ def test_greedy_output_is_the_same_for_every_prepared_setting(eagle3, reference,
 
 def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
     """0 is the head's first choice. A chain has no other, and tells none."""
+    others = 0
     for shape in (START, (2, 2, 5), (5, 1, 6)):
         outputs, found = ran(eagle3, rows(*shape), PROMPTS, max_tokens=32)
         assert outputs == reference
@@ -152,7 +153,10 @@ def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
             continue
         assert sum(told.ranks) == sum(told.accepted_at)
         assert len(told.ranks) == shape[1]
-        assert told.ranks[0] > 2 * sum(told.ranks[1:]) > 0
+        assert told.ranks[0] > 2 * sum(told.ranks[1:])
+        others += sum(told.ranks[1:])
+    # Of about 50 drafts with two branches one or none takes the second.
+    assert others > 0
     for cell in decoding_cells(eagle3):
         by_depth = [sum(at_depth) for at_depth in cell["accepted_rank_at"]]
         assert by_depth == cell["accepted_at"][: len(by_depth)]

@@ -13,7 +13,7 @@ from support.peagle_twin import Twin
 from support.random_head import write_speculators_peagle, write_with_vocabulary
 from support.sglang_control import NEEDS_SGLANG, ran_by_sglang
 
-from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
+from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = NEEDS_SGLANG
 FULL = 5

@@ -31,8 +31,9 @@ from support.sglang_control import (
     rows,
 )
 
-from benchmarks.autotune import autotune
-from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
+from testing.autotune import autotune
+from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
+from tools.setup_sglang import SGLANG
 
 pytestmark = NEEDS_SGLANG
 SPECCTL = str(Path(sys.executable).parent / "specctl")
@@ -62,7 +63,7 @@ def reference(suffix):
 
 def test_capabilities(suffix):
     told = suffix.get("capabilities")
-    assert (told["engine"], told["engine_version"], told["method"]) == ("sglang", "0.5.21", "specctl_suffix")
+    assert (told["engine"], told["engine_version"], told["method"]) == ("sglang", SGLANG, "specctl_suffix")
     assert told["controllable"]
     assert told["num_speculative_tokens_legal"] == list(range(9))
     assert (told["decode_batch_max"], told["dtype"], told["parallelism"]) == (8, "float32", "tp1")
@@ -247,7 +248,7 @@ def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
     assert (table["fallback_num_speculative_tokens"], table["lease_s"]) == (2, None)
     profile = yaml.safe_load(made.read_text())
     fingerprint = profile["fingerprint"]
-    assert (fingerprint["engine"], fingerprint["gpu"]) == ("sglang 0.5.21", "cpu")
+    assert (fingerprint["engine"], fingerprint["gpu"]) == (f"sglang {SGLANG}", "cpu")
     assert profile["forward"][-1]["tokens"] > 8 * 9, "prompts were counted"
     arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
     simulated = specctl(*arguments, "--json", str(out))
@@ -271,7 +272,7 @@ def test_the_daemon_retunes_the_running_server(suffix, tmp_path):
             wait_for(lambda: suffix.get("table")["rows"][0]["num_speculative_tokens"] > 0, 90)
         finally:
             done.set()
-    assert "specctl_suffix on sglang 0.5.21" in (tmp_path / "autotune.log").read_text()
+    assert f"specctl_suffix on sglang {SGLANG}" in (tmp_path / "autotune.log").read_text()
     records = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert any(record.get("from") != record.get("to") for record in records)
 
@@ -301,7 +302,7 @@ except ValueError as error:
     print(error)
 async def ask():
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/specctl/v1/capabilities")
         print(answer.status_code, answer.json()["message"])
 asyncio.run(ask())
@@ -315,7 +316,7 @@ def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
     )
     assert done.returncode == 0, done.stderr
     assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
-    assert "503 specctl does not fit this SGLang and registers nothing: sglang.x.y()" in done.stdout
+    assert "503 specctl registers nothing: it does not fit this SGLang: sglang.x.y()" in done.stdout
 
 
 NGRAM = """

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from benchmarks.provenance import ROOT
-from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON
+from testing.provenance import ROOT
+from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = [
     pytest.mark.engine,

@@ -17,9 +17,9 @@ from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.sampled_steps import assert_chains_are_sampled
 
-from benchmarks.autotune import autotune
-from benchmarks.lossless import compare
 from specctl.draft.corpus_file import fingerprint_of, load
+from testing.autotune import autotune
+from testing.lossless import compare
 
 pytestmark = pytest.mark.engine
 

@@ -25,8 +25,8 @@ from support.daemon_beside import (
 from support.engine_control import PROMPTS, controlled_server, wait_for
 from support.sglang_control import NEEDS_SGLANG, controlled_sglang_server
 
-from benchmarks.autotune import autotune
-from benchmarks.server import free_port
+from testing.autotune import autotune
+from testing.servers import free_port
 
 pytestmark = NEEDS_SGLANG
 ARGUMENTS = ["--speculative-num-draft-tokens", "5"]

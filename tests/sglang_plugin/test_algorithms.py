@@ -8,13 +8,11 @@ from support.stand_ins import imported_alone, with_names_alone
 
 @pytest.fixture
 def algorithms(monkeypatch):
-    hooks, context, info = with_names_alone(
+    context, info = with_names_alone(
         monkeypatch,
-        "sglang.srt.plugins.hook_registry",
         "sglang.srt.runtime_context",
         "sglang.srt.speculative.spec_info",
     )
-    hooks.HookRegistry = hooks.HookType = SimpleNamespace
     info.SpeculativeAlgorithm = SimpleNamespace(NGRAM="ngram")
     modes = SimpleNamespace(
         pp_size=1,

@@ -170,18 +170,17 @@ def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
     seen = []
     drafter, worker = engine.worker.draft_worker, engine.worker
 
-    def draft(batch, with_topology=False):
+    def draft(drafter, batch, with_topology=False):
         seen.append((drafter.topk, batch.spec_info.topk_p.shape, batch.spec_info.topk_index.tolist()))
         verify_input = SimpleNamespace()
         return (verify_input, "parents", "made") if with_topology else verify_input
 
-    drafter.draft = draft
-    engine.module.narrow_drafts(drafter, worker)
+    drafter.specctl_worker, draft = worker, engine.module.wrap_draft(draft)
     for topk in (4, 2, 1):
         worker.topk = topk
         carried = SimpleNamespace(topk_p=torch.ones(1, 4), topk_index=torch.tensor([[9, 8, 7, 6]]))
         mode = SimpleNamespace(is_idle=lambda: False)
-        told = drafter.draft(SimpleNamespace(spec_info=carried, forward_mode=mode))
+        told = draft(drafter, SimpleNamespace(spec_info=carried, forward_mode=mode))
         assert getattr(told, "specctl_made", None) == ("made" if topk > 1 else None)
         assert drafter.topk == 4
     assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]

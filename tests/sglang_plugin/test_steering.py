@@ -228,13 +228,3 @@ def test_the_table_tells_the_branches_too(engine):
     engine.put(4, topk=3)
     engine.launch([4, 4])
     assert (engine.steering.current.num_speculative_tokens, engine.steering.current.tree_topk) == (4, 3)
-
-
-def test_an_error_of_ours_ends_the_steering_and_not_the_engine(engine):
-    engine.steering.before_run(SimpleNamespace())
-    assert not engine.steering.is_active
-    result = SimpleNamespace(num_correct_drafts_per_req_cpu=[1])
-    engine.steering.after_run(result)
-    engine.steering.before_result(result)
-    engine.steering.after_result(result)
-    assert '"not_steered"' in engine.steering.handle("table", "")

@@ -14,6 +14,8 @@ from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import OPTIONS_ENV, Options
 from support.sglang_batches import NgramVerifyInput, batch_of, sampling_of
 
+from specctl.engine.guard import FAILURES_MAX, GUARD
+
 SETTINGS = EngineSettings(
     is_simulated=False,
     has_dp_attention=False,
@@ -42,7 +44,7 @@ def settings(**changed):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     batches.counts.clear()
-    monkeypatch.setattr(verification, "_has_failed", False)
+    GUARD.failures.clear()
     monkeypatch.setattr(verification, "_is_compiled", False)
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
     monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
@@ -192,12 +194,12 @@ def test_an_idle_batch_is_not_counted(monkeypatch):
     assert batches.snapshot() == {}
 
 
-def test_after_a_failure_sglang_verifies_and_the_log_says_it_once(monkeypatch, caplog):
-    for found in (RuntimeError("no such kernel"), FOUND):
+def test_after_failures_sglang_verifies_and_the_log_says_it_once(monkeypatch, caplog):
+    for found in (*[RuntimeError("no such kernel")] * FAILURES_MAX, FOUND):
         answer, called = call(monkeypatch, SAMPLED, found=found)
         assert (answer, len(called)) == ("engine", 1)
-    assert batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
-    assert caplog.text.count("ours failed") == 1
+    assert batches.snapshot() == {"batches_verified_by_engine_failed": FAILURES_MAX + 1.0}
+    assert caplog.text.count("eagle_sample failed; this step goes on without it") == 1
 
 
 def test_one_kernel_for_a_few_numbers_of_rows():
@@ -223,6 +225,7 @@ def test_stock_algorithms_are_sglangs_where_nothing_is_asked(monkeypatch, algori
     context = SimpleNamespace(get_spec=lambda: spec)
     verification._is_asked_for.cache_clear()
     monkeypatch.setattr(verification, "_engine", lambda: SimpleNamespace(context=context))
+    monkeypatch.setattr(verification, "_options", Options())
     ranks(monkeypatch, 1)
     sample = verification._sampled_where_asked_for
     answer, called = call(monkeypatch, SAMPLED, found=FOUND, sample=sample)
@@ -243,3 +246,31 @@ def test_what_is_not_asked_for_is_not_refused(monkeypatch):
     for options in (None, Options(), Options(verify="engine")):
         register._refuse_verify_without_gpu(options)
         register._install_verification(options or Options())
+
+
+@pytest.mark.parametrize(
+    ("named", "is_wanted", "verifier"),
+    [
+        ({"watermark_state": None}, True, "batches_verified_by_specctl"),
+        ({"watermark_state": object(), "watermark_full_mask": False}, False, "batches_verified_by_specctl"),
+        ({"watermark_state": object()}, True, "batches_verified_by_engine_watermark"),
+    ],
+    ids=["no watermarks", "nobody asks", "asked for"],
+)
+def test_a_watermark_is_sglangs_and_what_its_callers_name_is_taken(monkeypatch, named, is_wanted, verifier):
+    seen = []
+    monkeypatch.setattr(verification, "verified", lambda *_: FOUND)
+    batch = batch_of(sampling_of(2, **GREEDY))
+    batch.sampling_info.has_watermark_candidates = is_wanted
+    output = SimpleNamespace(next_token_logits=torch.zeros(8, 3))
+    verification._sampled_by_ours(
+        lambda *given, **more: seen.append(more),
+        DRAFTS,
+        batch,
+        output,
+        None,
+        uno_target_max_top_k=None,
+        **named,
+    )
+    assert batches.snapshot() == {verifier: 1.0}
+    assert seen == ([named] if verifier.endswith("watermark") else [])

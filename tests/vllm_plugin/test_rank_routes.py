@@ -84,7 +84,7 @@ class Server:
 
     async def call(self, method, route, api_server=0, **more):
         transport = httpx.ASGITransport(app=self.apps[api_server])
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answer = await client.request(method, f"/specctl/v1/{route}", **more)
             return answer.status_code, answer.json()
 

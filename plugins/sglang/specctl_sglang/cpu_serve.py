@@ -13,6 +13,7 @@ os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 # Small models on few cores: threads that wait for each other cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from specctl_sglang.asked import asks
 from specctl_sglang.compat import cpu_stand_ins
 
 cpu_stand_ins.install()
@@ -34,6 +35,8 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils.common import kill_process_tree
 
+    # Also for SGLang's own algorithms: without us there is no attention over drafts on a CPU.
+    asks()
     load_plugins()
     arguments = [*_DEFAULTS.split(), *sys.argv[1:]]
     if os.environ.get(OVERLAP_ENV):

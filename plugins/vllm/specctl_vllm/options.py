@@ -122,6 +122,7 @@ class Options(BaseModel):
         return self.control.verify == "specctl"
 
 
+_NOT_LOSSLESS = {"fly", "synthetic"}
 _ENGINE_KEYS = {
     "method",
     "num_speculative_tokens",
@@ -170,6 +171,13 @@ def parse_speculative_config(
     if not (is_ours or "specctl" in config or is_named):
         return None
     control = _validated(ControlOptions, config.pop("specctl", None) or {}, "specctl.")
+    if config.get("rejection_sample_method") in _NOT_LOSSLESS:
+        if control.verify == "specctl":
+            raise ValueError(
+                f"speculative-config: rejection_sample_method {config['rejection_sample_method']!r} changes "
+                "the output, and the kernels of verify: specctl do not; expected standard or block"
+            )
+        control = control.model_copy(update={"verify": "engine"})
     if not is_ours:
         table = _start_table(config)
         if on_device and method in AUTOREGRESSIVE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = ["register"]
@@ -20,6 +21,7 @@ def register() -> None:
     """Called by vLLM, more than once in a process at times."""
     from specctl_vllm.compat import engine_args, engine_process
 
+    GUARD.log = logger
     if options_from_env() is not None:
         engine_process.activate()
     if "vllm.engine.arg_utils" in sys.modules:

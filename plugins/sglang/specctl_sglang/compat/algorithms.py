@@ -4,50 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from specctl.engine.guard import GUARD
+from specctl_sglang.compat.releases import has_dp_attention
+from specctl_sglang.patches import of_algorithm
 from specctl_sglang.terms import PEAGLE, SUFFIX
 
-__all__ = ["register", "steer_stock", "why_as_stock"]
+__all__ = ["register", "why_as_stock", "wrap_create_future_map", "wrap_create_worker"]
 
 
 def register() -> None:
     """Workers are imported when one is built: their modules load the model's."""
-    from specctl_sglang.compat.peagle_algorithm import PEagleAlgorithm, attend_to_heads
+    from specctl_sglang.compat.peagle_algorithm import PEagleAlgorithm
     from specctl_sglang.compat.suffix_algorithm import SuffixAlgorithm
 
     SpeculativeAlgorithm.register(SUFFIX, supports_overlap=True, spec_class=SuffixAlgorithm)(_suffix_worker)
     SpeculativeAlgorithm.register(PEAGLE, supports_overlap=True, spec_class=PEagleAlgorithm)(_peagle_worker)
-    attend_to_heads()
 
 
 def _suffix_worker(_server_args: Any) -> type:
+    from specctl_sglang.compat import hooks
     from specctl_sglang.compat.suffix_worker import SuffixWorker
+
+    hooks.now(of_algorithm(SUFFIX))
 
     return SuffixWorker
 
 
 def _peagle_worker(_server_args: Any) -> type:
+    from specctl_sglang.compat import hooks
     from specctl_sglang.compat.peagle_algorithm import register_model
     from specctl_sglang.compat.peagle_worker import PEagleWorker
 
+    hooks.now(of_algorithm(PEAGLE))
     register_model()
     return PEagleWorker
 
 
-def steer_stock() -> None:
-    """Stock algorithms get workers with a table, where the user asked for it.
+def wrap_create_worker(original: Any) -> Any:
+    """Stock algorithms get workers with a table, where the user asked for it."""
 
-    Reason for the hooks: the registry takes new names only.
-    """
-    from specctl_sglang.compat import accepted_nodes
+    def create_worker(algorithm: Any, server_args: Any) -> Any:
+        entry = "SpeculativeAlgorithm.create_worker"
+        made = GUARD.call(entry, None, _steered_worker, original, algorithm, server_args)
+        return original(algorithm, server_args) if made is None else made
 
-    accepted_nodes.install()
-    algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
-    HookRegistry.register(f"{algorithm}.create_worker", _steered_worker, HookType.AROUND)
-    HookRegistry.register(f"{algorithm}.create_future_map", _steered_future_map, HookType.AROUND)
+    return create_worker
+
+
+def wrap_create_future_map(original: Any) -> Any:
+    def create_future_map(algorithm: Any, *args: Any, **kwargs: Any) -> Any:
+        return _steered_future_map(original, algorithm, *args, **kwargs)
+
+    return create_future_map
 
 
 def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
@@ -74,7 +85,7 @@ def why_as_stock(worker: str) -> str | None:
         return f"its worker {worker} prepares one number of drafts, at start"
     modes = {
         "pipeline parallelism": get_parallel().pp_size > 1,
-        "data-parallel attention": get_parallel().enable_dp_attention,
+        "data-parallel attention": has_dp_attention(get_parallel()),
         "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
         "pdmux": get_disagg().enable_pdmux,
     }

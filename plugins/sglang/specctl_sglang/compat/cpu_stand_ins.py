@@ -2,7 +2,7 @@
 
 Used on a machine without a GPU only, for tests and the demo: plain torch, written for clarity. With the real
 package in place nothing of this is installed, apart from the attention over a draft tree, which SGLang's
-torch_native backend does not have.
+torch_native backend does not have (``patches.CPU``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-__all__ = ["attend_to_trees", "install"]
+__all__ = ["install", "wrap_create_backend", "wrap_forward_extend", "wrap_resolve_spec_extras"]
 
 logger = logging.getLogger("sglang.specctl")
 _OPERATORS = (
@@ -47,40 +47,23 @@ def install() -> None:
     )
 
 
-def attend_to_trees() -> None:
-    """In a scheduler's process on a machine without a GPU.
-
-    Reason: SGLang's torch_native attention knows prompts and single tokens, and no draft.
-    """
-    if torch.cuda.is_available():
-        return
-    _relay_drafts()
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    HookRegistry.register(
-        "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.forward_extend",
-        _forward_extend,
-        HookType.AROUND,
-    )
-    HookRegistry.register(
-        "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend",
-        _draft_backend,
-        HookType.AROUND,
-    )
+def wrap_forward_extend(original: Any) -> Any:
+    return _around(_forward_extend, original)
 
 
-def _relay_drafts() -> None:
-    """Where the overlap scheduler runs on a CPU, which SGLang itself leaves out with speculation.
+def wrap_create_backend(original: Any) -> Any:
+    return _around(_draft_backend, original)
 
-    Reason: what an EAGLE step hands to the next is gathered by a Triton kernel, on a stream.
-    """
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(
-        "sglang.srt.managers.overlap_utils.FutureMap._resolve_spec_extras",
-        _resolve_spec_extras,
-        HookType.AROUND,
-    )
+def wrap_resolve_spec_extras(original: Any) -> Any:
+    return _around(_resolve_spec_extras, original)
+
+
+def _around(ours: Any, original: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return ours(original, *args, **kwargs)
+
+    return wrapped
 
 
 def _resolve_spec_extras(original: Any, future_map: Any, batch: Any) -> None:

@@ -11,10 +11,11 @@ import torch
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 
+from specctl_sglang.compat.releases import draft_context
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if, as_if_configured, capture_target
 from specctl_sglang.terms import Shape
 
-__all__ = ["EagleStates", "as_drafter", "narrow_drafts"]
+__all__ = ["EagleStates", "as_drafter", "wrap_draft"]
 
 _OF_WORKER = ("topk", "speculative_num_steps", "speculative_num_draft_tokens")
 _OF_DRAFTER = (
@@ -90,40 +91,34 @@ class EagleStates(RuntimeStates[Shape]):
 def as_drafter(drafter: Any) -> Iterator[None]:
     """What SGLang's worker puts around everything its draft model does."""
     with ExitStack() as stack:
-        group = drafter.draft_runner.tp_group
-        stack.enter_context(drafter.draft_tp_context(group, owns_attention=drafter.draft_owns_attention))
+        stack.enter_context(draft_context(drafter))
         stack.enter_context(speculative_moe_backend_context())
         stack.enter_context(speculative_moe_a2a_backend_context())
         yield
 
 
-def narrow_drafts(drafter: Any, worker: Any) -> None:
+def wrap_draft(original: Any) -> Any:
     """A draft takes as many first tokens as the active state has branches, of those that were carried over,
-    which are the start's; what the passes of a tree have made is noted. Reason for setting the method on the
-    object: SGLang's worker makes it itself."""
-    if drafter.topk == 1:
-        return
-    original, carried = drafter.draft, drafter.topk
+    which are the start's; what the passes of a tree have made is noted."""
 
-    def draft(batch: Any, **more: Any) -> Any:
+    def draft(drafter: Any, batch: Any, **more: Any) -> Any:
+        worker, carried = getattr(drafter, "specctl_worker", None), drafter.topk
+        if worker is None or carried == 1 or batch.forward_mode.is_idle():
+            return original(drafter, batch, **more)
         topk = worker.topk
-        if batch.forward_mode.is_idle():
-            return original(batch, **more)
         if topk == carried:
-            return noted(batch, **more)
-        information = batch.spec_info
-        information.topk_p = information.topk_p[:, :topk].contiguous()
-        information.topk_index = information.topk_index[:, :topk].contiguous()
-        drafter.topk = topk
-        try:
-            return original(batch, **more) if topk == 1 else noted(batch, **more)
-        finally:
-            drafter.topk = carried
+            return noted(drafter, batch, **more)
+        first = batch.spec_info
+        first.topk_p, first.topk_index = (
+            one[:, :topk].contiguous() for one in (first.topk_p, first.topk_index)
+        )
+        with as_if(drafter, topk=topk):
+            return original(drafter, batch, **more) if topk == 1 else noted(drafter, batch, **more)
 
-    def noted(batch: Any, with_topology: bool = False) -> Any:
-        verify_input, parents, made = original(batch, with_topology=True)
+    def noted(drafter: Any, batch: Any, with_topology: bool = False) -> Any:
+        verify_input, parents, made = original(drafter, batch, with_topology=True)
         # For compat.accepted_nodes, which copies it before the next draft.
         verify_input.specctl_made = made
         return (verify_input, parents, made) if with_topology else verify_input
 
-    drafter.draft = draft
+    return draft

@@ -17,7 +17,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from specctl_sglang.compat.accepted_nodes import copied
-from specctl_sglang.compat.eagle_states import EagleStates, as_drafter, narrow_drafts
+from specctl_sglang.compat.eagle_states import EagleStates, as_drafter
 from specctl_sglang.compat.steered_states import SteeredByStates
 from specctl_sglang.proposers.ranks import compile_all
 from specctl_sglang.terms import checked_tree
@@ -32,7 +32,7 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
         super().__init__(*args, **kwargs)
         checked_tree(self.at_start)
         self._replaced_candidates = self._replace_adaptive_policy()
-        narrow_drafts(self._draft_worker, self)
+        self._draft_worker.specctl_worker = self
 
     @property
     def reads_hidden_states(self) -> bool:

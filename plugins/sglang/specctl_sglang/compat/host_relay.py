@@ -145,12 +145,12 @@ class HostRelayMap(FutureMap):
         super().__init__(*args, **kwargs)
         self.specctl_relay = HostRelay(self.req_pool_size)
 
-    def resolve_seq_lens_cpu(self, batch: Any) -> None:
+    def resolve_seq_lens_cpu(self, batch: Any, *given: Any, **named: Any) -> None:
         relay, rows = self.specctl_relay, batch.req_pool_indices_cpu
         relay.unfilled = None
         indices = None if batch.spec_info is None else batch.spec_info.future_indices
         if indices is None or rows is None or self.publish_ready is None or not relay.knows(rows):
-            super().resolve_seq_lens_cpu(batch)
+            super().resolve_seq_lens_cpu(batch, *given, **named)
             return
         self.publish_ready.wait()
         self._publish_fresh = False

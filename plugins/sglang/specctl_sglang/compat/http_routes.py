@@ -9,13 +9,13 @@ from typing import Any
 
 from sglang.srt.entrypoints import http_server
 from sglang.srt.managers.io_struct import GetInternalStateReq
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from specctl.engine import routes
+from specctl.engine.guard import GUARD
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.options import Options
 
-__all__ = ["attach_closed", "install"]
+__all__ = ["attach_closed", "install", "wrap_set_global_state"]
 
 logger = logging.getLogger("sglang.specctl")
 
@@ -30,13 +30,18 @@ def install(options: Options) -> None:
     """In the process of the HTTP server, before it starts. Raises ValueError for a bad token file."""
     routes.attach(http_server.app, options.token_file)
     http_server.app.state.specctl_why_not = "the server is still starting"
-    HookRegistry.register("sglang.srt.entrypoints.http_server.set_global_state", _opened, HookType.AFTER)
 
 
-def _opened(result: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reason: SGLang tells its application of the tokenizer's process by this function, and by no other."""
+def wrap_set_global_state(original: Any) -> Any:
+    def set_global_state(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        GUARD.call("set_global_state", None, _open)
+
+    return set_global_state
+
+
+def _open() -> None:
     routes.open_to(http_server.app.state, _Schedulers(http_server.get_global_state().tokenizer_manager))
-    return result
 
 
 class _Schedulers:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
+from specctl_sglang.asked import asks
 from specctl_sglang.peagle_head import ARCHITECTURE, HeadTarget, prepared_head, refuse_peagle_head
 from specctl_sglang.proposers.peagle_rows import rows_of_pass
 from specctl_sglang.terms import PEAGLE, drafts_of, width_of
 
-__all__ = ["PEagleAlgorithm", "attend_to_heads", "register_model"]
+__all__ = ["PEagleAlgorithm", "register_model", "wrap_handle_speculative_decoding"]
 
 _TOKEN_BY_TOKEN = ("EAGLE", "EAGLE3", "NEXTN")
 _FLAG = "--speculative-num-draft-tokens"
@@ -37,9 +37,10 @@ class PEagleAlgorithm(CustomSpecAlgo):
         return True
 
     def handle_server_args(self, server_args: Any) -> None:
-        """``attend_to_heads`` has been there before."""
+        """``wrap_handle_speculative_decoding`` has been there before."""
         from sglang.srt.arg_groups.speculative_hook import _handle_eagle_family
 
+        asks()
         _handle_eagle_family(server_args)
 
     def resolve_max_speculative_num_draft_tokens(self, server_args: Any) -> int | None:
@@ -71,15 +72,13 @@ def register_model() -> None:
         ModelRegistry.models[ARCHITECTURE] = SpecctlPEagle
 
 
-def attend_to_heads() -> None:
-    """In the process that reads the command line.
+def wrap_handle_speculative_decoding(original: Any) -> Any:
+    """In the process that reads the command line. What it raises refuses the start."""
 
-    Reason for the hook: SGLang reads the head's config before it asks the algorithm, and knows neither its
-    formats nor its architecture.
-    """
-    HookRegistry.register(
-        "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding", _handle, HookType.AROUND
-    )
+    def handle_speculative_decoding(server_args: Any) -> Any:
+        return _handle(original, server_args)
+
+    return handle_speculative_decoding
 
 
 def _handle(original: Any, server_args: Any) -> Any:
@@ -145,8 +144,10 @@ def _drafts(asked: Any) -> int:
 
 
 def _refuse_modes(asked: Any) -> None:
+    from specctl_sglang.compat.releases import has_dp_attention
+
     modes = {
-        "--enable-dp-attention": asked.enable_dp_attention,
+        "attention data parallelism": has_dp_attention(asked),
         "--pp-size over 1": asked.pp_size > 1,
         "--disaggregation-mode": asked.disaggregation_mode not in (None, "null"),
         "--enable-multi-layer-eagle": asked.enable_multi_layer_eagle,

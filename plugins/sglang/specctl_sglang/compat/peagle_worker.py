@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.speculative import eagle_worker_v2
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input, prepare_for_draft_extend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
@@ -30,7 +29,7 @@ from specctl_sglang.proposers.peagle_rows import is_worth_a_pass, rows_of_pass
 from specctl_sglang.proposers.recent_rows import RecentRows, chunk
 from specctl_sglang.terms import Shape, width_of
 
-__all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker"]
+__all__ = ["PEagleDrafter", "PEagleStates", "PEagleWorker", "wrap_EagleDraftWorker"]
 
 _KEPT_ROWS = 32
 """Of each request while nothing is drafted, at least."""
@@ -87,6 +86,7 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
         target_hidden_states: torch.Tensor,
         next_token_ids: torch.Tensor,
         mm_input_embeds: torch.Tensor | None = None,
+        **plan: Any,
     ) -> Any:
         """The prompt's keys and values, and the first drafts where there are places for mask rows behind it.
         Else these come with the request's first decode step."""
@@ -97,7 +97,7 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             lengths = torch.tensor(batch.extend_lens)
             ends = (torch.cumsum(lengths, 0) - 1).to(target_hidden_states.device, non_blocking=True)
             hidden = target_hidden_states[ends]
-            made = super()._draft_extend_for_prefill(*given, mm_input_embeds)
+            made = super()._draft_extend_for_prefill(*given, mm_input_embeds, **plan)
         for request in batch.reqs:
             request.specctl_has_drafts, request.specctl_missed = drafts is not None, 0
         self._carry(made, drafts, hidden)
@@ -188,7 +188,8 @@ class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
             pool.get_key_buffer(layer).index_fill_(0, slots, 0)
             pool.get_value_buffer(layer).index_fill_(0, slots, 0)
 
-    def _draft_extend_for_decode(self, batch: Any, batch_result: Any) -> None:
+    def _draft_extend_for_decode(self, batch: Any, batch_result: Any, **_plan: Any) -> None:
+        """SGLang's plan of KV places is of the verified rows; a pass here has others, and plans its own."""
         requests, known = len(batch.seq_lens), batch_result.accept_lens
         tokens = batch_result.next_token_ids.view(requests, -1)
         hidden = batch_result.logits_output.hidden_states.view(requests, tokens.shape[1], -1)
@@ -317,12 +318,11 @@ class PEagleStates(EagleStates):
             self._capture_target(is_plain=drafts == 0)
 
 
-class PEagleWorker(SteeredEagle):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Reason: the worker's constructor makes its draft worker itself, by its module's name for it.
-        with as_if(eagle_worker_v2, EagleDraftWorker=PEagleDrafter):
-            super().__init__(*args, **kwargs)
+def wrap_EagleDraftWorker(_original: type) -> type:
+    return PEagleDrafter
 
+
+class PEagleWorker(SteeredEagle):
     @property
     def reads_hidden_states(self) -> bool:
         """Kept at 0 drafts too, for when drafting resumes."""

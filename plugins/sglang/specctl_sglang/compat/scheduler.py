@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.managers.io_struct import GetInternalStateReqOutput
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
 
 from specctl.contract.capabilities import Capabilities
 from specctl.engine.capabilities import described
-from specctl_sglang.compat import verified_batches
+from specctl.engine.guard import GUARD
+from specctl_sglang.compat import hooks, verified_batches
 from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
@@ -28,74 +30,113 @@ from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
 
-__all__ = ["install"]
+__all__ = ["wrap_get_internal_state", "wrap_init", "wrap_process_batch_result", "wrap_run_batch"]
 
 logger = logging.getLogger("sglang.specctl")
-_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_FAILED = json.dumps({"status": 500, "body": {"error": "failed", "message": "see the server's log"}})
 
 
-def install() -> None:
-    """In each process that may build a scheduler, before it does."""
-    HookRegistry.register(f"{_SCHEDULER}.__init__", _steer, HookType.AROUND)
-    HookRegistry.register(f"{_SCHEDULER}.run_batch", _run_batch, HookType.AROUND)
-    HookRegistry.register(f"{_SCHEDULER}.process_batch_result", _process_batch_result, HookType.AROUND)
-    HookRegistry.register(f"{_SCHEDULER}.get_internal_state", _get_internal_state, HookType.AROUND)
+def wrap_init(original: Any) -> Any:
+    def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        original(scheduler, *args, **kwargs)
+        scheduler.specctl = None
+        GUARD.call("Scheduler.__init__", None, _steer, scheduler)
+
+    return init
 
 
-def _steer(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    original(scheduler, *args, **kwargs)
-    scheduler.specctl = None
+def wrap_run_batch(original: Any) -> Any:
+    def run_batch(scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(scheduler, "specctl", None) is None:
+            return original(scheduler, batch, *args, **kwargs)
+        steering = scheduler.specctl
+        if not _guarded("Scheduler.run_batch", steering, _before_launch, scheduler, batch):
+            steering.current = None
+        result = original(scheduler, batch, *args, **kwargs)
+        if not _guarded("Scheduler.run_batch", steering, _launched, scheduler, batch, result):
+            _forget(scheduler, batch)
+        return result
+
+    return run_batch
+
+
+def wrap_process_batch_result(original: Any) -> Any:
+    entry = "Scheduler.process_batch_result"
+
+    def process_batch_result(scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+        steering = getattr(scheduler, "specctl", None)
+        if steering is None:
+            return original(scheduler, batch, result, *args, **kwargs)
+        if not _guarded(entry, steering, steering.before_result, result):
+            result.specctl_step = None
+        answer = original(scheduler, batch, result, *args, **kwargs)
+        _guarded(entry, steering, steering.after_result, result)
+        return answer
+
+    return process_batch_result
+
+
+def wrap_get_internal_state(original: Any) -> Any:
+    """SGLang sends the request to every scheduler of the server and runs it between two batches."""
+
+    def get_internal_state(scheduler: Any, recv_req: Any) -> Any:
+        if not (recv_req.rid or "").startswith(MARK):
+            return original(scheduler, recv_req)
+        failed = GetInternalStateReqOutput(internal_state={"specctl": _FAILED})
+        return GUARD.call("Scheduler.get_internal_state", failed, _answered, scheduler, recv_req)
+
+    return get_internal_state
+
+
+def _guarded(entry: str, steering: Steering, function: Callable[..., None], *args: Any) -> bool:
+    """Whether it came to its end."""
+    started_s = time.perf_counter()
+    is_done = GUARD.ran(entry, function, *args)
+    steering.steering_s += time.perf_counter() - started_s
+    return is_done
+
+
+def _forget(scheduler: Any, batch: Any) -> None:
+    """What was launched is asked of the device alone."""
+    relay = getattr(scheduler.future_map, "specctl_relay", None)
+    if relay is not None and batch.req_pool_indices_cpu is not None:
+        relay.forget(batch.req_pool_indices_cpu)
+
+
+def _steer(scheduler: Any) -> None:
     worker = scheduler.draft_worker
     options = options_from_env()
     is_ours = _is_steered(worker)
     if worker is None or (options is None and not is_ours):
         return
-    try:
-        capabilities = _capabilities(scheduler, options or Options())
-        proposer = worker if is_ours else None
-        at_start = worker.at_start if is_ours else None
-        on_cpu = str(scheduler.device) == "cpu"
-        steering = Steering(capabilities, _View(scheduler), proposer, at_start, computes_at_launch=on_cpu)
-    except Exception:
-        logger.exception("specctl does not steer this engine; it drafts what it was started with")
+    problem = hooks.why_not_in_force()
+    if problem is not None:
+        logger.error("specctl does not steer this engine, which drafts what it was started with: %s", problem)
         return
+    capabilities = _capabilities(scheduler, options or Options())
+    proposer = worker if is_ours else None
+    at_start = worker.at_start if is_ours else None
+    on_cpu = str(scheduler.device) == "cpu"
+    steering = Steering(capabilities, _View(scheduler), proposer, at_start, computes_at_launch=on_cpu)
     scheduler.specctl = steering
     if is_ours:
         worker.specctl = steering
         worker.host_relay = getattr(scheduler.future_map, "specctl_relay", None)
 
 
-def _run_batch(original: Any, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    steering = getattr(scheduler, "specctl", None)
-    if steering is None:
-        return original(scheduler, batch, *args, **kwargs)
-    steering.before_run(batch)
-    worker = scheduler.draft_worker if _is_steered(scheduler.draft_worker) else None
-    if worker is not None:
-        worker.before_launch(batch)
-    result = original(scheduler, batch, *args, **kwargs)
-    if worker is not None:
-        worker.launched(batch, result)
-    steering.after_run(result)
-    return result
+def _before_launch(scheduler: Any, batch: Any) -> None:
+    scheduler.specctl.before_run(batch)
+    if _is_steered(scheduler.draft_worker):
+        scheduler.draft_worker.before_launch(batch)
 
 
-def _process_batch_result(
-    original: Any, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any
-) -> Any:
-    steering = getattr(scheduler, "specctl", None)
-    if steering is None:
-        return original(scheduler, batch, result, *args, **kwargs)
-    steering.before_result(result)
-    answer = original(scheduler, batch, result, *args, **kwargs)
-    steering.after_result(result)
-    return answer
+def _launched(scheduler: Any, batch: Any, result: Any) -> None:
+    if _is_steered(scheduler.draft_worker):
+        scheduler.draft_worker.launched(batch, result)
+    scheduler.specctl.after_run(result)
 
 
-def _get_internal_state(original: Any, scheduler: Any, recv_req: Any) -> Any:
-    """SGLang sends the request to every scheduler of the server and runs it between two batches."""
-    if not (recv_req.rid or "").startswith(MARK):
-        return original(scheduler, recv_req)
+def _answered(scheduler: Any, recv_req: Any) -> Any:
     asked = json.loads(recv_req.rid.removeprefix(MARK))
     rank = get_parallel().dp_rank or 0
     answer: dict[str, Any] = {"specctl_rank": rank}
@@ -176,5 +217,6 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         min_token_prob=0.0 if is_suffix else None,
         algorithms=(SUFFIX, PEAGLE),
         warnings=support.warnings(scheduler.device),
+        patches=tuple(hooks.in_force()),
         **machine_of(scheduler),
     )

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl.engine.guard import GUARD
 from specctl_sglang.control.steering import OpenStep, Steering
 from specctl_sglang.terms import OFF, Shape, width_of, widths_by_tree
 
@@ -51,10 +52,12 @@ class Steered:
 
 def current_step(steering: Steering | None, batch: Any, at_start: Shape) -> OpenStep:
     """What the table says of a decode batch; what the server was started with where nothing is steered."""
-    step = None if steering is None or not steering.is_active else steering.current
-    if step is None:
-        step = OpenStep(started_s=time.monotonic(), requests=list(batch.reqs))
-        step.take(at_start)
+    step = None if steering is None else steering.current
+    if step is None or GUARD.is_resting:
+        step = step or OpenStep(started_s=time.monotonic(), requests=list(batch.reqs))
+        # Without a word of the table for this step, which is a failure's doing, nothing is drafted.
+        step.take(at_start if steering is None else OFF)
+        step.is_sampled = False
     return step
 
 

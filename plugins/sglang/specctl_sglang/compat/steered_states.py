@@ -16,6 +16,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
+from specctl.engine.guard import GUARD
 from specctl_sglang.compat.runtime_states import RuntimeStates
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
 from specctl_sglang.options import Options, options_from_env
@@ -119,11 +120,21 @@ class SteeredByStates(Steered, BaseSpecWorker):
     def _agreed(self, batch: Any) -> Shape:
         """The first rank's choice is everyone's: leases end by each rank's own clock."""
         if self._tp_group.world_size == 1:
-            return self._wanted(batch)
+            return self._tried(batch)
         is_first = self._tp_group.rank_in_group == 0
-        wanted = self._wanted(batch) if is_first else None
+        wanted = self._tried(batch) if is_first else None
         shape: Shape = self._tp_group.broadcast_object(wanted, src=0)
         return shape
+
+    def _tried(self, batch: Any) -> Shape:
+        assert self._states is not None
+        shape = GUARD.call("draft", None, self._wanted, batch)
+        if shape is not None:
+            return shape
+        least = min(self._states.keys)
+        if self.specctl is not None and self.specctl.current is not None:
+            self.specctl.current.take(least)
+        return least
 
     def _wanted(self, batch: Any) -> Shape:
         assert self._states is not None
@@ -131,7 +142,8 @@ class SteeredByStates(Steered, BaseSpecWorker):
         start_guarded(step, batch, self.device)
         shape = self.shape_of(step)
         if shape not in self._states:
-            shape, step.is_sampled = self.at_start, False
+            least = min(self._states.keys)
+            shape, step.is_sampled = least if shape == OFF else self.at_start, False
         step.take(shape)
         step.after_rest = shape != OFF and self._has_rested(batch)
         step.drafted = self._numbers_drafted(batch, shape)

@@ -6,7 +6,6 @@ are. Drafts, masks and the plain step are here; where drafts come from is the su
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import abstractmethod
 from typing import Any
@@ -20,6 +19,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import prepare_mamba_track_for_verify, record_stream_for_v2_verify
 
+from specctl.engine.guard import GUARD
 from specctl_sglang.compat.host_relay import HostRelay
 from specctl_sglang.compat.runtime_states import TargetStates
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
@@ -41,7 +41,6 @@ from specctl_sglang.terms import (
 
 __all__ = ["SteeredWorker"]
 
-logger = logging.getLogger("sglang.specctl")
 _TREE_TOPK_MAX = 64
 
 
@@ -64,7 +63,11 @@ class SteeredWorker(Steered, NGRAMWorker):
         self._branches = min(_TREE_TOPK_MAX, get_spec().speculative_eagle_topk or 1)
         self._tp_group = get_parallel().tp_group
         self._states: TargetStates | None = None
-        self._has_failed = False
+
+    @property
+    def _is_first_rank(self) -> bool:
+        """Of a tensor-parallel group, whose drafts are everyone's."""
+        return bool(self._tp_group.rank_in_group == 0)
 
     @property
     def prepared(self) -> tuple[int, ...]:
@@ -166,34 +169,31 @@ class SteeredWorker(Steered, NGRAMWorker):
         """The first rank's drafts are everyone's: leases end and indexes grow by each rank's own clock."""
         if self._tp_group.world_size == 1:
             return self._drafted(batch)
-        is_first = self._tp_group.rank_in_group == 0
-        drafts = self._drafted(batch) if is_first else None
+        drafts = self._drafted(batch) if self._is_first_rank else None
         agreed: Drafts | None = self._tp_group.broadcast_object(drafts, src=0)
         return agreed
 
     def _drafted(self, batch: Any) -> Drafts | None:
         step = current_step(self.specctl, batch, self.at_start or chain(drafts_of(self._full_width)))
-        drafts = None
         start_guarded(step, batch, self.device)
         step.take(self.shape_of(step))
-        if not self._has_failed:
-            try:
-                if step.num_speculative_tokens > 0:
-                    self._prepare(batch)
-                    emitted = self._host(batch)
-                    started_s = time.perf_counter()
-                    drafts = self._find(batch, step, emitted)
-                    step.draft_s = time.perf_counter() - started_s
-                else:
-                    self._rest(batch, step)
-            except Exception:
-                logger.exception("specctl: drafting failed; from now on nothing is drafted")
-                self._has_failed = True
+        drafts = GUARD.call("draft", None, self._found, batch, step)
         requests = len(batch.reqs)
         step.drafted = [0] * requests if drafts is None else drafts.depths.tolist()
         step.tree = None if drafts is None or step.tree_topk == 1 else drafts
         width = width_of(self.prepared[0]) if drafts is None else drafts.width
         step.verified_tokens = width * requests
+        return drafts
+
+    def _found(self, batch: Any, step: OpenStep) -> Drafts | None:
+        if step.num_speculative_tokens == 0:
+            self._rest(batch, step)
+            return None
+        self._prepare(batch)
+        emitted = self._host(batch)
+        started_s = time.perf_counter()
+        drafts = self._find(batch, step, emitted)
+        step.draft_s = time.perf_counter() - started_s
         return drafts
 
     def _host(self, batch: Any) -> Emitted:

@@ -6,6 +6,8 @@ from typing import Any
 
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
+from specctl_sglang.asked import asks
+
 __all__ = ["SuffixAlgorithm", "branches_asked"]
 
 _BREADTH = 10
@@ -32,6 +34,8 @@ class SuffixAlgorithm(CustomSpecAlgo):
         SGLang takes another attention than without speculation, also where nothing is drafted."""
         from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
         from sglang.srt.arg_groups.speculative_hook import _handle_ngram
+
+        asks()
 
         asked = resolving_view(server_args)
         branches = branches_asked(asked.speculative_eagle_topk, asked.speculative_ngram_max_bfs_breadth)

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from sglang.srt.speculative import ngram_worker
-
 from specctl.contract.telemetry import ShadowAcceptance
-from specctl_sglang.compat.runtime_states import as_if
+from specctl.engine.kept_corpus import corpus_fingerprint
 from specctl_sglang.compat.steered_worker import SteeredWorker
-from specctl_sglang.compat.tokenizer import corpus_fingerprint
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.proposers.layout import Drafts, Emitted
 from specctl_sglang.proposers.suffix import SuffixDrafts
 from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import drafts_of, width_of
 
-__all__ = ["SuffixWorker"]
+__all__ = ["SuffixWorker", "wrap_NgramCorpus"]
+
+logger = logging.getLogger("sglang.specctl")
+
+
+def wrap_NgramCorpus(_original: type) -> type:
+    return _NoCorpus
 
 
 class SuffixWorker(SteeredWorker):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Reason: the worker's constructor makes the corpus itself, by its module's name for it.
-        with as_if(ngram_worker, NgramCorpus=_NoCorpus):
-            super().__init__(*args, **kwargs)
-
     def alloc_memory_pool(self, **kwargs: Any) -> None:
         super().alloc_memory_pool(**kwargs)
-        if self.tp_rank != 0:
+        if not self._is_first_rank:
             return
         suffix, config = self.options.suffix, self.model_runner.model_config
         full = drafts_of(self._full_width)
         self._proposer = SuffixDrafts(suffix, self.max_batch_size, config.context_len, full)
-        fingerprint = corpus_fingerprint(self.server_args, suffix)
-        self._proposer.keep(None if fingerprint is None else (suffix, fingerprint))
+        tokenizer = self.server_args.tokenizer_path or self.server_args.model_path
+        self._proposer.keep(suffix, corpus_fingerprint(suffix, tokenizer, self.server_args.revision, logger))
 
     def _prepare(self, batch: Any) -> None:
         self._proposer.prepare(batch.reqs)
@@ -54,14 +53,14 @@ class SuffixWorker(SteeredWorker):
         return None if step.min_token_prob is None else Weighing(step.min_token_prob, self.prepared)
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
-        if self.tp_rank == 0:
+        if self._is_first_rank:
             self._proposer.finish(rid)
 
     def shadow_counts(self) -> ShadowAcceptance | None:
-        return self._proposer.shadow_counts() if self.tp_rank == 0 else None
+        return self._proposer.shadow_counts() if self._is_first_rank else None
 
     def stats(self) -> dict[str, float]:
-        return super().stats() | (self._proposer.stats() if self.tp_rank == 0 else {})
+        return super().stats() | (self._proposer.stats() if self._is_first_rank else {})
 
 
 class _NoCorpus:

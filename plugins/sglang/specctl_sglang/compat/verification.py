@@ -10,7 +10,6 @@ SGLang is imported in functions only, so that tests can do without it.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -19,17 +18,16 @@ from typing import Any
 import torch
 from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
+from specctl.engine.guard import GUARD
 from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import Options
 
-__all__ = ["EngineSettings", "install", "verified", "why_engine"]
+__all__ = ["EngineSettings", "install", "verified", "why_engine", "wrap_eagle_sample"]
 
-logger = logging.getLogger("sglang.specctl")
 _KNOWN_DRAFTS = ("NgramVerifyInput", "EagleVerifyInput")
 _FAILED = "failed"
 _SEEDS_AT_ONCE = 1 << 14
-_options = Options()
-_has_failed = False
+_options = Options(verify="engine")
 _is_compiled = False
 
 Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -49,13 +47,22 @@ class EngineSettings:
 
 def install(options: Options) -> None:
     """In each process that may build a scheduler, before it does; needs CUDA."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
     global _options
     _options = options
-    HookRegistry.register(
-        "sglang.srt.speculative.eagle_utils.eagle_sample", _sampled_where_asked_for, HookType.AROUND
-    )
+
+
+def wrap_eagle_sample(original: Any) -> Any:
+    def eagle_sample(verify_input: Any, *given: Any, **named: Any) -> Any:
+        found = _sampled_where_asked_for(original, verify_input, *given, **named)
+        GUARD.call("eagle_sample", None, _note_nodes, verify_input, found)
+        return found
+
+    return eagle_sample
+
+
+def _note_nodes(verify_input: Any, found: Verified) -> None:
+    if getattr(verify_input, "specctl_made", None) is not None:
+        verify_input.specctl_nodes = found[2]
 
 
 def why_engine(
@@ -191,14 +198,19 @@ def _sampled_by_ours(
     logits_output: Any,
     grammar_mask: Any = None,
     uno_target_max_top_k: int | None = None,
+    **named: Any,
 ) -> Any:
     given = (verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k)
     if batch.forward_mode.is_idle():
-        return original(*given)
-    found, reason = _tried(*given)
+        return original(*given, **named)
+    if named.get("watermark_state") is not None and batch.sampling_info.has_watermark_candidates:
+        # Drawn by SGLang's own verification, which also records what it drew.
+        found, reason = None, "watermark"
+    else:
+        found, reason = _tried(*given)
     batches.count(reason)
     if found is None:
-        return original(*given)
+        return original(*given, **named)
     return found if batch.sampling_info.is_all_greedy else _of_first_rank(*found)
 
 
@@ -212,21 +224,22 @@ def _tried(
     verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, uno_target_max_top_k: int | None
 ) -> tuple[Verified | None, str | None]:
     """What ours found, or why not. Logits are only read, so SGLang can verify the same batch."""
-    global _has_failed
-    if _has_failed:
+    if GUARD.is_resting:
         return None, _FAILED
-    try:
-        settings, logits = _engine_settings(), logits_output.next_token_logits
-        reason = why_engine(verify_input, batch, grammar_mask, uno_target_max_top_k, settings)
-        if reason is not None:
-            return None, reason
-        _sanitize(logits)
-        _compile_once(logits, settings.full_rows)
-        return verified(verify_input, batch.sampling_info, logits), None
-    except Exception:
-        logger.exception("specctl: SGLang verifies from here on, ours failed")
-        _has_failed = True
-        return None, _FAILED
+    given = verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k
+    return GUARD.call("eagle_sample", (None, _FAILED), _verified_by_ours, *given)
+
+
+def _verified_by_ours(
+    verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, uno_target_max_top_k: int | None
+) -> tuple[Verified | None, str | None]:
+    settings, logits = _engine_settings(), logits_output.next_token_logits
+    reason = why_engine(verify_input, batch, grammar_mask, uno_target_max_top_k, settings)
+    if reason is not None:
+        return None, reason
+    _sanitize(logits)
+    _compile_once(logits, settings.full_rows)
+    return verified(verify_input, batch.sampling_info, logits), None
 
 
 @cache

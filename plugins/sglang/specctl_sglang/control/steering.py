@@ -18,7 +18,6 @@ from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.namespaces import namespace_of
-from specctl.engine.never_fatal import never_fatal
 from specctl.engine.request_classes import KIND_KEY, ClassKey
 from specctl.engine.traffic_classes import RequestClasses, key_of
 from specctl_sglang.proposers.layout import Drafts
@@ -71,9 +70,6 @@ class OpenStep(steering.OpenStep):
         self.drafted = [self.num_speculative_tokens] * len(self.requests)
 
 
-_never_fatal = never_fatal("specctl stops steering this engine; it drafts what it was started with")
-
-
 class Steering(steering.Steering):
     log = logger
 
@@ -102,7 +98,6 @@ class Steering(steering.Steering):
         self._ended_s = 0.0
         self.current: OpenStep | None = None
 
-    @_never_fatal
     def before_run(self, batch: Any) -> None:
         """A batch is about to be launched: what may be drafted for it stands in ``current``."""
         self.current = None
@@ -123,21 +118,18 @@ class Steering(steering.Steering):
                     self._classes.arrived(request, now_s)
         self.current = step
 
-    @_never_fatal
     def after_run(self, result: Any) -> None:
         """The batch is under way; its result comes back later, maybe after the next launch."""
         if self.current is not None:
             self.current.run_s = time.monotonic() - self.current.started_s
             result.specctl_step = self.current
 
-    @_never_fatal
     def before_result(self, result: Any) -> None:
         step = getattr(result, "specctl_step", None)
         if step is not None:
             step.result_from_s = time.monotonic()
             step.output_tokens_before = sum(map(_output_tokens, step.requests))
 
-    @_never_fatal
     def after_result(self, result: Any) -> None:
         """The step's tokens are with their requests."""
         step = getattr(result, "specctl_step", None)

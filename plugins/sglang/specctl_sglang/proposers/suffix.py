@@ -6,7 +6,6 @@ attributes: rid, origin_input_ids, output_ids, and what tells tenants apart.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.options import DraftBatch
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
+from specctl.engine.kept_corpus import keep_corpus
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
 from specctl_sglang.proposers.layout import Emitted, limit_tree
@@ -60,17 +60,9 @@ class SuffixDrafts:
         warm_up_s = self._index.warm_up() + _rehearse()
         logger.info("specctl: the suffix index is ready after %.1f s", warm_up_s)
 
-    def keep(self, keeper_options: tuple[SuffixOptions, str] | None) -> None:
-        """(options with a corpus_file, the tokenizer's fingerprint): outputs outlive the server."""
-        if keeper_options is None:
-            return
-        options, fingerprint = keeper_options
-        assert options.corpus_file is not None
-        self._keeper = CorpusKeeper(
-            self._index, options.corpus_file, fingerprint, options.index_bytes, options.corpus_save_every_s
-        )
-        self._keeper.open()
-        atexit.register(self._keeper.close)
+    def keep(self, options: SuffixOptions, fingerprint: str | None) -> None:
+        """Outputs outlive the server in the corpus file. fingerprint: of the tokenizer; None: they do not."""
+        self._keeper = keep_corpus(self._index, options, fingerprint, options.index_bytes)
 
     def prepare(self, requests: Sequence[Any]) -> None:
         """What ``draft`` needs of a batch and can be done before the last step's tokens are there."""

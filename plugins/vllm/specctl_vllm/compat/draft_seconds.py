@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from specctl.engine.guard import GUARD
+from specctl_vllm.report import Failures
+
 __all__ = ["DraftClock", "draft_seconds_of", "report_with", "watch_first_pass"]
 
 _ATTRIBUTE = "specctl_draft_s"
@@ -66,7 +69,8 @@ def report_with(output: Any, clock: DraftClock) -> None:
 
     def get_output_and_report() -> Any:
         found = get_output()
-        setattr(found, _ATTRIBUTE, clock.seconds())
+        setattr(found, _ATTRIBUTE, GUARD.call("clock.seconds", 0.0, clock.seconds))
+        Failures.tell(found)
         return found
 
     output.get_output = get_output_and_report

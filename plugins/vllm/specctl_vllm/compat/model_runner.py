@@ -13,8 +13,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
-from specctl_vllm.report import WorkerReport
+from specctl_vllm.report import Failures, WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,15 +47,20 @@ def _timed_forward(original: Any) -> Any:
     def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         proposer = _proposer_of_ours(self)
         if proposer is not None:
-            if scheduler_output.finished_req_ids:
-                proposer.finish(scheduler_output.finished_req_ids)
-            proposer.note_namespaces(getattr(scheduler_output, "specctl_namespaces", {}))
+            _note_step(proposer, scheduler_output)
         started_s = time.perf_counter()
         output = original(self, scheduler_output, *args, **kwargs)
         self.specctl_verify_s = time.perf_counter() - started_s
         return output
 
     return execute_model
+
+
+def _note_step(proposer: Any, scheduler_output: Any) -> None:
+    GUARD.call("finish", None, proposer.finish, scheduler_output.finished_req_ids)
+    namespaces = getattr(scheduler_output, "specctl_namespaces", {})
+    if not GUARD.ran("note_namespaces", proposer.note_namespaces, namespaces):
+        proposer.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
 
 def _timed_sampling(original: Any) -> Any:
@@ -76,18 +82,21 @@ def _steered_propose(original: Any) -> Any:
     def propose_draft_token_ids(self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any) -> Any:
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
-        if proposer is not None:
+        if proposer is not None and not GUARD.is_resting:
             # A new request's prompt is read here: that is no part of drafting for the next step.
-            proposer.note_batch(self.input_batch, len(sampled_token_ids))
-        watch_first_pass(self)
+            GUARD.call("note_batch", None, proposer.note_batch, self.input_batch, len(sampled_token_ids))
+        GUARD.call("watch_first_pass", None, watch_first_pass, self)
         clock = self.specctl_clock
-        clock.mark()
+        GUARD.call("clock.mark", None, clock.mark)
         if proposer is not None:
-            least = getattr(scheduler_output, "specctl_min_token_prob", None)
-            drafts = proposer.propose_step(self.input_batch, sampled_token_ids, wanted, least)
+            drafts = [[] for _ in sampled_token_ids]
+            if not GUARD.is_resting:
+                least = getattr(scheduler_output, "specctl_min_token_prob", None)
+                given = self.input_batch, sampled_token_ids, wanted, least
+                drafts = GUARD.call("propose_step", drafts, proposer.propose_step, *given)
         else:
             drafts = _propose_stock(original, self, scheduler_output, sampled_token_ids, wanted, *args)
-        clock.mark()
+        GUARD.call("clock.mark", None, clock.mark)
         return drafts
 
     return propose_draft_token_ids
@@ -140,11 +149,13 @@ def _reporting(original: Any) -> Any:
         drafts = original(self)
         if drafts is not None:
             proposer = _proposer_of_ours(self)
+            is_ours = proposer is not None
             drafts.specctl = WorkerReport(
-                draft_s=self.specctl_clock.seconds(),
+                draft_s=GUARD.call("clock.seconds", 0.0, self.specctl_clock.seconds),
                 verify_s=self.specctl_verify_s,
-                shadow=proposer.shadow_counts() if proposer is not None else None,
-                proposer=proposer.stats() if proposer is not None else None,
+                shadow=GUARD.call("shadow_counts", None, proposer.shadow_counts) if is_ours else None,
+                proposer=GUARD.call("stats", None, proposer.stats) if is_ours else None,
+                failures=Failures.here(),
             )
         return drafts
 

@@ -13,7 +13,7 @@ import functools
 from typing import Any
 
 from specctl_vllm.compat import attention_splits, decode_graphs, step_seconds, verification, verified_batches
-from specctl_vllm.options import PARALLEL_HEADS, options_from_env
+from specctl_vllm.options import PARALLEL_HEADS, Options, options_from_env
 
 __all__ = ["allow_parallel_drafting", "install", "runs_on_device"]
 
@@ -53,28 +53,38 @@ def install() -> None:
 def _ours_or_theirs(original: Any) -> Any:
     @functools.wraps(original)
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
+        from specctl_vllm.proposers.guarded import guarded_speculator
+
         options = options_from_env()
-        method = options.method if options is not None else None
-        if method == "specctl_suffix":
-            from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
-
-            return DeviceSuffixSpeculator(vllm_config, device, req_states)
-        if method == "specctl_peagle":
-            from specctl_vllm.proposers.peagle_device import PEagleSpeculator
-
-            return PEagleSpeculator(vllm_config, device)
-        if method == "specctl_hybrid":
-            from specctl_vllm.proposers.hybrid_device import HybridSpeculator
-
-            return HybridSpeculator(vllm_config, device, req_states)
-        if options is not None and _may_rest(vllm_config):
-            from specctl_vllm.proposers.eagle_device import RestingEagleSpeculator
-
-            return step_seconds.watch_first_pass(RestingEagleSpeculator(vllm_config, device))
+        found = _own_speculator(options, vllm_config, device, req_states)
+        if found is not None:
+            return guarded_speculator(found)
         found = original(vllm_config, device, req_states)
         return found if options is None else step_seconds.watch_first_pass(found)
 
     return init_speculator
+
+
+def _own_speculator(options: Options | None, vllm_config: Any, device: Any, req_states: Any) -> Any:
+    """None: the engine's own."""
+    method = options.method if options is not None else None
+    if method == "specctl_suffix":
+        from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
+
+        return DeviceSuffixSpeculator(vllm_config, device, req_states)
+    if method == "specctl_peagle":
+        from specctl_vllm.proposers.peagle_device import PEagleSpeculator
+
+        return PEagleSpeculator(vllm_config, device)
+    if method == "specctl_hybrid":
+        from specctl_vllm.proposers.hybrid_device import HybridSpeculator
+
+        return HybridSpeculator(vllm_config, device, req_states)
+    if options is not None and _may_rest(vllm_config):
+        from specctl_vllm.proposers.eagle_device import RestingEagleSpeculator
+
+        return step_seconds.watch_first_pass(RestingEagleSpeculator(vllm_config, device))
+    return None
 
 
 def _may_rest(vllm_config: Any) -> bool:
@@ -127,9 +137,9 @@ def _every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_to
 def _noting(original: Any) -> Any:
     @functools.wraps(original)
     def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        note_step = getattr(self.speculator, "note_step", None)
-        if note_step is not None:
-            note_step(scheduler_output)
+        from specctl_vllm.proposers.guarded import note_step
+
+        note_step(self.speculator, scheduler_output)
         return original(self, scheduler_output, *args, **kwargs)
 
     return execute_model

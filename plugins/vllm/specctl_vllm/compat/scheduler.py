@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from specctl.draft.options import SHARED
+from specctl.engine.guard import GUARD
 from specctl_vllm.control.namespaces import namespace_of
 from specctl_vllm.control.steering import Steering
 
@@ -46,8 +47,9 @@ class SteeredMixin:
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self.use_v2_model_runner:  # type: ignore[attr-defined]
-            namespace = namespace_of(request.lora_request, request.cache_salt)
-            self._specctl_outputs.append((namespace, list(request.output_token_ids)))
+            finished = GUARD.call("finished_output", None, _finished_output, request)
+            if finished is not None:
+                self._specctl_outputs.append(finished)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
@@ -55,11 +57,16 @@ class SteeredMixin:
         self.specctl.drafts_arrived(getattr(draft_token_ids, "specctl", None))
 
 
+def _finished_output(request: Any) -> tuple[str, list[int]]:
+    return namespace_of(request), list(request.output_token_ids)
+
+
 def _namespaces(scheduler: Any, scheduler_output: Any) -> dict[str, str]:
     found = {}
     for new in scheduler_output.scheduled_new_reqs:
-        request = scheduler.requests[new.req_id]
-        namespace = namespace_of(request.lora_request, request.cache_salt)
+        # A namespace that is not known is nobody else's.
+        alone = f"request={new.req_id}"
+        namespace = GUARD.call("namespace_of", alone, namespace_of, scheduler.requests[new.req_id])
         if namespace != SHARED:
             found[new.req_id] = namespace
     return found

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from specctl_vllm.report import Failures
+
 __all__ = ["device_seconds_of", "install", "read_seconds_of", "skip_first_pass", "watch_first_pass"]
 
 _STEP, _READ = "specctl_step_s", "specctl_read_s"
@@ -94,6 +96,7 @@ def _timed(original: Any, marks: _Marks) -> Any:
 
         def get_output(self) -> Any:
             output = super().get_output()
+            Failures.tell(output)
             (before, read), self.specctl_before = self.specctl_before, (None, None)
             if before is None:
                 return output

@@ -9,5 +9,6 @@ from specctl.engine import namespaces
 __all__ = ["namespace_of"]
 
 
-def namespace_of(lora_request: Any, cache_salt: str | None) -> str:
-    return namespaces.namespace_of(None if lora_request is None else lora_request.lora_name, cache_salt)
+def namespace_of(request: Any) -> str:
+    adapter = request.lora_request
+    return namespaces.namespace_of(None if adapter is None else adapter.lora_name, request.cache_salt)

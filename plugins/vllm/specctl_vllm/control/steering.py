@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, attrgetter, lt
@@ -19,6 +20,7 @@ from specctl.contract.table import TableRow, uniform_rows
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.capabilities import described
+from specctl.engine.guard import FAILURES_MAX, GUARD
 from specctl.engine.never_fatal import never_fatal
 from specctl_vllm.compat.draft_seconds import draft_seconds_of
 from specctl_vllm.compat.machine import machine_of
@@ -30,7 +32,7 @@ from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
-from specctl_vllm.report import WorkerReport
+from specctl_vllm.report import Failures, WorkerReport
 
 __all__ = ["Steering", "start_rows"]
 
@@ -113,6 +115,8 @@ class Steering(steering.Steering):
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
         self._verification: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        """Of the worker's guard, where it is in another process."""
 
     @_never_fatal
     def before_schedule(self) -> None:
@@ -143,7 +147,9 @@ class Steering(steering.Steering):
                     context_tokens += request.num_computed_tokens
         row = self.table.lookup_row(decoding, context_tokens / max(decoding, 1))
         is_sample = row.sample is not None and row.sample.setting is plan.sample
-        allowed = 0 if self._is_guarded() else plan.number if is_sample else row.num_speculative_tokens
+        allowed = plan.number if is_sample else row.num_speculative_tokens
+        if self._is_guarded() or self._is_resting():
+            allowed = 0
         if allowed < plan.number:
             for request in self._scheduler.running:
                 if len(request.spec_token_ids) > allowed:
@@ -178,7 +184,7 @@ class Steering(steering.Steering):
             self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
         )
         number = setting.num_speculative_tokens
-        if self._is_guarded():
+        if self._is_guarded() or self._is_resting():
             number, is_sample = 0, False
         if number and self.table.class_limits:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
@@ -234,6 +240,7 @@ class Steering(steering.Steering):
             step.read_s = 0.0
             if self._last is not None:
                 self._last.read_s = read_s
+        self._note_failures(Failures.told_by(model_runner_output))
         self._verification = verified_batches_of(model_runner_output) or self._verification
         step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
@@ -266,6 +273,7 @@ class Steering(steering.Steering):
             step.ended_s = time.monotonic()
         if report is None:
             return
+        self._note_failures(report.failures)
         self._shadow = report.shadow or self._shadow
         self._proposer = report.proposer or self._proposer
         if step is not None:
@@ -280,6 +288,7 @@ class Steering(steering.Steering):
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
             shadow=self._shadow,
             proposer=self._proposer | self._verification,
+            failures=dict(self._failures),
         )
 
     def _flush_if_whole(self) -> None:
@@ -312,6 +321,14 @@ class Steering(steering.Steering):
             return number
         legal = self.capabilities.num_speculative_tokens_legal
         return next((fewer for fewer in legal if most <= fewer < number), number)
+
+    def _note_failures(self, told: Failures | None) -> None:
+        if told is not None:
+            self._failures = told.elsewhere()
+
+    def _is_resting(self) -> bool:
+        """Whether too much of ours has failed, here or in the worker."""
+        return GUARD.is_resting or self._failures.total() >= FAILURES_MAX
 
     def _is_guarded(self) -> bool:
         """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""

@@ -20,7 +20,7 @@ def kind_of(sampling_params: Any) -> str:
 
 def class_key(request: Any) -> ClassKey:
     tokens = max(request.num_computed_tokens, request.num_prompt_tokens)
-    namespace = namespace_of(request.lora_request, request.cache_salt)
+    namespace = namespace_of(request)
     return traffic_classes.key_of(namespace, kind_of(request.sampling_params), tokens)
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from specctl.draft.keeper import CorpusKeeper, Kept
-from specctl_vllm.compat.tokenizer import tokenizer_fingerprint
+from specctl.engine.kept_corpus import corpus_fingerprint, keep_corpus
 from specctl_vllm.options import SuffixOptions
 
-__all__ = ["keeper_of"]
+__all__ = ["kept_by_rank_0"]
+
+logger = logging.getLogger("vllm.specctl")
 
 
-def keeper_of(vllm_config: Any, options: SuffixOptions, index: Kept, max_bytes: int) -> CorpusKeeper | None:
-    """Of rank 0, whose drafts count; None without corpus_file, or where nothing is shared.
+def kept_by_rank_0(
+    vllm_config: Any, options: SuffixOptions, index: Kept, max_bytes: int
+) -> CorpusKeeper | None:
+    """Opened; of rank 0, whose drafts count. None elsewhere, without corpus_file, or where nothing is shared.
 
     max_bytes: of the file's block.
     """
-    path = options.corpus_file
-    if path is None or not options.use_global or vllm_config.parallel_config.rank != 0:
+    if vllm_config.parallel_config.rank != 0:
         return None
-    fingerprint = tokenizer_fingerprint(vllm_config.model_config, path)
-    if fingerprint is None:
-        return None
-    return CorpusKeeper(index, path, fingerprint, max_bytes, options.corpus_save_every_s)
+    model = vllm_config.model_config
+    fingerprint = corpus_fingerprint(options, model.tokenizer, model.tokenizer_revision, logger)
+    return keep_corpus(index, options, fingerprint, max_bytes)

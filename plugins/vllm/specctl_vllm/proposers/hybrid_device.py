@@ -7,6 +7,7 @@ suffix draft get none, and the last states are kept for its return.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -31,8 +32,11 @@ class HybridSpeculator(PEagleSpeculator):
         self._pace = HeadPace() if is_alone else None
 
     def note_step(self, scheduler_output: Any) -> None:
-        """Called before each step, with what the scheduler sends along."""
+        super().note_step(scheduler_output)
         self._suffix.note_step(scheduler_output)
+
+    def isolate(self, request_ids: Iterable[str]) -> None:
+        self._suffix.isolate(request_ids)
 
     def capture(self) -> None:
         super().capture()

@@ -65,6 +65,11 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         }
         self._is_resting = False
         self._has_rested = False
+        self._asked: int | None = None
+
+    def note_step(self, scheduler_output: Any) -> None:
+        """Called before each step, with what the scheduler sends along."""
+        self._asked = scheduler_output.num_spec_tokens_to_schedule
 
     def load_draft_model(self, target_model: Any, target_attn_layer_names: set[str]) -> Any:
         return load_eagle_model(target_model, self.vllm_config)
@@ -181,6 +186,10 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             num_rejected, last_sampled.view(-1), next_prefill_tokens[0],
         )  # fmt: skip
         wanted = most if num_speculative_tokens is None else num_speculative_tokens
+        if wanted == 0 and not dummy_run and self._asked:
+            # vLLM 0.33 asks for none after a prompt's middle chunk, which nobody would verify. The head has
+            # to read it all the same.
+            wanted = self._asked
         self._make_drafts(step, wanted, dummy_run, is_profile)
         return self.draft_tokens[:requests]
 

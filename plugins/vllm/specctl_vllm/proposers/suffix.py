@@ -5,20 +5,22 @@ SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Runs on
 
 from __future__ import annotations
 
-import atexit
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from specctl.contract.telemetry import ShadowAcceptance
+from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SHARED, SuffixIndex
+from specctl.engine.guard import GUARD
 from specctl_vllm.options import suffix_options_from_env
-from specctl_vllm.proposers.corpus_keeping import keeper_of
+from specctl_vllm.proposers.corpus_keeping import kept_by_rank_0
 
 __all__ = ["SuffixProposer"]
 
@@ -43,14 +45,13 @@ class SuffixProposer:
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
-        self._keeper = keeper_of(vllm_config, suffix, self._index, suffix.index_bytes)
+        self._keep = partial(kept_by_rank_0, vllm_config, suffix, self._index, suffix.index_bytes)
+        self._keeper: CorpusKeeper | None = None
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """There is no model; the index compiles here, before the first request."""
         logger.info("specctl_suffix: the index is ready after %.1f s", self._index.warm_up())
-        if self._keeper is not None:
-            self._keeper.open()
-            atexit.register(self._keeper.close)
+        self._keeper = self._keep()
 
     def propose(self, *_args: Any, **_kwargs: Any) -> list[list[int]]:
         """vLLM's own call. Not reached: the runner patch calls propose_step."""
@@ -69,7 +70,7 @@ class SuffixProposer:
         draft ends where the probability that all of it is accepted falls below; None: as configured.
         """
         if self._keeper is not None:
-            self._keeper.poll()
+            GUARD.call("keeper.poll", None, self._keeper.poll)
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         row_slots = self.note_batch(input_batch, len(drafts))
         has_sampled = np.fromiter(map(bool, sampled_token_ids), np.bool_, len(drafts))
@@ -92,6 +93,10 @@ class SuffixProposer:
     def note_namespaces(self, namespaces: Mapping[str, str]) -> None:
         """Namespaces of new requests by their id; others are in the shared one."""
         self._namespaces.update(namespaces)
+
+    def isolate(self, request_ids: Iterable[str]) -> None:
+        """Requests whose namespaces are not known: each is alone in one."""
+        self._namespaces.update({request_id: f"request={request_id}" for request_id in request_ids})
 
     def finish(self, request_ids: Iterable[str]) -> None:
         """Requests that ended: their outputs join the global index."""

@@ -6,6 +6,7 @@ the likeliest as pay by its own measurement of a step; the index's calibrated ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -41,6 +42,9 @@ class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
     def note_step(self, scheduler_output: Any) -> None:
         """Called before each step, with what the scheduler sends along."""
         self._source.note_step(scheduler_output)
+
+    def isolate(self, request_ids: Iterable[str]) -> None:
+        self._source.isolate(request_ids)
 
     @torch.inference_mode()
     def propose(

@@ -6,7 +6,7 @@ already; finished outputs come from the scheduler and become a corpus there (``d
 
 from __future__ import annotations
 
-import atexit
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from vllm.distributed.parallel_state import get_tp_group
 from specctl.draft import device_rule
 from specctl.draft.calibration import chances
 from specctl.draft.suffix_index import SHARED, rungs_for
+from specctl.engine.guard import GUARD
 from specctl_vllm.options import suffix_options_from_env
-from specctl_vllm.proposers.corpus_keeping import keeper_of
+from specctl_vllm.proposers.corpus_keeping import kept_by_rank_0
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
 
 __all__ = ["DeviceSuffixSource"]
@@ -47,10 +48,7 @@ class DeviceSuffixSource:
         self._tp_group = get_tp_group()
         self._use_global = suffix.use_global
         self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
-        self._keeper = keeper_of(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
-        if self._keeper is not None:
-            self._keeper.open()
-            atexit.register(self._keeper.close)
+        self._keeper = kept_by_rank_0(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
 
     def compile(self) -> None:
         """So that no step has to."""
@@ -60,16 +58,20 @@ class DeviceSuffixSource:
 
     def note_step(self, scheduler_output: Any) -> None:
         """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
+        self._foreign_ids.difference_update(scheduler_output.finished_req_ids)
+        self.isolate(getattr(scheduler_output, "specctl_namespaces", ()))
         if self._keeper is not None:
-            self._keeper.poll()
+            GUARD.call("keeper.poll", None, self._keeper.poll)
         if self._use_global:
             self._feeder.add(
                 np.asarray(output, np.int32)
                 for namespace, output in getattr(scheduler_output, "specctl_outputs", ())
                 if namespace == SHARED
             )
-        self._foreign_ids.difference_update(scheduler_output.finished_req_ids)
-        self._foreign_ids.update(getattr(scheduler_output, "specctl_namespaces", {}))
+
+    def isolate(self, request_ids: Iterable[str]) -> None:
+        """Requests of other namespaces or of unknown ones: no shared output is drafted for them."""
+        self._foreign_ids.update(request_ids)
 
     def find(self, slots: torch.Tensor, num_sampled: torch.Tensor, wanted: int) -> None:
         """Fills the first n rows, for slots integer[n]; num_sampled int32[n], 0: no draft. A place without a

@@ -1,0 +1,32 @@
+"""What the supported releases of SGLang do differently: the one place that tells them apart."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+__all__ = ["draft_context", "has_dp_attention"]
+
+
+def draft_context(drafter: Any) -> AbstractContextManager[Any]:
+    """The parallel groups of a draft worker, which SGLang enters around everything its draft model does."""
+    entered: AbstractContextManager[Any]
+    if hasattr(drafter, "draft_tp_context"):  # 0.5.21
+        group = drafter.draft_runner.tp_group
+        entered = drafter.draft_tp_context(group, owns_attention=drafter.draft_owns_attention)
+        return entered
+    from sglang.srt.speculative.spec_utils import draft_tp_context
+
+    # 0.5.23 resolves a layout; 0.5.22 has a flag.
+    is_resolved = hasattr(drafter, "parallel_layout")
+    entered = draft_tp_context(drafter.parallel_layout if is_resolved else drafter.draft_owns_attention)
+    return entered
+
+
+def has_dp_attention(arguments: Any) -> bool:
+    """arguments: SGLang's parallel context, or a view of its arguments."""
+    return bool(
+        getattr(arguments, "enable_dp_attention", False)  # 0.5.21
+        or getattr(arguments, "attn_dp_enabled", False)
+        or getattr(arguments, "attn_dp_size", 1) > 1
+    )

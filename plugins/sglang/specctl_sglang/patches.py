@@ -1,0 +1,192 @@
+"""Everything that this plugin changes in SGLang: the one list.
+
+A patch is put in force by SGLang's own hook registry (``compat.hooks``); its wrapper is in ``compat`` and is
+imported when it is needed, so that the list can be read without SGLang.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from specctl.engine.patches import Patch
+
+__all__ = ["AT_START", "CPU", "DRAFT_MODELS", "GUARDED", "PATCHES", "of_algorithm", "of_process"]
+
+CPU = "cpu stand-ins"
+"""Method of the patches for a machine without a GPU, which tests and the demo use."""
+DRAFT_MODELS = frozenset({"eagle", "eagle3", "nextn", "standalone", "specctl_peagle"})
+_SUFFIX, _PEAGLE, _NGRAM = "specctl_suffix", "specctl_peagle", "ngram"
+_SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+_ALGORITHM = "sglang.srt.speculative.spec_info:SpeculativeAlgorithm"
+_REGISTRY = "https://github.com/sgl-project/sglang/pull/23991"
+_SUFFIX_PR = "https://github.com/sgl-project/sglang/pull/27582"
+_ADAPTIVE = "https://github.com/sgl-project/sglang/issues/23705"
+
+
+def _wrap(module: str, name: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        return getattr(importlib.import_module(f"specctl_sglang.compat.{module}"), name)(original)
+
+    return wrap
+
+
+def _no_thread(why: str) -> str:
+    return f"none: {why}"
+
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        "sglang.srt.arg_groups.speculative_hook:handle_speculative_decoding",
+        _wrap("peagle_algorithm", "wrap_handle_speculative_decoding"),
+        "command line",
+        "SGLang reads the head's config before it asks the algorithm, and does not know a P-EAGLE head.",
+        _no_thread("P-EAGLE is not discussed there"),
+        "an algorithm is asked before its draft model is read",
+        DRAFT_MODELS,
+    ),
+    Patch(
+        "sglang.srt.entrypoints.http_server:set_global_state",
+        _wrap("http_routes", "wrap_set_global_state"),
+        "server",
+        "The application learns of the scheduler's process by this function, and by no other.",
+        _no_thread("no thread about routes of a plugin"),
+        "a plugin can add routes with access to the schedulers",
+    ),
+    Patch(
+        f"{_SCHEDULER}.__init__",
+        _wrap("scheduler", "wrap_init"),
+        "engine",
+        "A table steers one scheduler, and a worker does not get to know it.",
+        _ADAPTIVE,
+        "a plugin is told of the scheduler",
+    ),
+    Patch(
+        f"{_SCHEDULER}.run_batch",
+        _wrap("scheduler", "wrap_run_batch"),
+        "engine",
+        "The setting of a step depends on its batch, prompts included, which a worker does not see.",
+        _ADAPTIVE,
+        "a plugin is told of each batch before its launch",
+    ),
+    Patch(
+        f"{_SCHEDULER}.process_batch_result",
+        _wrap("scheduler", "wrap_process_batch_result"),
+        "engine",
+        "What became of a step's tokens is known after it alone.",
+        "https://github.com/sgl-project/sglang/issues/34839",
+        "a plugin is told of each step's result",
+    ),
+    Patch(
+        f"{_SCHEDULER}.get_internal_state",
+        _wrap("scheduler", "wrap_get_internal_state"),
+        "engine",
+        "No operation carries a text to a scheduler and an answer back.",
+        _ADAPTIVE,
+        "a plugin can call its part in a scheduler",
+    ),
+    Patch(
+        f"{_ALGORITHM}.create_worker",
+        _wrap("algorithms", "wrap_create_worker"),
+        "engine",
+        "The registry of algorithms takes new names only; SGLang's own need a worker with a table.",
+        _ADAPTIVE,
+        "a plugin can register a worker for an algorithm of SGLang's",
+        DRAFT_MODELS - {_PEAGLE} | {_NGRAM, "dflash"},
+    ),
+    Patch(
+        f"{_ALGORITHM}.create_future_map",
+        _wrap("algorithms", "wrap_create_future_map"),
+        "engine",
+        "NGRAM asks the device for lengths and tokens that come to the host anyway.",
+        _no_thread("no thread about what NGRAM waits for"),
+        "NGRAM reads the copies that the scheduler makes",
+        frozenset({_NGRAM}),
+    ),
+    Patch(
+        "sglang.srt.speculative.eagle_utils:eagle_sample",
+        _wrap("verification", "wrap_eagle_sample"),
+        "worker",
+        "There is no seam for a verifier, and which nodes of a tree were accepted is not told.",
+        _REGISTRY,
+        "a verifier can be registered, and a result names the accepted nodes",
+    ),
+    Patch(
+        "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker.draft",
+        _wrap("eagle_states", "wrap_draft"),
+        "worker",
+        "A draft model has as many branches as at start, and does not tell which drafts a tree was made of.",
+        "https://github.com/sgl-project/sglang/pull/24054",
+        "the number of branches can change while a server runs",
+        DRAFT_MODELS - {_PEAGLE},
+    ),
+    Patch(
+        "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker",
+        _wrap("peagle_worker", "wrap_EagleDraftWorker"),
+        "worker",
+        "The worker's constructor makes its draft worker by its module's name for it.",
+        _no_thread("P-EAGLE is not discussed there"),
+        "a worker asks a method for its draft worker",
+        frozenset({_PEAGLE}),
+    ),
+    Patch(
+        "sglang.srt.speculative.ngram_worker:NgramCorpus",
+        _wrap("suffix_worker", "wrap_NgramCorpus"),
+        "worker",
+        "The worker's constructor makes NGRAM's corpus, which would be compiled at start for nothing.",
+        _SUFFIX_PR,
+        "a worker asks a method for its corpus",
+        frozenset({_SUFFIX}),
+    ),
+    Patch(
+        "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.forward_extend",
+        _wrap("cpu_stand_ins", "wrap_forward_extend"),
+        "worker",
+        "The attention of a CPU knows prompts and single tokens, and no draft.",
+        _no_thread("speculation on a CPU is for tests"),
+        "torch_native verifies drafts",
+        frozenset({CPU}),
+    ),
+    Patch(
+        "sglang.srt.speculative.draft_utils:DraftBackendFactory._create_backend",
+        _wrap("cpu_stand_ins", "wrap_create_backend"),
+        "worker",
+        "A draft model of several passes has no attention on a CPU.",
+        _no_thread("speculation on a CPU is for tests"),
+        "torch_native drafts",
+        frozenset({CPU}),
+    ),
+    Patch(
+        "sglang.srt.managers.overlap_utils:FutureMap._resolve_spec_extras",
+        _wrap("cpu_stand_ins", "wrap_resolve_spec_extras"),
+        "worker",
+        "What an EAGLE step hands to the next is gathered by a Triton kernel, on a stream.",
+        _no_thread("speculation on a CPU is for tests"),
+        "the overlap scheduler speculates on a CPU",
+        frozenset({CPU}),
+    ),
+)
+
+
+AT_START = frozenset(
+    {
+        "Scheduler.__init__",
+        "SpeculativeAlgorithm.create_worker",
+        "SpeculativeAlgorithm.create_future_map",
+        "EagleDraftWorker",
+        "NgramCorpus",
+    }
+)
+"""Entries of the engine's processes that no step calls."""
+GUARDED = ("draft",)
+"""Entries of our own workers, beside those of the patches."""
+
+
+def of_algorithm(algorithm: str) -> list[Patch]:
+    """Those that replace a class for an algorithm of ours, once it is known that the server runs it."""
+    return [patch for patch in PATCHES if patch.methods == {algorithm.lower()}]
+
+
+def of_process(*processes: str) -> list[Patch]:
+    return [patch for patch in PATCHES if patch.process in processes]
