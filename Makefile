@@ -6,7 +6,12 @@ BIN := .venv/bin
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
-.PHONY: setup setup-sglang test test-quick lint demo demo-sglang bench bench-suffix bench-kernels clean
+# Need no engine, no torch and no model.
+ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate
+CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_setup.py
+CHECK := .venv-check/bin
+
+.PHONY: setup setup-sglang reference-models check test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -15,16 +20,41 @@ setup:
 setup-sglang:
 	@$(PYTHON) tools/setup_sglang.py
 
-test: setup setup-sglang lint
-	$(PART) tests $(BIN)/python -m pytest --durations=10
+# A target and two draft heads, trained here: SPECCTL_SHARED=.cache/reference runs the tests with them.
+reference-models: setup
+	@$(BIN)/python -m tools.reference_models .cache/reference/models
+
+# Lint, types and the tests that need no engine, in an environment without one.
+check:
+	@$(PYTHON) tools/setup.py check
+	@$(PYTHON) tools/lanes.py \
+		lint="$(CHECK)/ruff check --no-cache . && $(CHECK)/ruff format --no-cache --check ." \
+		types="$(CHECK)/mypy" \
+		tests="$(CHECK)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m 'not alone' $(CHECKED)"
+
+# Servers and what is timed come last: they want the machine to themselves.
+test: setup setup-sglang
+	@$(PYTHON) tools/lanes.py \
+		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
+		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \
+		tests="$(BIN)/python -m pytest --durations=10 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
+	$(PART) engines $(BIN)/python -m pytest --durations=20 -m "engine or alone"
 
 test-quick: setup lint
 	$(PART) tests $(BIN)/python -m pytest -m "not engine"
+
+# Kernels under Triton's interpreter, in a process of their own.
+test-kernels: setup
+	$(PART) kernels env TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest tests/kernels
 
 lint: setup
 	$(PART) lint $(BIN)/ruff check --no-cache .
 	$(PART) format $(BIN)/ruff format --check .
 	$(PART) types $(BIN)/mypy
+
+# Mutated inputs for every parser; INPUTS=10000000 for all night.
+fuzz: setup
+	@PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --inputs $(or $(INPUTS),100000)
 
 demo: setup
 	@$(BIN)/python -m demo
@@ -43,4 +73,4 @@ bench-kernels: setup
 	@$(BIN)/python -m benchmarks.gpu.kernels --folder $(or $(FOLDER),.cache/bench-kernels)
 
 clean:
-	rm -rf .venv .venv-sglang .cache build *.egg-info
+	rm -rf .venv .venv-check .venv-sglang .venv-sglang-first .cache build *.egg-info

@@ -28,13 +28,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fakes.engine import FakeEngine, Traffic  # noqa: E402
 
-from benchmarks.provenance import provenance, summary  # noqa: E402
 from specctl.contract.table import TablePut  # noqa: E402
 from specctl.contract.telemetry import Telemetry  # noqa: E402
 from specctl.core.controller import Controller  # noqa: E402
 from specctl.engine_api.deltas import cell_deltas  # noqa: E402
 from specctl.policy.loader import find_policy, load_policy  # noqa: E402
 from specctl.types import Observation  # noqa: E402
+from testing.provenance import provenance, summary  # noqa: E402
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PADDING = b"".join(b'vllm:e2e_request_latency_seconds_bucket{le="%d"} 1.0\n' % i for i in range(600))

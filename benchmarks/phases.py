@@ -22,14 +22,14 @@ from typing import Any
 
 import httpx
 
-from benchmarks.load import run_load
-from benchmarks.provenance import provenance
-from benchmarks.server import Server, sglang_server, vllm_server
-from demo.arms import ArmRun, run_arm
+from demo.arms import ArmRun, run_rounds
 from demo.phases import Phase
-from demo.result import identical_outputs
+from demo.result import OFF, OURS, identical_outputs
+from testing.load import run_load
+from testing.provenance import provenance
+from testing.servers import Server, suffix_server
 
-MOST, OFF, OURS = 8, "off", "specctl"
+MOST = 8
 KINDS = {"copying": ("copying",), "chat": ("high-entropy",), "mixed": ("copying", "high-entropy")}
 MAX_TOKENS = {"copying": 96, "chat": 24, "mixed": 48}
 TO_STATIC, TO_OFF, TO_BEST_CONSTANT = 0.97, 0.98, 1.10
@@ -39,7 +39,10 @@ def main() -> int:
     options = _options()
     phases = [_phase(text) for text in options.phases.split(",")]
     statics = [int(number) for number in options.statics.split(",")]
-    with tempfile.TemporaryDirectory() as name, _server(options, Path(name) / "server.log") as server:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        suffix_server(options.engine, options.model, Path(name) / "server.log", MOST) as server,
+    ):
         rounds = asyncio.run(_rounds(server, options, phases, statics, Path(name)))
     report = {
         "provenance": provenance(),
@@ -74,19 +77,6 @@ def _phase(text: str) -> Phase:
     return Phase(text, KINDS[kind], concurrency=int(requests), max_tokens=MAX_TOKENS[kind])
 
 
-def _server(options: argparse.Namespace, log: Path) -> Any:
-    if options.engine == "vllm":
-        config = {"method": "specctl_suffix", "num_speculative_tokens": MOST, "use_global": False}
-        return vllm_server(options.model, log, config)
-    return sglang_server(
-        options.model,
-        log,
-        "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", str(MOST + 1)],
-        {"SPECCTL_SGLANG_OPTIONS": json.dumps({"suffix": {"use_global": False}})},
-    )
-
-
 async def _rounds(
     server: Server, options: argparse.Namespace, phases: Sequence[Phase], statics: Sequence[int], folder: Path
 ) -> list[list[ArmRun]]:
@@ -95,26 +85,23 @@ async def _rounds(
             prompts = phase.prompts()[: phase.concurrency]
             await run_load(client, server.model, prompts, concurrency=phase.concurrency, max_tokens=16)
     arms = {OFF: 0, **{f"static {number}": number for number in statics}, OURS: MOST}
-    rounds = []
-    for number in range(options.rounds):
-        order = list(arms.items())
-        runs = []
-        for name, drafted in order if number % 2 == 0 else reversed(order):
-            run = await run_arm(
-                name,
-                server,
-                drafted=drafted,
-                policy="balanced" if name == OURS else None,
-                seconds=options.seconds,
-                folder=folder,
-                live=lambda text: None,
-                phases=phases,
-            )
-            runs.append(run)
-            speeds = ", ".join(f"{load.tokens_per_s:.1f}" for load in run.loads)
-            print(f"round {number + 1}, {name}: {speeds} tokens/s", file=sys.stderr, flush=True)
-        rounds.append(runs)
-    return rounds
+
+    def ended(run: ArmRun) -> None:
+        speeds = ", ".join(f"{load.tokens_per_s:.1f}" for load in run.loads)
+        print(f"{run.name}: {speeds} tokens/s", file=sys.stderr, flush=True)
+
+    return await run_rounds(
+        arms,
+        server,
+        OURS,
+        rounds=options.rounds,
+        policy="balanced",
+        seconds=options.seconds,
+        folder=folder,
+        live=lambda text: None,
+        ended=ended,
+        phases=phases,
+    )
 
 
 def summary(phases: Sequence[Phase], rounds: Sequence[Sequence[ArmRun]]) -> dict[str, Any]:
@@ -124,14 +111,10 @@ def summary(phases: Sequence[Phase], rounds: Sequence[Sequence[ArmRun]]) -> dict
     for i, phase in enumerate(phases):
         speeds = [{run.name: run.loads[i].tokens_per_s for run in runs} for runs in rounds]
         found["phases"][phase.name] = _against(names, speeds)
-    means = [
-        {run.name: statistics.fmean(load.tokens_per_s for load in run.loads) for run in runs}
-        for runs in rounds
-    ]
+    means = [{run.name: run.tokens_per_s for run in runs} for runs in rounds]
     found["all phases"] = _against(names, means)
-    found["outputs"] = dict(
-        zip(("identical", "compared"), identical_outputs(rounds, len(phases)), strict=True)
-    )
+    identical, compared = identical_outputs(rounds, len(phases))
+    found["outputs"] = {"identical": identical, "compared": compared}
     return found
 
 

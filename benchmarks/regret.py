@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.closed_loop import CLOSED, closed_tasks
 from benchmarks.held_out import HELD_OUT, held_out_tasks
 from benchmarks.open_loop import OPEN, open_tasks
-from benchmarks.provenance import ROOT, provenance
 from benchmarks.regret_cells import OURS, Cell, Task, TaskOptions, run, summary, table
+from testing.provenance import ROOT, provenance
 
 PROFILE = "h200-llama8b-vllm032"
 REQUESTS = 600

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from benchmarks.provenance import ROOT
 from specctl.contract.setting import Setting
 from specctl.policy.loader import find_policy, load_policy
 from specctl.simulate.arms import statics
@@ -26,6 +25,7 @@ from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.perturbation import Perturbation
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.settings import chains
+from testing.provenance import ROOT
 
 __all__ = [
     "BEST_STATIC",

@@ -23,12 +23,12 @@ from typing import Any
 
 import httpx
 
-from benchmarks.autotune import CpuShare, autotune
-from benchmarks.choose_copying import listed, load_prompts
-from benchmarks.load import LoadResult, run_load
-from benchmarks.lossless import put_table
-from benchmarks.provenance import ROOT, provenance, summary
-from benchmarks.server import Server, vllm_server
+from benchmarks.copying import listed, load_prompts
+from testing.autotune import CpuShare, autotune
+from testing.load import LoadResult, run_load
+from testing.lossless import put_table
+from testing.provenance import ROOT, provenance, summary
+from testing.servers import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 TOKENS = 8

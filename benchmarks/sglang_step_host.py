@@ -23,7 +23,7 @@ from pathlib import Path
 
 from specctl_sglang.compat import cpu_stand_ins
 
-from benchmarks.provenance import provenance
+from testing.provenance import provenance
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ from specctl_sglang.control.steering import Steering
 from specctl_sglang.proposers.suffix import SuffixDrafts
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.provenance import summary
 from benchmarks.sglang_step_stand_ins import CLOCK, wait_for
 from specctl.contract.capabilities import Capabilities
 from specctl.engine.options import SuffixOptions
+from testing.provenance import summary
 
 __all__ = ["Counted", "Step", "compared"]
 
@@ -71,7 +71,7 @@ class _Request:
             start = generator.randrange(_PROMPT_TOKENS - 48)
             self.text += prompt[start : start + generator.randrange(6, 48)]
         self.rid = f"request-{number}"
-        self.origin_input_ids = array("q", prompt)
+        self.origin_input_ids = self.origin_input_ids_unpadded = array("q", prompt)
         self.output_ids = array("q", self.text[:1])
         self.emitted = 1
         """On the device; the output has them a step later."""
@@ -130,7 +130,8 @@ class Step:
         kind, count = SuffixWorker if self._is_ours else ngram_worker.NGRAMWorker, len(self.requests)
         worker = kind.__new__(kind)
         target = SimpleNamespace(
-            forward_batch_generation=self._forward, model_runner=SimpleNamespace(tp_rank=0)
+            forward_batch_generation=self._forward,
+            model_runner=SimpleNamespace(tp_rank=0, watermark_state=None),
         )
         for name, value in {
             "_target_worker": target, "model_runner": target.model_runner, "tp_rank": 0, "page_size": 1,
@@ -146,8 +147,8 @@ class Step:
             )
             worker._init_preallocated_tensors()
             return worker
-        worker._full_width, worker._has_failed = self._full, False
-        worker._tp_group = SimpleNamespace(world_size=1)
+        worker._full_width = self._full
+        worker._tp_group = SimpleNamespace(world_size=1, rank_in_group=0)
         worker._states = SimpleNamespace(keys=_PREPARED, activate=lambda _: None, stats=dict)
         worker._proposer = SuffixDrafts(SuffixOptions(index_bytes=2**22), count, _ROW_TOKENS, self._full - 1)
         # As on a GPU, where masks tell of contexts too.

@@ -41,7 +41,7 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _verified(drafts: Any, batch: Any, _logits: Any, _grammar_mask: Any = None) -> Any:
+def _verified(drafts: Any, batch: Any, _logits: Any, _grammar_mask: Any = None, **_more: Any) -> Any:
     """The greedy verification of trees against the texts. Raises RuntimeError where place 0 is not the last
     emitted token: then the step that was prepared is not the one that follows."""
     requests, width = len(batch.reqs), drafts.draft_token_num
@@ -84,13 +84,16 @@ def stand_in(device: str) -> None:
 
 def _stand_in_for_kernels() -> None:
     torch.set_num_threads(1)
-    real = CLOCK.leaves_out(ngram_worker.reconstruct_indices_from_tree_mask)
+    name = "reconstruct_indices_from_tree_mask"
+    if not hasattr(ngram_worker, name):  # from SGLang 0.5.23 on
+        name += "_func"
+    real = CLOCK.leaves_out(getattr(ngram_worker, name))
 
     def reconstructed(mask: torch.Tensor, lengths: torch.Tensor, positions: torch.Tensor, *more: Any) -> None:
         positions.zero_()  # one launch
         real(mask, lengths, positions, *more)
 
-    ngram_worker.reconstruct_indices_from_tree_mask = reconstructed
+    setattr(ngram_worker, name, reconstructed)
     ngram_worker.assign_extend_cache_locs_func = _cache_slots
     ngram_worker._is_cpu = False
     for module in (ngram_worker, steered_worker):

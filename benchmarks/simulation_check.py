@@ -37,9 +37,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.gpu.phases import bodies_of
 from benchmarks.gpu.sender import complete, session
-from benchmarks.lossless import put_table
-from benchmarks.provenance import provenance, summary
-from benchmarks.server import vllm_server
 from specctl.clock import SystemClock
 from specctl.contract.capabilities import Capabilities
 from specctl.engine_api.client import EngineClient
@@ -56,6 +53,9 @@ from specctl.simulate.profiling.server import measure_server
 from specctl.simulate.recorded import load_recorded
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace
+from testing.lossless import put_table
+from testing.provenance import provenance, summary
+from testing.servers import vllm_server
 
 _SPECCTL = str(Path(sys.executable).parent / "specctl")
 _TPOT = "vllm:request_time_per_output_token_seconds"

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lossless import SHARED
-from benchmarks.provenance import provenance
-from benchmarks.server import vllm_server
 from benchmarks.simulation_check import Check, Load
+from testing.lossless import SHARED
+from testing.provenance import provenance
+from testing.servers import vllm_server
 
 __all__ = ["checked_at"]
 

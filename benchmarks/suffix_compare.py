@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import suffix_figures
-from benchmarks.provenance import ROOT, provenance
 from benchmarks.run_cpu import install_arctic
 from benchmarks.suffix_anchor import Anchor, Own, filled_anchor, filled_own
 from benchmarks.suffix_replay import BUDGETS, compare_budget, request_times
 from benchmarks.suffix_stream import Stream, load_stream
+from testing.provenance import ROOT, provenance
 
 
 class Bench:

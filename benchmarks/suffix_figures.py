@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import ROOT, summary
 from benchmarks.suffix_anchor import (
     Anchor,
     Arm,
@@ -34,6 +33,7 @@ from benchmarks.suffix_replay import times_us
 from benchmarks.suffix_schedule import Step, schedule
 from benchmarks.suffix_stream import Ints, Stream, load_stream
 from specctl.draft.suffix_index import SuffixIndexOptions
+from testing.provenance import ROOT, summary
 
 BATCH = 256
 BUDGET = 8

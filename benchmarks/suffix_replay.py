@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import suffix_index
-from benchmarks.provenance import summary
 from benchmarks.suffix_anchor import DEFAULT_MIN_TOKEN_PROB, Arm
 from benchmarks.suffix_stream import Request
+from testing.provenance import summary
 
 BUDGETS = (8, 24)
 CURVE = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -27,8 +26,8 @@ class Replay:
     drafted_tokens: int = 0
     tokens_of: dict[str, int] = field(default_factory=dict)
     steps_of: dict[str, int] = field(default_factory=dict)
-    estimates: list[tuple[int, int, float, bool, float]] = field(default_factory=list)
-    """As benchmarks.suffix_index keeps them: its calibration error reads the third and the fourth."""
+    estimates: list[tuple[float, bool]] = field(default_factory=list)
+    """Of each drafted token: its estimated probability, and whether it was accepted."""
     speculate_s: list[float] = field(default_factory=list)
     update_s: list[float] = field(default_factory=list)
 
@@ -82,7 +81,7 @@ def _replay_one(arm: Arm, request: Request, num_speculative_tokens: int, result:
         result.update_s.append((time.perf_counter() - given_s) / emitted.size)
         if budget:
             result.speculate_s.append(between_s - started_s)
-        result.estimates += [(0, 0, float(prob), j < accepted, 0.0) for j, prob in enumerate(probs)]
+        result.estimates += [(float(prob), j < accepted) for j, prob in enumerate(probs)]
         result.drafted_tokens += len(draft)
         at += emitted.size
         steps += 1
@@ -147,7 +146,7 @@ def row_of(result: Replay, least_prob: float = DEFAULT_MIN_TOKEN_PROB) -> dict[s
         "drafted_per_step": round(result.drafted_per_step, 4),
         "tokens_per_step": round(result.tokens_per_step, 4),
         "by_kind": result.by_kind(),
-        "calibration_error": round(suffix_index.expected_calibration_error(result), 4),
+        "calibration_error": round(calibration_error(result.estimates), 4),
     }
 
 
@@ -192,3 +191,17 @@ def request_times(
                 for name, value in zip(("p50", "p99"), times_us(samples), strict=True):
                     row.setdefault(f"{what}, {name} us", []).append(value)
     return {name: {key: summary(values) for key, values in row.items()} for name, row in rows.items()}
+
+
+def calibration_error(estimates: Sequence[tuple[float, bool]], bins: int = 10) -> float:
+    """Mean distance of estimated and true share, over equal bins of the estimate."""
+    if not estimates:
+        return 0.0
+    estimate, came_true = np.array(estimates, np.float64).T
+    at = np.minimum((estimate * bins).astype(int), bins - 1)
+    gaps = [
+        abs(estimate[at == b].mean() - came_true[at == b].mean()) * (at == b).mean()
+        for b in range(bins)
+        if (at == b).any()
+    ]
+    return float(sum(gaps))

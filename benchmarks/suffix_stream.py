@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.provenance import ROOT
-from benchmarks.suffix_index import turns_of
+from testing.provenance import ROOT
 
 Ints = npt.NDArray[np.int32]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache")) / "bench-suffix"
@@ -288,3 +287,15 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def turns_of(messages: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(context, output) of every assistant turn."""
+    context = ""
+    for message in messages:
+        content = message.get("content") or ""
+        if message.get("tool_calls"):
+            content += json.dumps(message["tool_calls"])
+        if message["role"] == "assistant" and context:
+            yield context, content
+        context += f"\n[{message['role']}]\n{content}"

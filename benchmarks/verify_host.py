@@ -36,7 +36,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from benchmarks.provenance import provenance, summary
+from testing.provenance import provenance, summary
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 from tqdm import tqdm
 
-from benchmarks.load import run_load
-from benchmarks.server import Server, sglang_server, vllm_server
-from demo.arms import ArmRun, run_arm
+from demo.arms import ArmRun, run_rounds
 from demo.page import write_page
 from demo.phases import PHASES
 from demo.result import OFF, OURS, Result
 from demo.watch import describe
+from testing.load import run_load
+from testing.servers import Server, suffix_server
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 LOGS = ROOT / "demo-logs"
 FIXED = 8
-# One arm must not learn from the outputs of the arm before it.
-CONFIG = {"method": "specctl_suffix", "num_speculative_tokens": FIXED, "use_global": False}
 # The daemon goes on from the number that the server was started with.
 ARMS = {OFF: 0, f"always {FIXED}": FIXED, OURS: FIXED}
 BUSY_LOAD_RATIO = 0.5
@@ -42,7 +38,8 @@ def main() -> int:
     say(f"about {total_s / 60 + 2:.0f} minutes; starting {options.engine} (about a minute) ...")
     LOGS.mkdir(exist_ok=True)
     started_s = time.monotonic()
-    with _server(options.engine, options.model) as server:
+    # Without a corpus one arm does not learn from the outputs of the arm before it.
+    with suffix_server(options.engine, options.model, LOGS / "server.log", FIXED) as server:
         say(f"the server is up after {time.monotonic() - started_s:.0f} s at {server.url}")
         rounds = asyncio.run(_run(server, options))
     result = Result(rounds, tuple(ARMS))
@@ -71,19 +68,6 @@ def _busy_words() -> str:
     return f"other work runs on this machine (load {load:.1f} on {cores} cores): figures will scatter"
 
 
-def _server(engine: str, model: Path) -> AbstractContextManager[Server]:
-    log = LOGS / "server.log"
-    if engine == "vllm":
-        return vllm_server(model, log, CONFIG)
-    return sglang_server(
-        model,
-        log,
-        "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", str(FIXED + 1)],
-        {"SPECCTL_SGLANG_OPTIONS": json.dumps({"suffix": {"use_global": False}})},
-    )
-
-
 def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
@@ -93,27 +77,19 @@ async def _run(server: Server, options: argparse.Namespace) -> list[list[ArmRun]
     # The first requests of a server take longer, and should be no arm's.
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         await run_load(client, server.model, PHASES[1].prompts()[:8], concurrency=8, max_tokens=8)
-    rounds: list[list[ArmRun]] = []
     total = options.rounds * len(ARMS)
     with tqdm(total=total, unit="run", bar_format="{desc:60} {bar} {n}/{total} runs") as bar:
-        for number in range(options.rounds):
-            order = list(ARMS.items())
-            # Every other round the other way about, so that no arm always comes first.
-            runs = []
-            for name, drafted in order if number % 2 == 0 else reversed(order):
-                run = await run_arm(
-                    name,
-                    server,
-                    drafted=drafted,
-                    policy=options.policy if name == OURS else None,
-                    seconds=options.seconds,
-                    folder=LOGS,
-                    live=bar.set_description_str,
-                )
-                runs.append(run)
-                bar.update(1)
-            rounds.append(runs)
-    return rounds
+        return await run_rounds(
+            ARMS,
+            server,
+            OURS,
+            rounds=options.rounds,
+            policy=options.policy,
+            seconds=options.seconds,
+            folder=LOGS,
+            live=bar.set_description_str,
+            ended=lambda run: bar.update(1),
+        )
 
 
 def _print(result: Result) -> None:

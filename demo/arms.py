@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from benchmarks.autotune import autotune
-from benchmarks.load import LoadResult, run_load
-from benchmarks.lossless import put_table
-from benchmarks.server import Server
 from demo.phases import PHASES, Phase
 from demo.watch import Watch
+from testing.autotune import autotune
+from testing.load import LoadResult, run_load
+from testing.lossless import put_table
+from testing.servers import Server
 
-__all__ = ["ArmRun", "run_arm"]
+__all__ = ["ArmRun", "run_arm", "run_rounds"]
 
 LIVE_S = 2.0
 
@@ -34,6 +35,52 @@ class ArmRun:
     @property
     def started_s(self) -> float:
         return self.loads[0].started_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Mean over the phases, which last equally long."""
+        return statistics.fmean(load.tokens_per_s for load in self.loads)
+
+
+async def run_rounds(
+    arms: Mapping[str, int],
+    server: Server,
+    ours: str,
+    *,
+    rounds: int,
+    policy: str,
+    seconds: float,
+    folder: Path,
+    live: Callable[[str], None],
+    ended: Callable[[ArmRun], object],
+    phases: Sequence[Phase] = PHASES,
+) -> list[list[ArmRun]]:
+    """Every arm once in each round, every other round the other way about, so that no arm always comes first.
+
+    Args:
+        arms: drafted tokens to start with, by name.
+        ours: the arm of them that runs under the policy.
+        ended: is given each arm's run as it ends.
+    """
+    found: list[list[ArmRun]] = []
+    for number in range(rounds):
+        order = list(arms.items())
+        runs = []
+        for name, drafted in order if number % 2 == 0 else reversed(order):
+            run = await run_arm(
+                name,
+                server,
+                drafted=drafted,
+                policy=policy if name == ours else None,
+                seconds=seconds,
+                folder=folder,
+                live=live,
+                phases=phases,
+            )
+            runs.append(run)
+            ended(run)
+        found.append(runs)
+    return found
 
 
 async def run_arm(

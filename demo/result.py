@@ -44,7 +44,7 @@ class Result:
             {arm: Speed(tuple(run.loads[i].tokens_per_s for run in self._runs(arm))) for arm in self.arms}
             for i in range(len(PHASES))
         ]
-        self.overall = {arm: Speed(tuple(map(_mean_speed, self._runs(arm)))) for arm in self.arms}
+        self.overall = {arm: Speed(tuple(run.tokens_per_s for run in self._runs(arm))) for arm in self.arms}
 
     def _runs(self, arm: str) -> list[ArmRun]:
         return [run for runs in self.rounds for run in runs if run.name == arm]
@@ -108,11 +108,6 @@ def identical_outputs(rounds: Sequence[Sequence[ArmRun]], phases: int) -> tuple[
                         same += texts[prompt] == text
                     texts.setdefault(prompt, text)
     return same, compared
-
-
-def _mean_speed(run: ArmRun) -> float:
-    """Mean over the phases, which last equally long."""
-    return statistics.fmean(load.tokens_per_s for load in run.loads)
 
 
 def _worst(speeds: dict[str, Speed], arm: str) -> float:

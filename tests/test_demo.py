@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load import LoadResult
 from demo.arms import ArmRun
 from demo.page import write_page
 from demo.phases import PHASES
 from demo.result import Result
 from demo.watch import describe
 from specctl.contract.table import AppliedTable, TableRow, uniform_rows
+from testing.load import LoadResult
 
 ARMS = ("off", "always 8", "specctl")
 

@@ -38,7 +38,7 @@ PARTS: dict[str, set[str]] = {
     "daemon": SHARED | {"core", "metrics", "policy", "targets"},
     "record": SHARED | {"engine_api"},
     "cli": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "record", "targets"},
-    "engine": {"__version__", "contract", "draft", "errors"},
+    "engine": {"__version__", "contract", "draft", "errors", "local_file"},
     "draft": {"contract", "engine", "errors"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}

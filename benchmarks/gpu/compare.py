@@ -9,8 +9,8 @@
 off-cost: an 8B-shaped Llama with dummy weights; what a server pays that may draft and does not.
 lossless: a small model in float32; whether specctl_suffix emits what no speculation emits, and how fast.
 table: the same, with specctl's live table at each number of drafts in turn.
-copying: a widened model (benchmarks.gpu.widen); stock suffix, specctl_suffix and no speculation.
-peagle: a widened model and heads; stock P-EAGLE, specctl_peagle, eagle3 and no speculation.
+copying: stock suffix, specctl_suffix and no speculation.
+peagle: a model and its heads; stock P-EAGLE, specctl_peagle, eagle3 and no speculation.
 """
 
 from __future__ import annotations

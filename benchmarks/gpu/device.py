@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.provenance import provenance
+from testing.provenance import provenance
 
 __all__ = ["device_provenance"]
 

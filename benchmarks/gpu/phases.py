@@ -32,11 +32,11 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.autotune import autotune
 from benchmarks.gpu.sender import load
-from benchmarks.lossless import put_table
-from benchmarks.provenance import provenance
-from benchmarks.server import vllm_server
+from testing.autotune import autotune
+from testing.lossless import put_table
+from testing.provenance import provenance
+from testing.servers import vllm_server
 
 _TOKENS = "vllm:generation_tokens"
 _CHAT_TOKENS = 256

@@ -15,9 +15,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.gpu.graph_captures import counted
 from benchmarks.gpu.ties import SAMPLED_TOKENS, Score
-from benchmarks.server import Server, end_of, free_port, started
+from testing.servers import Server, end_of, free_port, started
 
 __all__ = ["Arm", "Deadline", "Machine", "Setting", "standing"]
 
@@ -210,9 +209,6 @@ class Arm:
         if answer.status_code != 200:
             raise RuntimeError(f"{self.name}: {answer.text}")
 
-    def captures(self) -> int | None:
-        return counted(self.server.log)
-
     def described(self) -> dict[str, Any]:
         """How it stands: for a result file."""
         told: dict[str, Any] = {"arguments": list(self.setting.arguments), "places": self.setting.places}
@@ -278,7 +274,7 @@ def standing(
         except (RuntimeError, httpx.HTTPError) as error:
             print(f"{name}: does not stand: {error}\n  {' '.join(parts)}", flush=True)
             return None
-        print(f"{name}: stands after {time.monotonic() - began_s:.0f} s, {arm.captures()} graphs", flush=True)
+        print(f"{name}: stands after {time.monotonic() - began_s:.0f} s", flush=True)
         return arm
 
     with ExitStack() as stack:

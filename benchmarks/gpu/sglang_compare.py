@@ -1,20 +1,19 @@
 """SGLang servers on one GPU at the same time, taking turns: stock algorithms, ours and no speculation.
 
-    python -m benchmarks.gpu.sglang_compare copying table off drafts --model WIDE --prompts FILE --folder OUT
-    python -m benchmarks.gpu.sglang_compare peagle --model WIDE --eagle3 HEAD --peagle HEAD --prompts FILE ...
-    python -m benchmarks.gpu.sglang_compare tree --model SMALL --eagle3 HEAD --prompts FILE --folder OUT
-    python -m benchmarks.gpu.sglang_compare copying table off --quick --model SMALL --folder OUT
+    python -m benchmarks.gpu.sglang_compare copying table off drafts --model MODEL --prompts FILE ...
+    python -m benchmarks.gpu.sglang_compare peagle --model MODEL --eagle3 HEAD --peagle HEAD ...
+    python -m benchmarks.gpu.sglang_compare tree --model MODEL --eagle3 HEAD --prompts FILE --folder OUT
+    python -m benchmarks.gpu.sglang_compare copying table off --quick --model MODEL --folder OUT
 
 copying: SPECCTL_SUFFIX, stock NGRAM and off on prompts none of which occurs twice.
 off: SPECCTL_SUFFIX with a table of 0 drafts against a server that never speculates.
-table: how soon a change of the table takes effect while requests run, and what it captures.
+table: how soon a change of the table takes effect while requests run, and what memory its graphs take.
 drafts: each prepared number of drafts alone, to find out which table pays.
 tree: stock EAGLE3 with trees against chains of the same verify width, one request: tokens a step.
 peagle: SPECCTL_PEAGLE against stock EAGLE3.
-profile: where a step's time goes in each arm, those of peagle without others named.
 sampled: sampled requests verified by our kernels against SGLang's: tokens/s, and the law of the answers.
 
-In SGLang's environment, where engines find the plugin (benchmarks.gpu.entry_points). Parts named together
+In SGLang's environment, with the plugin installed. Parts named together
 share their servers. Each part writes sglang-PART.json; what ``--seconds`` do not suffice for is left out and
 named. Outputs that are not off's are scored by off (benchmarks.gpu.ties); an arm gets no ratio unless all of
 them part by a tie. ``--quick``: few tokens, on the CPU, without a prompt file.
@@ -35,7 +34,6 @@ import httpx
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.sglang_arms import Arm, Deadline, Machine, on_a_cpu, standing
 from benchmarks.gpu.sglang_parts import copying, off, peagle, tree
-from benchmarks.gpu.sglang_profile import profile
 from benchmarks.gpu.sglang_sampled import sampled
 from benchmarks.gpu.sglang_settings import DEFAULTS, chosen
 from benchmarks.gpu.sglang_table import drafts, table
@@ -47,7 +45,6 @@ _PARTS = {
     "drafts": drafts,
     "tree": tree,
     "peagle": peagle,
-    "profile": profile,
     "sampled": sampled,
 }
 _BATCHES = {
@@ -57,7 +54,6 @@ _BATCHES = {
     "drafts": [16, 64],
     "tree": [1],
     "peagle": [1, 8],
-    "profile": [1, 8],
     "sampled": [64, 256],
 }
 _TOKENS = {
@@ -67,7 +63,6 @@ _TOKENS = {
     "drafts": 256,
     "tree": 192,
     "peagle": 192,
-    "profile": 192,
     "sampled": 256,
 }
 _QUICK_BATCHES = {
@@ -77,7 +72,6 @@ _QUICK_BATCHES = {
     "drafts": [2],
     "tree": [1],
     "peagle": [1],
-    "profile": [2],
     "sampled": [2],
 }
 _QUICK_TOKENS = 24

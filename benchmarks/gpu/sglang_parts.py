@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.gpu.arms import in_turn
 from benchmarks.gpu.sglang_arms import GREEDY, Arm
-from benchmarks.gpu.sglang_settings import BARS, OFF_FEW
+from benchmarks.gpu.sglang_settings import OFF_FEW
 from benchmarks.gpu.ties import judged, partings
 from benchmarks.gpu.ties import told as told_of_ties
 from benchmarks.gpu.wide import ratios, repeated
-from benchmarks.provenance import summary
+from testing.provenance import summary
 
 __all__ = ["compared", "copying", "off", "peagle", "sets_of", "speculates", "told_against", "tree"]
 
@@ -43,7 +43,7 @@ def copying(
     sets = sets_of(prompts, batches, repeats + 1, times=_TIMES_ONCE_ONLY)
     figures = compared(arms, sets, tokens, off_name)
     stock = _first_of(arms, "ngram")
-    return figures | told_against(figures["arms"], stock, steered(arms), BARS["copying"])
+    return figures | told_against(figures["arms"], stock, steered(arms))
 
 
 def _first_of(arms: Sequence[Arm], beginning: str) -> str:
@@ -67,7 +67,7 @@ def off(
     figures = compared(taking_part, sets_of(prompts, batches, repeats + 1), tokens)
     for arm in (arm for arm in taking_part if arm.setting.rows):
         arm.set_rows(arm.setting.rows)
-    return figures | told_against(figures["arms"], "off", steered(taking_part), BARS["off"])
+    return figures | told_against(figures["arms"], "off", steered(taking_part))
 
 
 def peagle(
@@ -77,10 +77,10 @@ def peagle(
     as many as go at once: where all begin and end together, the slowest decides."""
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=_TIMES)
     figures = compared(arms, sets, tokens, OFF_FEW)
-    return figures | against_best(figures["arms"], "eagle3", "specctl_peagle", BARS["peagle"])
+    return figures | against_best(figures["arms"], "eagle3", "specctl_peagle")
 
 
-def against_best(rows: Mapping[str, Mapping[str, Any]], base: str, ours: str, bar: float) -> _Figures:
+def against_best(rows: Mapping[str, Mapping[str, Any]], base: str, ours: str) -> _Figures:
     """By batch, each of ours (arms of that beginning) against the quickest of the base's."""
     found: dict[str, _Figures] = {}
     for batch in sorted({batch for row in rows.values() for batch in row}, key=int):
@@ -89,7 +89,7 @@ def against_best(rows: Mapping[str, Mapping[str, Any]], base: str, ours: str, ba
         if bases:
             best = max(bases, key=lambda name: here[name][batch]["summary"]["median"])
             names = [name for name in here if name.startswith(ours)]
-            found[batch] = {"quickest": best, **told_against(here, best, names, bar)}
+            found[batch] = {"quickest": best, **told_against(here, best, names)}
     return {f"against the quickest {base}": found}
 
 
@@ -112,8 +112,8 @@ def tree(
         if chain and trees:
             best = max(trees, key=lambda name: trees[name])
             ratio = round(trees[best] / chain, 4)
-            against[width] = {"best": best, "tree / chain": ratio, "reached": ratio > BARS["tree"]}
-            print(f"tokens a step: {best} / chain-{width}: {ratio}, to be over {BARS['tree']:g}", flush=True)
+            against[width] = {"best": best, "tree / chain": ratio}
+            print(f"tokens a step: {best} / chain-{width}: {ratio}", flush=True)
     if not against:
         print("tree: no width has both a tree and a chain that pass the gate", flush=True)
     return figures | {"tokens a step": steps, "trees against chains": against}
@@ -269,25 +269,21 @@ def told_against(
     rows: Mapping[str, Mapping[str, Any]],
     base: str,
     names: Sequence[str],
-    bar: float,
     gate_of: Callable[[Mapping[str, Any]], _Figures] = gate,
 ) -> _Figures:
-    """Ratios to ``base`` and whether the bar is reached; an arm whose gate fails gets none, and does not."""
+    """Ratios to ``base``; an arm whose gate fails gets none."""
     against = ratios(rows, base, gate_of)
     if not rows.get(base) or not any(rows.get(name) for name in names):
         print(f"nothing to tell against {base}: it or ours was not measured", flush=True)
-    reached: dict[str, dict[str, bool]] = {}
     for name in names:
         for batch in rows.get(name, {}):
             one = against.get(name, {}).get(batch)
-            reached.setdefault(name, {})[batch] = one is not None and one["median"] >= bar
             told = (
                 f"no ratio, {json.dumps(gate_of(rows[name]))}"
                 if one is None
                 else f"{one['median']:.3f} ({one['min']:.3f} to {one['max']:.3f})"
             )
-            word = "reached" if reached[name][batch] else "NOT reached"
-            print(f"{batch} at once: {name} / {base}: {told}, bar {bar:g} {word}", flush=True)
-    found = {f"tokens/s against {base}": against, "bar": bar, "bar reached": reached}
+            print(f"{batch} at once: {name} / {base}: {told}", flush=True)
+    found = {f"tokens/s against {base}": against}
     off_name = next((name for name in rows if name.startswith("off")), base)
     return found | {f"tokens/s against {off_name}": ratios(rows, off_name, gate_of)}

@@ -16,7 +16,6 @@ from scipy.stats import chi2_contingency
 
 from benchmarks.gpu.sglang_arms import Arm
 from benchmarks.gpu.sglang_parts import compared, sets_of, told_against
-from benchmarks.gpu.sglang_settings import BARS
 
 __all__ = ["SAMPLING", "same_law", "sampled"]
 
@@ -34,14 +33,14 @@ def sampled(
     arms: list[Arm], prompts: list[list[int]], batches: Sequence[int], repeats: int, tokens: int
 ) -> dict[str, Any]:
     """The first arm is the base of all ratios. Prompts may occur again: both corpora have seen the same."""
-    base, bar = arms[0].name, BARS["sampled"]
+    base = arms[0].name
     _warm(arms, prompts)
     law = _laws(arms, prompts, tokens=min(tokens, _LAW_TOKENS))
     sets = sets_of(prompts, batches, repeats + 1, may_repeat=True, times=2)
     figures = compared(arms, sets, tokens, off_name="", options=SAMPLING)
     # Sampled outputs are no others' token for token: their law is what lets them have a ratio.
     lawful = {name: row for name, row in figures["arms"].items() if law["passes"].get(name, True)}
-    told = told_against(lawful, base, [arm.name for arm in arms[1:]], bar, lambda row: {"passes": True})
+    told = told_against(lawful, base, [arm.name for arm in arms[1:]], lambda row: {"passes": True})
     return figures | told | {"sampling": dict(SAMPLING), "law": law}
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from benchmarks.gpu.sglang_arms import Setting
 
-__all__ = ["BARS", "DEFAULTS", "OFF_FEW", "SETTINGS", "chosen"]
+__all__ = ["DEFAULTS", "OFF_FEW", "SETTINGS", "chosen"]
 
-BARS = {"copying": 1.3, "off": 0.98, "peagle": 1.05, "sampled": 1.05, "tree": 1.0}
 OURS = "specctl_suffix"
 _DRAFTS = 8
 _CANDIDATES = [0, 2, 4, _DRAFTS]
@@ -87,7 +86,6 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "drafts": _SHARED_ARMS,
     "tree": (OFF_FEW, *(name for name in SETTINGS if name.startswith(("chain-", "tree-")))),
     "peagle": _HEADS,
-    "profile": _HEADS,
     "sampled": ("specctl_suffix-engine-kernels", OURS),
 }
 

@@ -12,7 +12,7 @@ from benchmarks.gpu.sglang_arms import Arm
 from benchmarks.gpu.sglang_parts import brief, row_of, speculates
 from benchmarks.gpu.ties import judged, partings
 from benchmarks.gpu.ties import told as told_of_ties
-from benchmarks.provenance import summary
+from testing.provenance import summary
 
 __all__ = ["drafts", "table"]
 
@@ -94,7 +94,7 @@ def changed(arm: Arm, prompts: list[list[int]], tokens: int) -> tuple[dict[str, 
             answers.extend(answer["outputs"])
 
     legal = arm.get("capabilities")["num_speculative_tokens_legal"]
-    captures, graph_bytes = arm.captures(), _graph_bytes(arm)
+    graph_bytes = _graph_bytes(arm)
     sender = threading.Thread(target=load, daemon=True)
     arm.set_rows([(1, legal[-1])])
     sender.start()
@@ -104,15 +104,12 @@ def changed(arm: Arm, prompts: list[list[int]], tokens: int) -> tuple[dict[str, 
         ended.set()
         sender.join(_WAIT_S)
         arm.set_rows(arm.setting.rows)
-    now = arm.captures()
     behind = max(row["steps behind"] for row in rows)
     figures = {
         "changes": rows,
         "most steps behind": behind,
         "within one step": behind <= _STEPS_BEHIND_MAX,
         "put, ms": summary([row["put, ms"] for row in rows]),
-        "captures at start": captures,
-        "captures by changes": None if captures is None or now is None else now - captures,
         "graph bytes at start": graph_bytes,
         "graph bytes by changes": _graph_bytes(arm) - graph_bytes,
     }

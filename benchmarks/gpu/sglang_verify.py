@@ -31,7 +31,7 @@ from specctl_sglang.compat import cpu_stand_ins
 
 from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify_sampled import device_provenance
-from benchmarks.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 

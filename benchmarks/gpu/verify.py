@@ -19,7 +19,7 @@ import torch
 from specctl_kernels.verify_greedy import verify_greedy
 
 from benchmarks.gpu.timing import taken_in_turn
-from benchmarks.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary
 
 ROWS = (8, 64, 512, 1024, 2048)
 VOCABULARIES = (32_000, 128_256, 151_936, 262_144)

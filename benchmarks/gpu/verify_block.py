@@ -29,7 +29,7 @@ from specctl_kernels.verify_rejection import verify_rejection
 
 from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import pairwise_ratios, provenance, summary
+from testing.provenance import pairwise_ratios, provenance, summary
 
 ROWS = (512, 1024, 2048)
 VOCABULARY = 128_256

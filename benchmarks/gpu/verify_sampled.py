@@ -32,7 +32,7 @@ from specctl_kernels.verify_rejection.reference import verify_rejection_referenc
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary
 
 ROWS = (512, 1024, 2048, 256, 8)
 VOCABULARIES = (151_936, 128_256, 32_000, 262_144)

@@ -1,4 +1,4 @@
-"""compare copying and compare peagle: a widened model, arms that take turns, new prompts for each turn.
+"""compare copying and compare peagle: arms that take turns, new prompts for each turn.
 
 A set of prompts belongs to one batch and one repeat and is the same for all arms. In copying no prompt occurs
 twice: a corpus is as warm as earlier answers to other prompts make it, and never knows the answer. The first
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.choose_copying import repeated_share
+from benchmarks.copying import repeated_share
 from benchmarks.gpu.arms import Arm, in_turn, margins, speculative, started
-from benchmarks.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary
 
 GATE_SHARE_MIN = 0.8
 """Of outputs equal to off's, or to the stock method's where off is not run. In bf16 sums depend on the tokens

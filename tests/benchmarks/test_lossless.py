@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from benchmarks.lossless import compare
+from testing.lossless import compare
 
 LEGAL = [0, 1, 2]
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from benchmarks.provenance import summary
 from benchmarks.suffix_anchor import Own, filled_own
 from benchmarks.suffix_compare import markdown
 from benchmarks.suffix_replay import accepted_tokens, at_threshold, compare_budget, matching_threshold, replay
 from benchmarks.suffix_schedule import MOST_TOKENS_OF_A_STEP, schedule
 from benchmarks.suffix_stream import Request
 from specctl.draft.suffix_index import SuffixIndexOptions
+from testing.provenance import summary
 
 
 class Oracle:

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from benchmarks import suffix_stream
-from benchmarks.suffix_index import turns_of
 from benchmarks.suffix_stream import (
     MAX_CONTEXT_TOKENS,
     MAX_RESPONSE_TOKENS,
@@ -14,6 +13,7 @@ from benchmarks.suffix_stream import (
     package_of,
     pieces,
     spread,
+    turns_of,
     up_to,
 )
 

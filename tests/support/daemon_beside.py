@@ -19,10 +19,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from support.engine_control import Control, wait_for
 
-from benchmarks.autotune import autotune
-from benchmarks.server import free_port
 from specctl.contract.setting import KNOBS
 from specctl.core.messages import Reason
+from testing.autotune import autotune
+from testing.servers import free_port
 
 __all__ = [
     "POLICY",
@@ -43,7 +43,7 @@ POLICY: dict[str, Any] = {
     "name": "tests",
     "poll_interval_s": 0.25,
     "lease_s": 20.0,
-    "guard_rails": {"dwell_s": 0.5, "min_samples_tokens": 4, "changes_max_per_minute": 120},
+    "guard_rails": {"dwell_s": 0.5},
     "sampling": {"share_max_ratio": 0.05},
 }
 """Decides within seconds, also on a CPU, where a step takes 10 ms and more."""

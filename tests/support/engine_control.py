@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.server import Server, vllm_server
+from testing.servers import Server, vllm_server
 
 __all__ = [
     "CONTROL_TOKEN",

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from support.tree_batches import shaped
+from support.tree_batches import links_of, shaped
 
-__all__ = ["TOP_K_ALL", "NgramVerifyInput", "batch_of", "links_of", "sampling_of", "trees"]
+__all__ = ["TOP_K_ALL", "NgramVerifyInput", "batch_of", "sampling_of", "trees"]
 
 TOP_K_ALL = 1 << 30
 
 
 class NgramVerifyInput(SimpleNamespace):
     """By the name that the plugin knows."""
-
-
-def links_of(parents: list[int]) -> tuple[list[int], list[int]]:
-    """(first child, next sibling) of each row; a row with parent -1 that is no root is padding."""
-    children: dict[int, list[int]] = {}
-    for row, parent in enumerate(parents):
-        if parent >= 0:
-            children.setdefault(parent, []).append(row)
-    first, sibling = [-1] * len(parents), [-1] * len(parents)
-    for parent, own in children.items():
-        first[parent] = own[0]
-        for left, right in pairwise(own):
-            sibling[left] = right
-    return first, sibling
 
 
 def trees(

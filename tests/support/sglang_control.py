@@ -14,7 +14,7 @@ import httpx
 import pytest
 from support.engine_control import LISTING, PROMPTS, Control
 
-from benchmarks.server import KEEP_BYTECODE, SGLANG_PYTHON, sglang_server
+from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON, sglang_server
 
 __all__ = [
     "LISTING",

@@ -1,6 +1,6 @@
 """Is greedy output the same, token for token, while the table changes under the requests?
 
-    python -m benchmarks.lossless --target http://127.0.0.1:8000 --model NAME --prompts 200
+    python -m testing.lossless --target http://127.0.0.1:8000 --model NAME --prompts 200
 
 The server must run in float32. Sums depend on the batch in every dtype, but in float32 that flips next to no
 token. The reference is the same server with a table of 0 drafts.
@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.provenance import provenance
+from testing.provenance import provenance
 
 KINDS = ("json_mode", "humaneval", "gsm8k", "sql", "mt_bench")
 PROMPT_MAX_CHARS = 1200
@@ -61,7 +61,10 @@ async def put_table(
 ) -> None:
     """One value for every decode batch. Raises httpx.HTTPStatusError where the server refuses it."""
     version = (await client.get("/specctl/v1/table")).json()["version"]
-    row = {"decode_batch_from": 1, "num_speculative_tokens": num_speculative_tokens}
+    row: dict[str, int | None] = {
+        "decode_batch_from": 1,
+        "num_speculative_tokens": num_speculative_tokens,
+    }
     if tree_topk is not None:
         row |= {"tree_topk": tree_topk, "verify_width_tokens": verify_width_tokens}
     change = {

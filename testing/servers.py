@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,20 @@ def sglang_server(
     parts += ["--speculative-algorithm", algorithm, *arguments]
     with started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
         yield server
+
+
+def suffix_server(engine: str, model: Path, log: Path, most: int) -> AbstractContextManager[Server]:
+    """specctl's suffix method on vllm or sglang, up to ``most`` drafts. Requests do not learn from others."""
+    if engine == "vllm":
+        config = {"method": "specctl_suffix", "num_speculative_tokens": most, "use_global": False}
+        return vllm_server(model, log, config)
+    return sglang_server(
+        model,
+        log,
+        "SPECCTL_SUFFIX",
+        ["--speculative-num-draft-tokens", str(most + 1)],
+        {"SPECCTL_SGLANG_OPTIONS": json.dumps({"suffix": {"use_global": False}})},
+    )
 
 
 @contextmanager

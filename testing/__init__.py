@@ -1,0 +1,1 @@
+"""Servers, loads and checks that tests, demo and benchmarks share."""
