@@ -103,6 +103,8 @@ class TargetLoop:
         self._capabilities = capabilities
         self._in_force: AppliedTable | None = None
         self._wanted: tuple[int, TablePut] | None = None
+        self._unanswered: tuple[TablePut, Plan] | None = None
+        """Put, without an answer: it may be in force or not."""
         self._renew_s = self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
         self._refuses_samples = False
@@ -144,6 +146,7 @@ class TargetLoop:
         policy = self._policy(observation)
         self._reporter.polled(observation)
         self._check_read_back(observation)
+        self._take_unanswered(observation, policy)
         self._controller.learn(observation)
         self.acting_frozen = policy.frozen
         try:
@@ -286,16 +289,32 @@ class TargetLoop:
             answer = await self._routes.put(put)
         except SpecctlError as error:
             self._cancelled(server)
+            if isinstance(error, TargetError):
+                self._unanswered = put, plan
             await self._refused(error, observation.time_s)
             return
-        self._in_force = answer
-        self._renew_s = observation.time_s + (put.lease_s or 0.0) / RENEWALS
-        self._blocked_why = None
+        self._unanswered = None
         self._wanted = answer.version, put
         self._check_read_back(replace(observation, applied=answer))
         if self._wanted is None:
+            self._in_force = answer
             self._cancelled(server)
             return
+        self._applied(observation, policy, put, plan, server, answer)
+
+    def _applied(
+        self,
+        observation: Observation,
+        policy: AnyPolicy,
+        put: TablePut,
+        plan: Plan,
+        server: ServerState | None,
+        answer: AppliedTable,
+    ) -> None:
+        """``put`` is in force as ``answer``."""
+        self._in_force = answer
+        self._renew_s = observation.time_s + (put.lease_s or 0.0) / RENEWALS
+        self._blocked_why = None
         self._controller.accepted(plan)
         if server is not None and not policy.frozen:
             self._group.accepted(server, plan)
@@ -304,6 +323,18 @@ class TargetLoop:
             record = self._outcome.follow(plan, answer.version, policy.guard_rails.dwell_s)
             if record is not None:
                 self._reporter.outcome(record)
+
+    def _take_unanswered(self, observation: Observation, policy: AnyPolicy) -> None:
+        """A table whose PUT got no answer is seen in force: its change is recorded."""
+        applied = observation.applied
+        if self._unanswered is None or applied is None:
+            return
+        put, plan = self._unanswered
+        if applied.version <= put.base_version:
+            return
+        self._unanswered = None
+        if (applied.version, applied.owner, applied.reason) == (put.base_version + 1, put.owner, put.reason):
+            self._applied(observation, policy, put, plan, self._server_state(observation), applied)
 
     def _table_put(self, observation: Observation, policy: AnyPolicy, plan: Plan) -> TablePut:
         """The one place where a table to be put is made."""

@@ -177,7 +177,7 @@ def test_a_change_is_followed_within_three_polls(before: tuple[float, ...], late
         seen.update((cell(steps=8, accepted_at=drawn(rng, before, 8)),), None, 1.0)
     for _ in range(3):
         seen.update((cell(steps=8, accepted_at=drawn(rng, later, 8)),), None, 1.0)
-        drifted |= seen.has_drifted
+        drifted |= seen.estimate().has_drifted
     assert drifted
     assert seen.estimate().survival[0] == pytest.approx(later[0], abs=0.2)
 
@@ -186,19 +186,19 @@ def test_a_drift_forgets_the_past_and_the_means_of_trees() -> None:
     good = (tree_cell(2, 5, ((60, 30), (50, 20))),)
     bad = (tree_cell(2, 5, ((5, 1), (1, 0))),)
     forgotten, afresh = after(*(good,) * 10, bad, space=TREES), after(bad, space=TREES)
-    assert forgotten.has_drifted
-    assert not afresh.has_drifted
+    assert forgotten.estimate().has_drifted
+    assert not afresh.estimate().has_drifted
     assert forgotten.estimate().trials == 100.0
     assert forgotten.estimate().emitted[:2] == pytest.approx(afresh.estimate().emitted[:2])
     forgotten.update((), None, 1.0)
-    assert not forgotten.has_drifted
+    assert not forgotten.estimate().has_drifted
 
 
 def test_steady_traffic_is_seldom_taken_for_drift() -> None:
     rng, seen, alarms = random.Random(3), Acceptance(CHAINS), 0
     for _ in range(1000):
         seen.update((cell(steps=10, accepted_at=drawn(rng, (0.6, 0.7, 0.8, 0.8), 10)),), None, 1.0)
-        alarms += seen.has_drifted
+        alarms += seen.estimate().has_drifted
     assert alarms <= 15
 
 

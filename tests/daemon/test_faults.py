@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,35 @@ def test_a_slow_target_keeps_its_table(caplog: pytest.LogCaptureFixture) -> None
     assert engine.tokens_at(1) == 5
     assert "no answer within 0.5 s" in caplog.text
     assert "answers again" in caplog.text
+
+
+def test_a_change_whose_answer_was_lost_is_recorded_once_it_is_seen(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+
+    class Slow(FakeEngine):
+        put_delay_s = 0.0
+
+        def put(self, body: bytes) -> tuple[int, dict[str, Any]]:
+            answer = super().put(body)
+            time.sleep(self.put_delay_s)
+            return answer
+
+    async def course() -> None:
+        async with Rig(engine, timeout_s=0.3, policy=FIXED, audit=audit) as rig:
+            engine.put_delay_s = 0.6
+            await rig.run(1)
+            assert rig.metric("specctl_errors_total", kind="target") == 1
+            assert engine.tokens_at(1) == 5
+            engine.put_delay_s = 0.0
+            await asyncio.sleep(0.6)
+            await rig.run(4)
+
+    with Slow() as engine:
+        asyncio.run(course())
+    refused, *changes = records(audit, "refused", "change")
+    assert (refused["event"], refused["kind"]) == ("refused", "target")
+    assert [one["version"] for one in changes] == [1]
+    assert engine.owner == "me"
 
 
 def test_a_server_that_shows_another_table_than_it_accepted(caplog: pytest.LogCaptureFixture) -> None:
