@@ -10,6 +10,7 @@ is drafted depends on the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,16 +87,15 @@ def told(shared_models: Path, logs: Path) -> Any:
             found[f"{name}, {MOST_PROBABLE}"] = arm([case.prompt], FULL, by_engine=True, **wrong)
         return found
 
-    return {
-        algorithm: ran_by_sglang(
-            "sglang_law_run.py",
-            {"target": str(target), "algorithm": algorithm, "drafts": FULL, "flags": flags[algorithm],
-             "arms": arms(algorithm)},
-            logs / f"sampled-law-{algorithm}.json",
-            TRITON_INTERPRET="1",
-        )
-        for algorithm in (SUFFIX, PEAGLE)
-    }  # fmt: skip
+    def ran(algorithm: str) -> Any:
+        work = {"target": str(target), "algorithm": algorithm, "drafts": FULL}
+        log = logs / f"sampled-law-{algorithm}.json"
+        work |= {"flags": flags[algorithm], "arms": arms(algorithm)}
+        return ran_by_sglang("sglang_law_run.py", work, log, TRITON_INTERPRET="1")
+
+    # Each has one thread.
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(flags, pool.map(ran, flags), strict=True))
 
 
 def arm_of(told: Any, name: str, of_case: str = "") -> Any:
