@@ -173,7 +173,7 @@ def vllm_call(requests: int, options: dict[str, float]) -> Iterator[Callable[[],
         sampler, torch.zeros(rows, _COLUMNS), batch(range(requests), ROWS - 1), None,
         torch.zeros(rows, dtype=torch.int32), torch.zeros(rows, dtype=torch.int64), 1 << 30, -1,
     )  # fmt: skip
-    verify = verification._ours_where_covered(_refused)
+    verify = verification.wrap_verify_in_chunks(_refused)
     with (
         patch.object(verification, "scope", verification.Scope(greedy=True, sampled=True)),
         patch.object(verified_batches, "_on_device", None),

@@ -136,7 +136,7 @@ class Arms:
         )
         verification.scope.greedy = verification.scope.sampled = True
         self._engine = RejectionSampler._verify_in_chunks
-        self._ours = verification._ours_where_covered(self._engine)
+        self._ours = verification.wrap_verify_in_chunks(self._engine)
 
     def ours(self, i: int) -> Any:
         return self._called(self._ours, i)

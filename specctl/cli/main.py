@@ -49,6 +49,7 @@ COMMANDS = {
     "record": Command("specctl.cli.record", "write a log of a running server, for replay and simulate"),
     "replay": Command("specctl.cli.replay", "what a policy decides on a recorded log, poll by poll"),
     "simulate": Command("specctl.simulate.command", "compare policies on a load, on virtual time"),
+    "patches": Command("specctl.engine.command", "what the plugin changes in an engine, and why"),
     "profile": Command(
         "specctl.simulate.profiling.command", "measure a server's step costs, for specctl simulate"
     ),

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Patch", "PatchConflict", "Process", "find", "install", "is_ours", "original_of"]
+__all__ = ["Patch", "PatchConflict", "Process", "find", "imported", "install", "is_ours"]
 
 Process = Literal["command line", "server", "engine", "worker"]
 """Where a patch applies: the process that reads the command line, the one with the HTTP server, the one with
 the scheduler, the ones that run the model. One process may be several of them."""
 
 _ORIGINAL = "__specctl_original__"
+_DECORATORS = frozenset({"torch", "contextlib", "functools"})
+"""Packages whose decorators an engine's own functions carry."""
 
 
 class PatchConflict(Exception):
@@ -101,9 +103,14 @@ def is_ours(attribute: Any) -> bool:
     return hasattr(attribute, _ORIGINAL)
 
 
-def original_of(attribute: Any) -> Any:
-    """What a patch of ours replaced; the attribute itself where it is not ours."""
-    return getattr(attribute, _ORIGINAL, attribute)
+def imported(module: str, name: str) -> Callable[[Any], Any]:
+    """A wrapper by its name: its module is imported once it is needed, so that a list of patches can be read
+    without the engine."""
+
+    def wrap(original: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(original)
+
+    return wrap
 
 
 def _owner(target: str) -> tuple[Any, str]:
@@ -123,5 +130,5 @@ def _check_is_the_engines(target: str, owner: Any, original: Any) -> None:
     # functools.wraps copies __module__; the code's own globals tell who wrote it.
     wrote = getattr(original, "__globals__", {}).get("__name__", module) if code is not None else module
     for name in (module, wrote):
-        if name and name.partition(".")[0] != package:
+        if name and name.partition(".")[0] not in _DECORATORS | {package}:
             raise PatchConflict(f"{target} has been replaced by {name}")

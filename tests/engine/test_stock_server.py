@@ -8,6 +8,7 @@ from math import hypot
 
 import httpx
 import pytest
+from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import CONTROL_TOKEN, controlled_server
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
@@ -53,6 +54,10 @@ def assert_daemon_beside_is_harmless(control, folder, token=None):
 class TestNgram:
     def test_lossless_while_the_table_changes(self, ngram):
         assert_lossless(ngram, dict(ngram.client.headers))
+
+    def test_its_patches_are_those_of_the_list(self, ngram):
+        expected = [patch.target for patch in of_server(False, None)]
+        assert ngram.get("capabilities")["patches"] == expected
 
     def test_samples_of_off_and_of_drafts(self, ngram):
         assert_chains_are_sampled(ngram, [PROMPTS[0], PROMPTS[3]] * 3, 4, margin=0.4)

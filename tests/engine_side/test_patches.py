@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
 
 import pytest
 
-from specctl.engine.patches import Patch, PatchConflict, install, is_ours, original_of
+from specctl.engine.patches import Patch, PatchConflict, install, is_ours
 
 SOURCE = """
 class Base:
@@ -51,7 +52,13 @@ def test_wraps_once_whoever_asks(engine: types.ModuleType) -> None:
     assert engine.Engine().step() == ("ours", "stock")
     assert engine.load() == ("ours", ["stock"])
     assert is_ours(engine.load)
-    assert original_of(engine.load)() == ["stock"]
+
+
+def test_an_engines_own_decorator_is_no_other_plugin(engine: types.ModuleType) -> None:
+    decorated = contextlib.contextmanager(engine.Engine.step)
+    decorated.__module__ = "made_engine.steps"
+    engine.Engine.step = decorated
+    assert install([patch("Engine.step")]) == ["made_engine:Engine.step"]
 
 
 def test_a_static_method_stays_one(engine: types.ModuleType) -> None:

@@ -22,8 +22,7 @@ def builder(monkeypatch):
         is_captured = common_attn_metadata.num_actual_tokens <= self.max_cudagraph_size
         return SPLITS if is_captured else 0
 
-    monkeypatch.setattr(base, "build", build)
-    attention_splits.install()
+    monkeypatch.setattr(base, "build", attention_splits.wrap_build(build))
     made = object.__new__(base)
     made.max_cudagraph_size = 2304
     made.vllm_config = SimpleNamespace(
@@ -68,7 +67,7 @@ def test_the_bound_comes_back_after_an_error(builder, monkeypatch):
     def failing(self, *_):
         raise RuntimeError("no metadata")
 
-    monkeypatch.setattr(type(builder), "build", attention_splits._bounded(failing))
+    monkeypatch.setattr(type(builder), "build", attention_splits.wrap_build(failing))
     with pytest.raises(RuntimeError):
         splits(builder, 766, 256)
     assert builder.max_cudagraph_size == 2304

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.compat.relied_on import RELIED_ON, Seam
+from specctl_vllm.patches import PATCHES
 
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
@@ -174,6 +175,26 @@ def test_whatever_the_plugin_takes_from_vllm_is_listed():
     found = {str(source.relative_to(ROOT)): unlisted(source.read_text()) for source in sources}
     assert {source: names for source, names in found.items() if names} == {}
     assert sum(len(vllm_names(ast.parse(source.read_text()))) for source in sources) > 20
+
+
+def test_every_patch_is_on_a_listed_seam():
+    listed = {f"{seam.module}:{seam.qualname}" for seam in RELIED_ON}
+    listed |= {f"{one}.__init__" for one in listed}
+    assert {patch.target for patch in PATCHES if not patch.adds} <= listed
+
+
+def test_nothing_of_vllms_is_assigned_to_outside_the_list():
+    found = set()
+    for source in sorted((ROOT / "plugins" / "vllm").rglob("*.py")):
+        tree = ast.parse(source.read_text())
+        bound = imported(tree)
+        stored = (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        )
+        found |= {ast.unparse(node) for node in stored if first_name(node) in bound}
+    assert found == set()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from specctl_vllm.compat import data_parallel
 from specctl_vllm.options import OPTIONS_ENV, Options
+from specctl_vllm.patches import ENGINE
 from support.stand_ins import with_names_alone
 
 
@@ -20,8 +21,9 @@ def config_class(monkeypatch):
 
     (config,) = with_names_alone(monkeypatch, "vllm.config.vllm")
     config.VllmConfig = VllmConfig
-    data_parallel.keep_batch_tables()
-    data_parallel.keep_batch_tables()
+    [patch] = [patch for patch in ENGINE if patch.entry.endswith("_dynamic_sd_for_data_parallel")]
+    original = VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
+    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = patch.wrap(original)
     return VllmConfig
 
 

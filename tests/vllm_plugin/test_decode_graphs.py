@@ -24,12 +24,12 @@ def manager(monkeypatch):
 
     monkeypatch.setenv(OPTIONS_ENV, Options(method="specctl_suffix").model_dump_json())
     base = cudagraph_utils.CudaGraphManager
-    monkeypatch.setattr(base, "_init_candidates", base._init_candidates)
-    monkeypatch.setattr(base, "dispatch", base.dispatch)
-    monkeypatch.setattr(
-        cudagraph_utils, "build_dynamic_sd_schedule_lookup", lambda *_, **__: [0, *range(MOST_DRAFTS + 1)]
-    )
-    decode_graphs.install()
+    for owner, name, wrap in (
+        (base, "_init_candidates", decode_graphs.wrap_init_candidates),
+        (base, "dispatch", decode_graphs.wrap_dispatch),
+        (cudagraph_utils, "build_dynamic_sd_schedule_lookup", decode_graphs.wrap_schedule_lookup),
+    ):
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
     found = object.__new__(base)
     found.max_num_reqs, found.decode_query_len = MOST_REQUESTS, MOST_DRAFTS + 1
     found.cudagraph_mode, found.varlen_decode = CUDAGraphMode.FULL_AND_PIECEWISE, False

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from specctl_vllm.compat import draft_seconds
-from specctl_vllm.compat.draft_seconds import DraftClock, draft_seconds_of, report_with, watch_first_pass
+from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
+from specctl_vllm.compat.step_report import report_of
 
 
 @pytest.fixture
@@ -110,6 +111,6 @@ def test_under_asynchronous_scheduling_they_come_with_the_tokens(clock):
     made.mark()
     clock.s += 0.5
     made.mark()
-    assert draft_seconds_of(answer) is None
+    assert report_of(answer).draft_s is None
     assert output.get_output() is answer
-    assert draft_seconds_of(answer) == 0.5
+    assert report_of(answer).draft_s == 0.5

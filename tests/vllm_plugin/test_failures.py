@@ -9,6 +9,7 @@ import torch
 from specctl_vllm.compat import model_runner
 from specctl_vllm.compat.draft_seconds import DraftClock
 from specctl_vllm.compat.scheduler import _namespaces
+from specctl_vllm.compat.step_report import StepReport
 from specctl_vllm.options import parse_speculative_config
 from specctl_vllm.proposers.guarded import guarded_speculator, note_step
 from specctl_vllm.report import Failures
@@ -67,9 +68,9 @@ def step(runner):
         num_spec_tokens_to_schedule=2,
         scheduled_new_reqs=[SimpleNamespace(req_id="a")],
     )
-    model_runner._timed_forward(lambda *_: None)(runner, output)
-    drafts = model_runner._steered_propose(broken)(runner, output, [[1], [2]])
-    told = model_runner._reporting(lambda _: SimpleNamespace())(runner).specctl
+    model_runner.wrap_execute_model(lambda *_: None)(runner, output)
+    drafts = model_runner.wrap_propose_draft_token_ids(broken)(runner, output, [[1], [2]])
+    told = model_runner.wrap_take_draft_token_ids(lambda _: SimpleNamespace())(runner).specctl
     return drafts, told
 
 
@@ -161,10 +162,10 @@ def test_a_request_whose_namespace_is_not_known_is_alone():
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_worker_that_failed_too_often_is_asked_for_nothing(monkeypatch, is_async):
     engine = Engine(monkeypatch, is_async)
-    engine.told = {"specctl_failures": Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX - 1))}
+    engine.told = {"specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX - 1)))}
     engine.run(4)
     assert engine.scheduled().num_spec_tokens_to_schedule == TOKENS
-    engine.told = {"specctl_failures": Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX))}
+    engine.told = {"specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX)))}
     engine.run(2)
     assert engine.scheduled().num_spec_tokens_to_schedule == 0
     assert engine.steering.telemetry().failures == {"propose": FAILURES_MAX}
@@ -173,7 +174,7 @@ def test_a_worker_that_failed_too_often_is_asked_for_nothing(monkeypatch, is_asy
 def test_a_worker_in_this_process_is_counted_once(monkeypatch):
     GUARD.failures["propose"] = 1
     engine = Engine(monkeypatch, is_async=True)
-    engine.told = {"specctl_failures": Failures.here()}
+    engine.told = {"specctl": StepReport(Failures.here())}
     engine.run(2)
     assert engine.steering.telemetry().failures == {"propose": 1}
 

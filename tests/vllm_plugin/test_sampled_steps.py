@@ -4,7 +4,7 @@ whose seconds. The engines differ in when drafts are made and in who tells what 
 from types import SimpleNamespace
 
 import pytest
-from specctl_vllm.compat import draft_seconds, step_seconds
+from specctl_vllm.compat.step_report import StepReport
 from specctl_vllm.report import WorkerReport
 from support.vllm_steps import TOKENS, Engine
 
@@ -51,7 +51,7 @@ class OnDeviceV1(Timed):
 
     def _drafts(self, asked):
         self.now_s += READ_S + draft_s(asked)
-        self.told = {draft_seconds._ATTRIBUTE: draft_s(asked)}
+        self.told = {"specctl": StepReport(draft_s=draft_s(asked))}
 
 
 class OnDeviceV2(Timed):
@@ -66,10 +66,7 @@ class OnDeviceV2(Timed):
             self.told = {}
         else:
             self.now_s += READ_S + self.before_s + verify_s(verified)
-            self.told = {
-                step_seconds._STEP: self.before_s + verify_s(verified),
-                step_seconds._READ: READ_S,
-            }
+            self.told = {"specctl": StepReport(step_s=self.before_s + verify_s(verified), read_s=READ_S)}
         self.before_s = draft_s(output.num_spec_tokens_to_schedule)
 
 

@@ -129,7 +129,7 @@ def called(monkeypatch, made, slots, drafted=None, fails=None):
 
     for name in ("verify_greedy", "verify_rejection", "verify_block"):
         monkeypatch.setattr(verification, name, kernel(name))
-    verify = verification._ours_where_covered(lambda self, *given: ("engine", *given))
+    verify = verification.wrap_verify_in_chunks(lambda self, *given: ("engine", *given))
     rows = 3 * len(slots)
     logits = torch.zeros(rows, COLUMNS, dtype=torch.bfloat16)
     drafts, invalid = torch.zeros(rows, dtype=torch.int32), torch.full((rows,), -1, dtype=torch.int32)
@@ -260,20 +260,6 @@ def test_rows_that_are_not_finite_are_told_some_batches_later():
     for _ in range(2 * verified_batches._READ_EVERY):
         verified_batches.count(None)
     assert verified_batches.batches.snapshot()["requests_with_logits_not_finite"] == 3.0
-
-
-def test_counts_travel_with_a_steps_answer():
-    class Output:
-        def __init__(self):
-            self.answer = SimpleNamespace()
-
-        def get_output(self):
-            return self.answer
-
-    verified_batches.count("penalties")
-    told = verified_batches._telling(Output)().get_output()
-    assert verified_batches.verified_batches_of(told) == {"batches_verified_by_engine_penalties": 1.0}
-    assert verified_batches.verified_batches_of(SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,7 @@ imported when it is needed, so that the list can be read without SGLang.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Any
-
-from specctl.engine.patches import Patch
+from specctl.engine.patches import Patch, imported
 
 __all__ = ["AT_START", "CPU", "DRAFT_MODELS", "GUARDED", "PATCHES", "of_algorithm", "of_process"]
 
@@ -25,13 +21,6 @@ _SUFFIX_PR = "https://github.com/sgl-project/sglang/pull/27582"
 _ADAPTIVE = "https://github.com/sgl-project/sglang/issues/23705"
 
 
-def _wrap(module: str, name: str) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        return getattr(importlib.import_module(f"specctl_sglang.compat.{module}"), name)(original)
-
-    return wrap
-
-
 def _no_thread(why: str) -> str:
     return f"none: {why}"
 
@@ -39,7 +28,7 @@ def _no_thread(why: str) -> str:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "sglang.srt.arg_groups.speculative_hook:handle_speculative_decoding",
-        _wrap("peagle_algorithm", "wrap_handle_speculative_decoding"),
+        imported("specctl_sglang.compat.peagle_algorithm", "wrap_handle_speculative_decoding"),
         "command line",
         "SGLang reads the head's config before it asks the algorithm, and does not know a P-EAGLE head.",
         _no_thread("P-EAGLE is not discussed there"),
@@ -48,7 +37,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.entrypoints.http_server:set_global_state",
-        _wrap("http_routes", "wrap_set_global_state"),
+        imported("specctl_sglang.compat.http_routes", "wrap_set_global_state"),
         "server",
         "The application learns of the scheduler's process by this function, and by no other.",
         _no_thread("no thread about routes of a plugin"),
@@ -56,7 +45,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_SCHEDULER}.__init__",
-        _wrap("scheduler", "wrap_init"),
+        imported("specctl_sglang.compat.scheduler", "wrap_init"),
         "engine",
         "A table steers one scheduler, and a worker does not get to know it.",
         _ADAPTIVE,
@@ -64,7 +53,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_SCHEDULER}.run_batch",
-        _wrap("scheduler", "wrap_run_batch"),
+        imported("specctl_sglang.compat.scheduler", "wrap_run_batch"),
         "engine",
         "The setting of a step depends on its batch, prompts included, which a worker does not see.",
         _ADAPTIVE,
@@ -72,7 +61,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_SCHEDULER}.process_batch_result",
-        _wrap("scheduler", "wrap_process_batch_result"),
+        imported("specctl_sglang.compat.scheduler", "wrap_process_batch_result"),
         "engine",
         "What became of a step's tokens is known after it alone.",
         "https://github.com/sgl-project/sglang/issues/34839",
@@ -80,7 +69,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_SCHEDULER}.get_internal_state",
-        _wrap("scheduler", "wrap_get_internal_state"),
+        imported("specctl_sglang.compat.scheduler", "wrap_get_internal_state"),
         "engine",
         "No operation carries a text to a scheduler and an answer back.",
         _ADAPTIVE,
@@ -88,7 +77,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_ALGORITHM}.create_worker",
-        _wrap("algorithms", "wrap_create_worker"),
+        imported("specctl_sglang.compat.algorithms", "wrap_create_worker"),
         "engine",
         "The registry of algorithms takes new names only; SGLang's own need a worker with a table.",
         _ADAPTIVE,
@@ -97,7 +86,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         f"{_ALGORITHM}.create_future_map",
-        _wrap("algorithms", "wrap_create_future_map"),
+        imported("specctl_sglang.compat.algorithms", "wrap_create_future_map"),
         "engine",
         "NGRAM asks the device for lengths and tokens that come to the host anyway.",
         _no_thread("no thread about what NGRAM waits for"),
@@ -106,7 +95,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.speculative.eagle_utils:eagle_sample",
-        _wrap("verification", "wrap_eagle_sample"),
+        imported("specctl_sglang.compat.verification", "wrap_eagle_sample"),
         "worker",
         "There is no seam for a verifier, and which nodes of a tree were accepted is not told.",
         _REGISTRY,
@@ -114,7 +103,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker.draft",
-        _wrap("eagle_states", "wrap_draft"),
+        imported("specctl_sglang.compat.eagle_states", "wrap_draft"),
         "worker",
         "A draft model has as many branches as at start, and does not tell which drafts a tree was made of.",
         "https://github.com/sgl-project/sglang/pull/24054",
@@ -123,7 +112,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker",
-        _wrap("peagle_worker", "wrap_EagleDraftWorker"),
+        imported("specctl_sglang.compat.peagle_worker", "wrap_EagleDraftWorker"),
         "worker",
         "The worker's constructor makes its draft worker by its module's name for it.",
         _no_thread("P-EAGLE is not discussed there"),
@@ -132,7 +121,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.speculative.ngram_worker:NgramCorpus",
-        _wrap("suffix_worker", "wrap_NgramCorpus"),
+        imported("specctl_sglang.compat.suffix_worker", "wrap_NgramCorpus"),
         "worker",
         "The worker's constructor makes NGRAM's corpus, which would be compiled at start for nothing.",
         _SUFFIX_PR,
@@ -141,7 +130,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.forward_extend",
-        _wrap("cpu_stand_ins", "wrap_forward_extend"),
+        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_forward_extend"),
         "worker",
         "The attention of a CPU knows prompts and single tokens, and no draft.",
         _no_thread("speculation on a CPU is for tests"),
@@ -150,7 +139,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.speculative.draft_utils:DraftBackendFactory._create_backend",
-        _wrap("cpu_stand_ins", "wrap_create_backend"),
+        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_create_backend"),
         "worker",
         "A draft model of several passes has no attention on a CPU.",
         _no_thread("speculation on a CPU is for tests"),
@@ -159,7 +148,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.managers.overlap_utils:FutureMap._resolve_spec_extras",
-        _wrap("cpu_stand_ins", "wrap_resolve_spec_extras"),
+        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_resolve_spec_extras"),
         "worker",
         "What an EAGLE step hands to the next is gathered by a Triton kernel, on a stream.",
         _no_thread("speculation on a CPU is for tests"),

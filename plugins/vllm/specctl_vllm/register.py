@@ -10,7 +10,9 @@ import logging
 import sys
 
 from specctl.engine.guard import GUARD
+from specctl.engine.patches import PatchConflict, install
 from specctl_vllm.options import options_from_env
+from specctl_vllm.patches import COMMAND_LINE, ENGINE
 
 __all__ = ["register"]
 
@@ -19,10 +21,11 @@ logger = logging.getLogger("vllm.specctl")
 
 def register() -> None:
     """Called by vLLM, more than once in a process at times."""
-    from specctl_vllm.compat import engine_args, engine_process
-
     GUARD.log = logger
     if options_from_env() is not None:
-        engine_process.activate()
+        install(ENGINE)
     if "vllm.engine.arg_utils" in sys.modules:
-        engine_args.install()
+        try:
+            install(COMMAND_LINE)
+        except PatchConflict as error:
+            logger.error("specctl: %s. Servers run without specctl.", error)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.guard import GUARD
 
 __all__ = ["Failures", "WorkerReport"]
-
-_ATTRIBUTE = "specctl_failures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +23,6 @@ class Failures:
     def here(cls) -> Failures | None:
         """None: there are none."""
         return cls(os.getpid(), Counter(GUARD.failures)) if GUARD.failures else None
-
-    @classmethod
-    def tell(cls, model_runner_output: Any) -> None:
-        """With a step's tokens, under asynchronous scheduling."""
-        if GUARD.failures:
-            setattr(model_runner_output, _ATTRIBUTE, cls.here())
-
-    @staticmethod
-    def told_by(model_runner_output: Any) -> Failures | None:
-        found: Failures | None = getattr(model_runner_output, _ATTRIBUTE, None)
-        return found
 
     def elsewhere(self) -> Counter[str]:
         """Empty where the worker is in this process: its guard counts them itself."""

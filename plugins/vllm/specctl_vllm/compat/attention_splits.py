@@ -1,6 +1,6 @@
 """Batches with a prompt that run without a graph are not split for one.
 
-Patched is FlashAttentionMetadataBuilder.build. Reason: a captured FlashAttention 3 needs a bound for its
+A captured FlashAttention 3 needs a bound for its
 splits of the keys, and vLLM sets one (32) for every batch of up to the largest captured size. With a graph
 for each number of drafts that is 2,304 tokens, of which batches with a prompt have graphs up to 512 only;
 the others would make room for 32 partial results of each token, where stock vLLM lets the kernel choose.
@@ -14,17 +14,10 @@ from typing import Any
 from specctl_vllm.compat.decode_graphs import GRID_TOKENS_MAX
 from specctl_vllm.options import options_from_env
 
-__all__ = ["install"]
+__all__ = ["wrap_build"]
 
 
-def install() -> None:
-    """In a process that runs the model."""
-    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
-
-    FlashAttentionMetadataBuilder.build = _bounded(FlashAttentionMetadataBuilder.build)
-
-
-def _bounded(original: Any) -> Any:
+def wrap_build(original: Any) -> Any:
     @functools.wraps(original)
     def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
         most = self.max_cudagraph_size

@@ -11,18 +11,11 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["call_rank", "keep_batch_tables", "ranks_of"]
+__all__ = ["call_rank", "ranks_of", "wrap_drop_batch_table"]
 
 
-def keep_batch_tables() -> None:
-    """Reason: vLLM drops the batch table from the config under data parallelism, lest ranks that step
-    together choose different numbers. A dense model's do not, and without that table no graphs are captured
-    for fewer drafts. Asked where the command line is read: the config says there how many ranks there are."""
-    from vllm.config.vllm import VllmConfig
-
-    original = VllmConfig._maybe_disable_dynamic_sd_for_data_parallel
-    if hasattr(original, "specctl"):
-        return
+def wrap_drop_batch_table(original: Any) -> Any:
+    """Only where the command line is read does the config say how many ranks there are."""
 
     @functools.wraps(original)
     def drop_batch_table(self: Any) -> None:
@@ -30,8 +23,7 @@ def keep_batch_tables() -> None:
         if options_from_env() is None or not is_dense:
             original(self)
 
-    drop_batch_table.specctl = True  # type: ignore[attr-defined]
-    VllmConfig._maybe_disable_dynamic_sd_for_data_parallel = drop_batch_table
+    return drop_batch_table
 
 
 def ranks_of(engine_client: Any) -> list[int]:

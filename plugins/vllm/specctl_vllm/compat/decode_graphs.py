@@ -1,9 +1,4 @@
-"""A full CUDA graph for every number of drafts that a live table may ask for.
-
-Patched are two methods of vLLM's CudaGraphManager. Reason: with several numbers of drafts it looks for a
-graph among those of the next larger number of tokens only, which mostly belongs to another number of drafts,
-so that a batch runs without its full graph although one was captured.
-"""
+"""A full CUDA graph for every number of drafts that a live table may ask for."""
 
 from __future__ import annotations
 
@@ -14,7 +9,15 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["GRID_TOKENS_MAX", "ask_for_wide_graphs", "install", "request_counts", "smallest_for"]
+__all__ = [
+    "GRID_TOKENS_MAX",
+    "ask_for_wide_graphs",
+    "request_counts",
+    "smallest_for",
+    "wrap_dispatch",
+    "wrap_init_candidates",
+    "wrap_schedule_lookup",
+]
 
 GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
@@ -45,15 +48,16 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
         compilation.max_cudagraph_capture_size = graph_tokens_max
 
 
-def install() -> None:
-    """Wrap vLLM's manager, in a process that runs the model and was asked for specctl."""
-    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+def wrap_schedule_lookup(_: Any) -> Any:
+    """In the place of the number for each batch: captures read it as the set of all that may come."""
 
-    CudaGraphManager._init_candidates = _chosen(CudaGraphManager._init_candidates)
-    CudaGraphManager.dispatch = _by_requests(CudaGraphManager.dispatch)
+    def every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int) -> list[int]:
+        return [0, *range(vllm_num_speculative_tokens + 1)]
+
+    return every_number
 
 
-def _chosen(original: Any) -> Any:
+def wrap_init_candidates(original: Any) -> Any:
     @functools.wraps(original)
     def _init_candidates(self: Any) -> None:
         original(self)
@@ -101,7 +105,7 @@ def _is_of_the_grid(desc: Any, largest: int) -> bool:
     return desc.max_query_len is not None or desc.num_tokens <= GRID_TOKENS_MAX or desc.num_tokens == largest
 
 
-def _by_requests(original: Any) -> Any:
+def wrap_dispatch(original: Any) -> Any:
     @functools.wraps(original)
     def dispatch(
         self: Any,

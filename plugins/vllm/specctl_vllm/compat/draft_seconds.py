@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from specctl.engine.guard import GUARD
+from specctl_vllm.compat.step_report import StepReport
 from specctl_vllm.report import Failures
 
-__all__ = ["DraftClock", "draft_seconds_of", "report_with", "watch_first_pass"]
-
-_ATTRIBUTE = "specctl_draft_s"
+__all__ = ["DraftClock", "report_with", "watch_first_pass"]
 
 
 class DraftClock:
@@ -69,14 +68,8 @@ def report_with(output: Any, clock: DraftClock) -> None:
 
     def get_output_and_report() -> Any:
         found = get_output()
-        setattr(found, _ATTRIBUTE, GUARD.call("clock.seconds", 0.0, clock.seconds))
-        Failures.tell(found)
+        draft_s = GUARD.call("clock.seconds", 0.0, clock.seconds)
+        found.specctl = StepReport(Failures.here(), draft_s=draft_s)
         return found
 
     output.get_output = get_output_and_report
-
-
-def draft_seconds_of(model_runner_output: Any) -> float | None:
-    """Of the drafts for the next step; None: this worker does not report them with its tokens."""
-    found: float | None = getattr(model_runner_output, _ATTRIBUTE, None)
-    return found

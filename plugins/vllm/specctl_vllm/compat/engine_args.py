@@ -1,10 +1,4 @@
-"""Reads ``--speculative-config`` before vLLM does.
-
-Reason for the patch of EngineArgs.create_speculative_config: vLLM's ``method`` is a closed Literal, and
-its config rejects unknown keys, so a plugin cannot add a method name or an option by any official seam.
-Reason for the patch of load_endpoint_plugins: vLLM loads endpoint plugins only when VLLM_PLUGINS names
-them. A server whose command line names specctl has asked for it already.
-"""
+"""Reads ``--speculative-config`` before vLLM does."""
 
 from __future__ import annotations
 
@@ -14,26 +8,21 @@ import os
 from pathlib import Path
 from typing import Any
 
+from specctl.engine.patches import PatchConflict, install
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint
 from specctl.engine.releases import untested_reason
-from specctl_vllm.compat import decode_graphs, engine_process, model_runner_v2
+from specctl_vllm.compat import decode_graphs, model_runner_v2
 from specctl_vllm.compat.canary import missing_seams
 from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
+from specctl_vllm.patches import ENGINE, SERVER
 
-__all__ = ["install"]
+__all__ = ["wrap_create_speculative_config", "wrap_load_endpoint_plugins"]
 
 logger = logging.getLogger("vllm.specctl")
 _FLAGS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 
 
-def install() -> None:
-    """Wrap the reader of the speculative config, once."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    original = EngineArgs.create_speculative_config
-    if hasattr(original, "specctl"):
-        return
-
+def wrap_create_speculative_config(original: Any) -> Any:
     @functools.wraps(original)
     def create_speculative_config(self: Any, target_model_config: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _asked(self)
@@ -44,7 +33,7 @@ def install() -> None:
             return original(self, target_model_config, *args, **kwargs)
         config, options = parsed
         untested = untested_reason("vllm", _engine_version(), options.control.untested_engine)
-        missing = [untested] if untested is not None else missing_seams()
+        missing = [untested] if untested is not None else missing_seams() or _conflicts()
         if missing:
             return _refuse(
                 self, original, options.method, asked, missing, target_model_config, *args, **kwargs
@@ -54,12 +43,18 @@ def install() -> None:
         if is_on_device:
             decode_graphs.ask_for_wide_graphs(self, options.control.graph_tokens_max)
         os.environ[OPTIONS_ENV] = options.model_dump_json()
-        engine_process.activate()
-        _open_routes()
         return _with_config(self, config, original, target_model_config, *args, **kwargs)
 
-    create_speculative_config.specctl = True  # type: ignore[attr-defined]
-    EngineArgs.create_speculative_config = create_speculative_config
+    return create_speculative_config
+
+
+def _conflicts() -> list[str]:
+    """Puts our part of every process in force; why it could not, and then nothing of it is."""
+    try:
+        install((*ENGINE, *SERVER))
+    except PatchConflict as error:
+        return [str(error)]
+    return []
 
 
 def _engine_version() -> str:
@@ -122,13 +117,7 @@ def _refuse(
     return _with_config(engine_args, stock, original, *args, **kwargs)
 
 
-def _open_routes() -> None:
-    import vllm.plugins as plugins
-
-    original = plugins.load_endpoint_plugins
-    if hasattr(original, "specctl"):
-        return
-
+def wrap_load_endpoint_plugins(original: Any) -> Any:
     @functools.wraps(original)
     def load_endpoint_plugins(supported_tasks: Any = None) -> Any:
         loaded = original(supported_tasks)
@@ -138,5 +127,4 @@ def _open_routes() -> None:
             loaded.append(SpecctlEndpointPlugin())
         return loaded
 
-    load_endpoint_plugins.specctl = True  # type: ignore[attr-defined]
-    plugins.load_endpoint_plugins = load_endpoint_plugins
+    return load_endpoint_plugins

@@ -1,44 +1,30 @@
-"""Installs the scheduler's and the worker's parts in the processes of an engine that asked for specctl."""
+"""Our part in the processes of an engine that asked for specctl: the scheduler's, and a worker's runner."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from specctl_vllm.compat import data_parallel, model_runner_v2, step_seconds, verified_counts
+from specctl.engine.patches import install
+from specctl_vllm.compat import step_report
 from specctl_vllm.options import options_from_env
+from specctl_vllm.patches import of_runner
 
-__all__ = ["activate"]
-
-
-def activate() -> None:
-    """Idempotent. Called before the engine core and its workers are built."""
-    from vllm.config.scheduler import SchedulerConfig
-    from vllm.v1.engine.core import EngineCore
-    from vllm.v1.worker.worker_base import WorkerBase
-
-    if hasattr(EngineCore, "specctl_call"):
-        return
-    EngineCore.specctl_call = _specctl_call
-    model_runner_v2.allow_parallel_drafting()
-    data_parallel.keep_batch_tables()
-    SchedulerConfig.get_scheduler_cls = _steered_scheduler_cls(SchedulerConfig.get_scheduler_cls)
-    WorkerBase.__init__ = _hooked_worker_init(WorkerBase.__init__)
+__all__ = ["add_specctl_call", "wrap_get_scheduler_cls", "wrap_worker_init"]
 
 
-def _specctl_call(self: Any, operation: str, payload: str) -> str:
-    """Reached by vLLM's utility calls, which look methods up on EngineCore by name.
+def add_specctl_call(_: None) -> Any:
+    """EngineCore.specctl_call, which vLLM's utility calls look up by name. It runs between two steps."""
 
-    Reason for adding a method: an endpoint plugin has no official way to the scheduler, and
-    collective_rpc reaches the workers only. It runs between two steps.
-    """
-    answer: str = self.scheduler.specctl.handle(operation, payload)
-    return answer
+    def specctl_call(self: Any, operation: str, payload: str) -> str:
+        answer: str = self.scheduler.specctl.handle(operation, payload)
+        return answer
+
+    return specctl_call
 
 
-def _steered_scheduler_cls(original: Any) -> Any:
-    """Reason: ``--scheduler-cls`` replaces the class before vLLM decides between Scheduler and
-    AsyncScheduler; mixing into whichever it chose keeps that choice, and a user's own class, intact."""
+def wrap_get_scheduler_cls(original: Any) -> Any:
+    """Whichever class vLLM chose, a user's own included, with the table in it."""
 
     @functools.wraps(original)
     def get_scheduler_cls(self: Any) -> Any:
@@ -49,23 +35,18 @@ def _steered_scheduler_cls(original: Any) -> Any:
     return get_scheduler_cls
 
 
-def _hooked_worker_init(original: Any) -> Any:
-    """Reason: the model runner must not be imported in the API server, where plugins load as well;
-    a worker is always constructed in the process that runs the model."""
+def wrap_worker_init(original: Any) -> Any:
+    """Patches the model runner where a worker is made: in the process that runs the model, and in no other,
+    as its modules must not be imported in the API server."""
 
     @functools.wraps(original)
     def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        from specctl_vllm.compat import model_runner
-
-        if vllm_config.use_v2_model_runner:
-            model_runner_v2.install()
-            step_seconds.install()
-            speculative = vllm_config.speculative_config
-            if speculative is not None and speculative.enable_adaptive_verification:
-                verified_counts.install()
-        else:
+        is_v2 = vllm_config.use_v2_model_runner
+        if not is_v2:
             _check_host_method(vllm_config)
-            model_runner.install()
+        install(of_runner(is_v2, options_from_env()))
+        speculative = vllm_config.speculative_config
+        step_report.tell_rejected(speculative is not None and speculative.enable_adaptive_verification)
         original(self, vllm_config, *args, **kwargs)
 
     return __init__

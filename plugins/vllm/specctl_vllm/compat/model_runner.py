@@ -1,9 +1,7 @@
 """The worker's part on the V1 model runner: our proposers, shorter drafts from stock ones, times.
 
-Patched is GPUModelRunner (the CPU's runner inherits from it). Reasons: the official ``custom_class``
-proposer learns neither which requests it drafts for nor how many tokens are wanted; stock ``suffix``
-asserts that the number never changes and takes the engine down; parallel drafting returns the wrong
-shape for fewer tokens; and no seam tells how long drafting took.
+The CPU's runner inherits from the patched one. Stock ``suffix`` asserts that the number of drafts never
+changes and takes the engine down; parallel drafting returns the wrong shape for fewer tokens.
 """
 
 from __future__ import annotations
@@ -20,21 +18,12 @@ from specctl_vllm.report import Failures, WorkerReport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["install"]
-
-
-def install() -> None:
-    """Wrap the runner's four methods, once."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    if hasattr(GPUModelRunner, "specctl_times"):
-        return
-    GPUModelRunner.specctl_verify_s = 0.0
-    GPUModelRunner.specctl_clock = DraftClock(is_on_device=False)
-    GPUModelRunner.execute_model = _timed_forward(GPUModelRunner.execute_model)
-    GPUModelRunner.sample_tokens = _timed_sampling(GPUModelRunner.sample_tokens)
-    GPUModelRunner.propose_draft_token_ids = _steered_propose(GPUModelRunner.propose_draft_token_ids)
-    GPUModelRunner.take_draft_token_ids = _reporting(GPUModelRunner.take_draft_token_ids)
+__all__ = [
+    "wrap_execute_model",
+    "wrap_propose_draft_token_ids",
+    "wrap_sample_tokens",
+    "wrap_take_draft_token_ids",
+]
 
 
 def _proposer_of_ours(runner: Any) -> Any:
@@ -42,7 +31,7 @@ def _proposer_of_ours(runner: Any) -> Any:
     return drafter if hasattr(drafter, "propose_step") else None
 
 
-def _timed_forward(original: Any) -> Any:
+def wrap_execute_model(original: Any) -> Any:
     @functools.wraps(original)
     def execute_model(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         proposer = _proposer_of_ours(self)
@@ -63,13 +52,14 @@ def _note_step(proposer: Any, scheduler_output: Any) -> None:
         proposer.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
 
-def _timed_sampling(original: Any) -> Any:
+def wrap_sample_tokens(original: Any) -> Any:
     @functools.wraps(original)
     def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
         started_s = time.perf_counter()
         clock = self.specctl_clock = DraftClock(self.device.type == "cuda")
         output = original(self, *args, **kwargs)
-        self.specctl_verify_s += time.perf_counter() - started_s - clock.whole_s()
+        forward_s = getattr(self, "specctl_verify_s", 0.0)
+        self.specctl_verify_s = forward_s + time.perf_counter() - started_s - clock.whole_s()
         if hasattr(output, "get_output"):
             report_with(output, clock)
         return output
@@ -77,7 +67,7 @@ def _timed_sampling(original: Any) -> Any:
     return sample_tokens
 
 
-def _steered_propose(original: Any) -> Any:
+def wrap_propose_draft_token_ids(original: Any) -> Any:
     @functools.wraps(original)
     def propose_draft_token_ids(self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any) -> Any:
         wanted = scheduler_output.num_spec_tokens_to_schedule
@@ -143,7 +133,7 @@ def _scheduled(scheduler_output: Any, num_speculative_tokens: int) -> Iterator[N
         scheduler_output.num_spec_tokens_to_schedule = kept
 
 
-def _reporting(original: Any) -> Any:
+def wrap_take_draft_token_ids(original: Any) -> Any:
     @functools.wraps(original)
     def take_draft_token_ids(self: Any) -> Any:
         drafts = original(self)

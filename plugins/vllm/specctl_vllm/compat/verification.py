@@ -1,9 +1,8 @@
 """Our verify kernels in the place of vLLM's on Model Runner V2.
 
-Patched is RejectionSampler._verify_in_chunks. Reason: it has no hook for a verifier of one's own; with any
-sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or more
-read the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM, batch by
-batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
+With any sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or
+more read the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM,
+batch by batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 
 from specctl_vllm.compat import verified_batches
+from specctl_vllm.options import options_from_env
 
-__all__ = ["Scope", "install", "is_greedy", "scope", "why_engine"]
+__all__ = ["Scope", "is_greedy", "scope", "why_engine", "wrap_verify_in_chunks"]
 
 logger = logging.getLogger("vllm.specctl")
 _PROCESSED = ("processed_logits", "processed_logprobs")
@@ -39,14 +39,6 @@ class Scope:
 
 
 scope = Scope(greedy=False, sampled=False)
-
-
-def install(asked: Scope) -> None:
-    """Wrap the sampler of steps with drafts, in a process that runs the model."""
-    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
-
-    scope.greedy, scope.sampled, scope.block = asked.greedy, asked.sampled, asked.block
-    RejectionSampler._verify_in_chunks = _ours_where_covered(RejectionSampler._verify_in_chunks)
 
 
 def is_greedy(rejection: Any, requests: np.ndarray) -> bool:
@@ -111,7 +103,13 @@ def _processor_in_use(sampler: Any, requests: np.ndarray) -> str | None:
     return None
 
 
-def _ours_where_covered(original: Any) -> Any:
+def wrap_verify_in_chunks(original: Any) -> Any:
+    """Ours takes the batches that ``scope`` and ``why_engine`` leave to it."""
+    options = options_from_env()
+    if options is not None:
+        scope.greedy = scope.sampled = options.verifies_itself()
+        scope.block = options.verifies_blocks()
+
     @functools.wraps(original)
     def _verify_in_chunks(
         self: Any,

@@ -1,7 +1,6 @@
 """Who verified batches of drafts.
 
-Counted in the worker; the counts travel to the scheduler with a step's tokens. Patched is the class
-AsyncOutput that Model Runner V2 makes for a step, whose answer goes there.
+Counted in the worker; the counts travel to the scheduler with a step's tokens (``step_report``).
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from typing import Any
 
 from specctl.engine.verified_batches import VerifiedBatches
 
-__all__ = ["batches", "count", "install", "not_finite_on", "snapshot", "verified_batches_of", "warn_once"]
+__all__ = ["batches", "count", "not_finite_on", "snapshot", "warn_once"]
 
 logger = logging.getLogger("vllm.specctl")
-_ATTRIBUTE = "specctl_verified_batches"
 _NOT_FINITE = "requests_with_logits_not_finite"
 _READ_EVERY = 256
 """Batches between two reads of the device's count."""
@@ -54,26 +52,3 @@ def not_finite_on(device: Any) -> Any:
         _on_device = torch.zeros(1, dtype=torch.int64, device=device)
         _on_host = torch.zeros(1, dtype=torch.int64, pin_memory=_on_device.is_cuda)
     return _on_device
-
-
-def verified_batches_of(model_runner_output: Any) -> dict[str, float] | None:
-    """None from a worker that does not report them."""
-    found: dict[str, float] | None = getattr(model_runner_output, _ATTRIBUTE, None)
-    return found
-
-
-def install() -> None:
-    """In a process that runs the model."""
-    from vllm.v1.worker.gpu import model_runner
-
-    model_runner.AsyncOutput = _telling(model_runner.AsyncOutput)
-
-
-def _telling(original: Any) -> Any:
-    class CountingOutput(original):  # type: ignore[misc]
-        def get_output(self) -> Any:
-            output = super().get_output()
-            setattr(output, _ATTRIBUTE, snapshot())
-            return output
-
-    return CountingOutput

@@ -22,16 +22,14 @@ from specctl.engine import steering
 from specctl.engine.capabilities import described
 from specctl.engine.guard import FAILURES_MAX, GUARD
 from specctl.engine.never_fatal import never_fatal
-from specctl_vllm.compat.draft_seconds import draft_seconds_of
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
-from specctl_vllm.compat.step_seconds import device_seconds_of, read_seconds_of
-from specctl_vllm.compat.verified_batches import verified_batches_of
-from specctl_vllm.compat.verified_counts import rejected_of
+from specctl_vllm.compat.step_report import report_of
 from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
+from specctl_vllm.patches import of_server
 from specctl_vllm.report import Failures, WorkerReport
 
 __all__ = ["Steering", "start_rows"]
@@ -233,15 +231,14 @@ class Steering(steering.Steering):
         step = self._open.get(id(scheduler_output))
         if step is None:
             return
-        step.device_s = device_seconds_of(model_runner_output)
-        step.made_s = draft_seconds_of(model_runner_output)
-        read_s = read_seconds_of(model_runner_output)
-        if read_s is not None:
+        report = report_of(model_runner_output)
+        step.device_s, step.made_s = report.step_s, report.draft_s
+        if report.read_s is not None:
             step.read_s = 0.0
             if self._last is not None:
-                self._last.read_s = read_s
-        self._note_failures(Failures.told_by(model_runner_output))
-        self._verification = verified_batches_of(model_runner_output) or self._verification
+                self._last.read_s = report.read_s
+        self._note_failures(report.failures)
+        self._verification = report.verified_batches or self._verification
         step.emitted_tokens = -sum(map(_OUTPUT, step.requests))
         sampled = model_runner_output.sampled_token_ids
         if not sampled:
@@ -250,9 +247,8 @@ class Steering(steering.Steering):
         rows = list(map(model_runner_output.req_id_to_index.__getitem__, step.request_ids))
         numbers = map(len, map(sampled.__getitem__, rows))
         step.accepted = [number - 1 if number else 0 for number in numbers]
-        rejected = rejected_of(model_runner_output)
-        if rejected is not None:
-            verified = map(add, step.accepted, map(rejected.__getitem__, rows))
+        if report.rejected is not None:
+            verified = map(add, step.accepted, map(report.rejected.__getitem__, rows))
             step.drafted = list(map(min, step.drafted, verified))
 
     @_never_fatal
@@ -358,6 +354,7 @@ class Steering(steering.Steering):
         problem = self._sampling_problem
         warnings = [] if problem is None else [f"{problem}; {_GUARDED}"]
         can_weigh = support.can_weigh_tokens
+        patches = of_server(config.use_v2_model_runner, options_from_env())
         return described(
             [Setting(num_speculative_tokens=number) for number in support.legal],
             support.why_not_controllable,
@@ -375,5 +372,6 @@ class Steering(steering.Steering):
             min_token_prob=suffix_options_from_env().min_token_prob if can_weigh else None,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
             warnings=tuple(warnings),
+            patches=tuple(patch.target for patch in patches),
             **machine_of(self._scheduler),
         )
