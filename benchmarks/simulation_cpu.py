@@ -3,7 +3,7 @@
     python -m benchmarks.simulation_cpu [--rounds N] [--output FILE]
 
 The reference target with its EAGLE-3 head (SPECCTL_SHARED): all drafts are full, as the simulator has them.
-``simulation_check`` says how; ``tests/engine/test_stock_server.py`` holds it to 7 %.
+``simulation_check`` says how; ``tests/engine/test_stock_server.py`` holds what drafting gains by it to 7 %.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ __all__ = ["namespace_of"]
 def namespace_of(adapter: str | None, salt: str | None) -> str:
     """One namespace for each adapter and cache salt, the engines' own means to keep tenants apart.
 
-    The salt itself is a secret of its tenant: only a digest of it is kept.
+    The salt itself is a secret of its tenant: only a digest of it is kept. No adapter's name can pass for
+    another adapter's with a salt: what parts a namespace is escaped in names.
     """
     parts = []
     if adapter is not None:
-        parts.append(f"adapter={adapter}")
+        parts.append(f"adapter={adapter.replace('%', '%25').replace(',', '%2C')}")
     if salt:
         parts.append(f"salt={hashlib.blake2b(salt.encode(), digest_size=8).hexdigest()}")
     return ",".join(parts) or SHARED
