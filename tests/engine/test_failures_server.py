@@ -14,7 +14,11 @@ from specctl.engine.guard import FAILURES_MAX
 pytestmark = pytest.mark.engine
 
 FAILING = Path(__file__).resolve().parents[1] / "support" / "failing"
-ENTRIES = ("propose_step", "stats", "note_namespaces", "finish", "note_batch", "shadow_counts")
+ENTRIES = (
+    *("propose_step", "stats", "note_namespaces"),
+    *("finish", "note_batch", "shadow_counts"),
+    *("after_schedule", "before_update", "after_update"),
+)
 SERVERS = [ENTRIES[first : first + FAILURES_MAX] for first in range(0, len(ENTRIES), FAILURES_MAX)]
 """As many on each as put the method to rest."""
 

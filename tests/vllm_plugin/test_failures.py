@@ -171,6 +171,44 @@ def test_a_worker_that_failed_too_often_is_asked_for_nothing(monkeypatch, is_asy
     assert engine.steering.telemetry().failures == {"propose": FAILURES_MAX}
 
 
+STEERING = {
+    "before_schedule": "_flush_if_whole",
+    "after_schedule": "_planned",
+    "before_update": "_note_failures",
+    "after_update": "_flush",
+}
+"""A method that each calls."""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("entry", STEERING)
+def test_steering_that_fails_costs_a_step_its_count(monkeypatch, is_async, entry):
+    engine = Engine(monkeypatch, is_async)
+    engine.run(4)
+    with monkeypatch.context() as failing:
+        failing.setattr(engine.steering, STEERING[entry], broken)
+        engine.run(1)
+    assert GUARD.failures[entry] == 1
+    assert engine.steering.is_active
+    GUARD.failures.clear()
+    before = engine.steering.telemetry().cells
+    engine.run(10)
+    after = engine.steering.telemetry().cells
+    assert 9 <= sum(one.steps for one in after) - sum(one.steps for one in before) <= 11
+    assert GUARD.failures == {}
+    assert engine.scheduled().num_spec_tokens_to_schedule == TOKENS
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("entry", STEERING)
+def test_steering_that_goes_on_failing_drafts_nothing(monkeypatch, is_async, entry):
+    engine = Engine(monkeypatch, is_async)
+    monkeypatch.setattr(engine.steering, STEERING[entry], broken)
+    engine.run(FAILURES_MAX + 1)
+    assert engine.scheduled().num_spec_tokens_to_schedule == 0
+    assert GUARD.is_resting
+
+
 def test_a_worker_in_this_process_is_counted_once(monkeypatch):
     GUARD.failures["propose"] = 1
     engine = Engine(monkeypatch, is_async=True)

@@ -5,10 +5,11 @@ Knows vLLM's scheduler only by the attributes that ``compat.scheduler`` passes o
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add, attrgetter, lt
 from typing import Any
@@ -21,7 +22,6 @@ from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.capabilities import described
 from specctl.engine.guard import FAILURES_MAX, GUARD
-from specctl.engine.never_fatal import never_fatal
 from specctl_vllm.compat.machine import machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
@@ -67,7 +67,20 @@ class _Plan:
     beside_prompts: bool = False
 
 
-_never_fatal = never_fatal("specctl stops steering this engine; it goes on with its configured drafts")
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """A failure is counted by the guard, and the engine's step goes on without what the method does. What it
+    takes is added to ``steering_s``."""
+
+    @functools.wraps(method)
+    def guarded(self: Steering, *args: Any) -> None:
+        if not self.is_active:
+            return
+        started_s = time.perf_counter()
+        if not GUARD.ran(method.__name__, method, self, *args):
+            self._give_up(method.__name__, *args)
+        self.steering_s += time.perf_counter() - started_s
+
+    return guarded
 
 
 def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow, ...]:
@@ -116,7 +129,7 @@ class Steering(steering.Steering):
         self._failures: Counter[str] = Counter()
         """Of the worker's guard, where it is in another process."""
 
-    @_never_fatal
+    @_guarded
     def before_schedule(self) -> None:
         self._flush_if_whole()
         now_s = time.monotonic()
@@ -154,7 +167,7 @@ class Steering(steering.Steering):
                     request.spec_token_ids = request.spec_token_ids[:allowed]
         return min(allowed, plan.number)
 
-    @_never_fatal
+    @_guarded
     def after_schedule(self, scheduler_output: Any) -> None:
         step = self._step
         scheduled = scheduler_output.num_scheduled_tokens
@@ -226,7 +239,7 @@ class Steering(steering.Steering):
             next_context_tokens += computed + number
         return next_decoding, next_context_tokens
 
-    @_never_fatal
+    @_guarded
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> None:
         step = self._open.get(id(scheduler_output))
         if step is None:
@@ -251,7 +264,7 @@ class Steering(steering.Steering):
             verified = map(add, step.accepted, map(report.rejected.__getitem__, rows))
             step.drafted = list(map(min, step.drafted, verified))
 
-    @_never_fatal
+    @_guarded
     def after_update(self, scheduler_output: Any) -> None:
         step = self._open.pop(id(scheduler_output), None)
         if step is None:
@@ -261,7 +274,7 @@ class Steering(steering.Steering):
         step.ended_s = time.monotonic()
         self._last = step
 
-    @_never_fatal
+    @_guarded
     def drafts_arrived(self, report: WorkerReport | None) -> None:
         """The end of a synchronous step; under asynchronous scheduling this is not called."""
         step = self._last
@@ -274,6 +287,16 @@ class Steering(steering.Steering):
         self._proposer = report.proposer or self._proposer
         if step is not None:
             step.made_s, step.verify_s = report.draft_s, report.verify_s
+
+    def _give_up(self, failed: str, scheduler_output: Any = None, *_: Any) -> None:
+        """The step at hand is not counted; where its drafts could not be planned, it makes none."""
+        self._last = None
+        self._open.pop(id(scheduler_output), None)
+        if failed == "before_schedule":
+            self._step = _OpenStep(self._plan.number, started_s=time.monotonic())
+        if failed == "after_schedule":
+            self._plan = _Plan(0)
+            scheduler_output.num_spec_tokens_to_schedule = 0
 
     def _gauges(self) -> steering.Gauges:
         self._flush_if_whole()
