@@ -42,17 +42,33 @@ VLLM = {
 ROLLOUT = {"canary_s": 8.0, "canary_loss_max_ratio": 0.3, "pause_s": 8.0}
 
 
+@contextmanager
+def started_on(cores: list[int]):
+    """What starts within has these cores to itself: vLLM's processes spin while they wait, and a server that
+    shares their cores can be without an answer for 20 s."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @pytest.fixture(scope="module")
 def servers(shared_models: Path, logs: Path):
-    """By their addresses."""
-    target = shared_models / "reference-target"
-    with (
-        controlled_server(target, logs / "group-vllm.log", VLLM) as vllm,
-        controlled_sglang_server(
-            target, logs / "group-sglang.log", "NGRAM", ARGUMENTS, {"SPECCTL_SGLANG_OPTIONS": "{}"}
-        ) as sglang,
-    ):  # fmt: skip
-        yield {one.server.url: one for one in (vllm, sglang)}
+    """By their addresses, each with half of the cores."""
+    target, cores = shared_models / "reference-target", sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    vllm = controlled_server(target, logs / "group-vllm.log", VLLM)
+    sglang = controlled_sglang_server(
+        target, logs / "group-sglang.log", "NGRAM", ARGUMENTS, {"SPECCTL_SGLANG_OPTIONS": "{}"}
+    )
+    with ExitStack() as stack:
+        found = []
+        for server, own in ((vllm, cores[:half]), (sglang, cores[half:])):
+            with started_on(own):
+                found.append(stack.enter_context(server))
+        yield {one.server.url: one for one in found}
 
 
 @pytest.fixture
