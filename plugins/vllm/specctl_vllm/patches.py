@@ -5,10 +5,22 @@ The wrappers are in ``compat`` and are imported when they are needed: the list c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from specctl.engine.patches import Patch, imported
 from specctl_vllm.options import Options
 
-__all__ = ["COMMAND_LINE", "ENGINE", "PATCHES", "RUNNER_V1", "RUNNER_V2", "SERVER", "of_runner", "of_server"]
+__all__ = [
+    "COMMAND_LINE",
+    "ENGINE",
+    "PATCHES",
+    "RUNNER_V1",
+    "RUNNER_V2",
+    "SERVER",
+    "for_method",
+    "of_runner",
+    "of_server",
+]
 
 _CONFIG = "vllm.config.vllm:VllmConfig"
 _GPU = "vllm.v1.worker.gpu"
@@ -231,13 +243,19 @@ PATCHES = (*COMMAND_LINE, *SERVER, *ENGINE, *RUNNER_V1, *RUNNER_V2, *VERIFIER)
 
 
 def of_runner(is_v2: bool, options: Options | None) -> tuple[Patch, ...]:
-    """In a process that runs the model."""
-    if not is_v2:
-        return RUNNER_V1
-    verifies = options is not None and options.verifies_itself()
-    return (*RUNNER_V2, *VERIFIER) if verifies else RUNNER_V2
+    """In a process that runs the model. What only other methods need is left out."""
+    verifies = is_v2 and options is not None and options.verifies_itself()
+    patches = (*(RUNNER_V2 if is_v2 else RUNNER_V1), *(VERIFIER if verifies else ()))
+    return patches if options is None else for_method(patches, options.method)
 
 
 def of_server(is_v2: bool, options: Options | None) -> tuple[Patch, ...]:
     """In all processes of a server that asked for specctl."""
-    return (*COMMAND_LINE, *SERVER, *ENGINE, *of_runner(is_v2, options))
+    patches = (*COMMAND_LINE, *SERVER, *ENGINE)
+    if options is not None:
+        patches = for_method(patches, options.method)
+    return (*patches, *of_runner(is_v2, options))
+
+
+def for_method(patches: Iterable[Patch], method: str) -> tuple[Patch, ...]:
+    return tuple(patch for patch in patches if patch.serves(method))

@@ -32,7 +32,7 @@ def wrap_build(original: Any) -> Any:
     return build
 
 
-def _is_without_graph(builder: Any, batch: Any) -> bool:
+def _is_without_graph(builder: Any, metadata: Any) -> bool:
     """A longer query than drafts and one token is a prompt's, and no full graph of such a batch was asked
     for."""
     from vllm.config.compilation import CUDAGraphMode
@@ -42,6 +42,6 @@ def _is_without_graph(builder: Any, batch: Any) -> bool:
     return bool(
         options_from_env() is not None
         and mixed != CUDAGraphMode.FULL
-        and batch.num_actual_tokens > GRID_TOKENS_MAX
-        and batch.max_query_len > config.num_speculative_tokens + 1
+        and metadata.num_actual_tokens > GRID_TOKENS_MAX
+        and metadata.max_query_len > config.num_speculative_tokens + 1
     )

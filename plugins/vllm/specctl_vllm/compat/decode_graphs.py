@@ -51,7 +51,9 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
 def wrap_schedule_lookup(_: Any) -> Any:
     """In the place of the number for each batch: captures read it as the set of all that may come."""
 
-    def every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int) -> list[int]:
+    def every_number(
+        num_speculative_tokens_per_batch_size: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int
+    ) -> list[int]:
         return [0, *range(vllm_num_speculative_tokens + 1)]
 
     return every_number
