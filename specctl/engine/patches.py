@@ -48,6 +48,8 @@ class Patch:
     """The methods (specctl's or the engine's names) that need it; empty: all."""
     adds: bool = False
     """The attribute is new: nothing of the engine's is replaced."""
+    entries: tuple[str, ...] = ()
+    """What of it steps and requests call, by its names in the guard's counters; empty: the start alone."""
 
     @property
     def entry(self) -> str:

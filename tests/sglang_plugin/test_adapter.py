@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from specctl_sglang.adapter import ADAPTER
-from support.engine_sources import importers, sources_or_skip
+from support.engine_sources import guarded, importers, sources_or_skip
 
 from specctl.engine.engine_check import problems_of, relied_on
 from specctl.engine.engine_source import Sources
@@ -61,3 +61,8 @@ def test_every_patch_and_override_is_compared():
 
 def test_only_compat_and_the_cpu_launcher_import_sglang():
     assert {name.partition("/")[0] for name in importers(ADAPTER)} == {"compat", "cpu_serve"}
+
+
+def test_whatever_runs_under_the_guard_is_named_by_a_patch():
+    """So that a test raises in it on a real server."""
+    assert guarded(ADAPTER) == {entry for patch in ADAPTER.patches for entry in patch.entries}

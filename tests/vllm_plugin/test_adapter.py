@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 from specctl_vllm.adapter import ADAPTER
-from support.engine_sources import importers, sources_or_skip
+from support.engine_sources import guarded, importers, sources_or_skip
 
 from specctl.engine.engine_check import problems_of, relied_on
 from specctl.engine.engine_source import Sources
@@ -65,3 +65,8 @@ def test_nothing_of_vllms_is_assigned_to_outside_the_list():
         )
         found |= {ast.unparse(node) for node in stored if ast.unparse(node).partition(".")[0] in bound}
     assert found == set()
+
+
+def test_whatever_runs_under_the_guard_is_named_by_a_patch():
+    """So that a test raises in it on a real server."""
+    assert guarded(ADAPTER) == {entry for patch in ADAPTER.patches for entry in patch.entries}

@@ -92,6 +92,15 @@ ENGINE: tuple[Patch, ...] = (
         "--scheduler-cls replaces the class before vLLM chooses its synchronous or asynchronous one.",
         _ADAPTIVE,
         "the scheduler asks a plugin for the number of drafts of a step",
+        entries=(
+            "before_schedule",
+            "after_schedule",
+            "before_update",
+            "after_update",
+            "drafts_arrived",
+            "namespace_of",
+            "finished_output",
+        ),
     ),
     Patch(
         "vllm.v1.worker.worker_base:WorkerBase.__init__",
@@ -112,6 +121,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "A proposer does not learn which requests ended, and which began under which namespace.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
+        entries=("finish", "note_namespaces"),
     ),
     Patch(
         f"{_V1}.sample_tokens",
@@ -120,6 +130,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "How long drafting and verifying took is not reported.",
         _NO_REPORT,
         "a step's output names the seconds of its drafts",
+        entries=("clock.report",),
     ),
     Patch(
         f"{_V1}.propose_draft_token_ids",
@@ -129,6 +140,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "parallel drafting fail where fewer are wanted.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
+        entries=("note_batch", "watch_first_pass", "clock.mark", "propose_step", "keeper.poll"),
     ),
     Patch(
         f"{_V1}.take_draft_token_ids",
@@ -137,6 +149,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "Drafts travel to the scheduler without what the proposer counted.",
         _NO_REPORT,
         "a proposer can report with its drafts",
+        entries=("clock.seconds", "shadow_counts", "stats"),
     ),
 )
 
@@ -148,6 +161,7 @@ VERIFIER: tuple[Patch, ...] = (
         "There is no hook for a verifier.",
         "none: no thread about a verifier of a plugin",
         "a verifier can be registered",
+        entries=("_verify_in_chunks",),
     ),
 )
 """On Model Runner V2, where specctl's kernels verify."""
@@ -169,6 +183,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "There is no hook for a speculator, and an EAGLE head runs in every step with 0 drafts wanted.",
         _PROPOSERS,
         "a plugin can register a speculator, and a head rests at 0 drafts",
+        entries=("propose", "on_prefill_end"),
     ),
     Patch(
         f"{_V2}:GPUModelRunner.execute_model",
@@ -177,6 +192,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "A speculator does not see which requests a step is for.",
         _PROPOSERS,
         "a speculator learns its requests",
+        entries=("note_step",),
     ),
     Patch(
         f"{_V2}:AsyncOutput",
@@ -186,6 +202,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "other way to the scheduler.",
         _NO_REPORT,
         "a step's output names its seconds on the device and carries a plugin's counts",
+        entries=("AsyncOutput", "AsyncOutput.get_output"),
     ),
     Patch(
         f"{_GPU}.spec_decode.ngram.speculator:NgramGPUSpeculator.propose",
@@ -212,6 +229,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "drafts, so that a batch runs without its full graph.",
         _FEWER_GRAPHS,
         "a graph is looked for by requests and drafts",
+        entries=("CudaGraphManager.dispatch",),
     ),
     Patch(
         f"{_GPU}.cudagraph_utils:build_dynamic_sd_schedule_lookup",
@@ -236,6 +254,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "Batches with a prompt that run without a graph are split as if they ran in one.",
         "none: stock vLLM captures no such large batches",
         "the bound of splits is set where a graph is captured only",
+        entries=("FlashAttentionMetadataBuilder.build",),
     ),
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.compat.decode_graphs import GRID_TOKENS_MAX
 from specctl_vllm.options import options_from_env
 
@@ -21,7 +22,9 @@ def wrap_build(original: Any) -> Any:
     @functools.wraps(original)
     def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
         most = self.max_cudagraph_size
-        if most is None or most <= GRID_TOKENS_MAX or not _is_without_graph(self, common_attn_metadata):
+        entry = "FlashAttentionMetadataBuilder.build"
+        is_large = most is not None and most > GRID_TOKENS_MAX
+        if not (is_large and GUARD.call(entry, False, _is_without_graph, self, common_attn_metadata)):
             return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
         self.max_cudagraph_size = GRID_TOKENS_MAX
         try:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = [
@@ -119,11 +120,8 @@ def wrap_dispatch(original: Any) -> Any:
         num_ubatches: int = 1,
     ) -> Any:
         if uniform_token_count and num_ubatches == 1 and self._graphs_captured:
-            loras = self._resolve_effective_loras(num_active_loras)
-            descs = self.specctl_decodes.get((uniform_token_count, loras), [])
-            # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
-            needed = max(num_reqs, -(-num_tokens // uniform_token_count))
-            desc = smallest_for(descs, needed)
+            asked = num_reqs, num_tokens, uniform_token_count, num_active_loras
+            desc = GUARD.call("CudaGraphManager.dispatch", None, _found, self, *asked)
             if desc is not None:
                 return desc
         return original(
@@ -131,3 +129,10 @@ def wrap_dispatch(original: Any) -> Any:
         )
 
     return dispatch
+
+
+def _found(manager: Any, requests: int, tokens: int, width: int, loras: int) -> Any:
+    """The smallest graph that holds as many requests of that width; None: there is none."""
+    descs = manager.specctl_decodes.get((width, manager._resolve_effective_loras(loras)), [])
+    # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
+    return smallest_for(descs, max(requests, -(-tokens // width)))

@@ -61,7 +61,7 @@ def wrap_sample_tokens(original: Any) -> Any:
         forward_s = getattr(self, "specctl_verify_s", 0.0)
         self.specctl_verify_s = forward_s + time.perf_counter() - started_s - clock.whole_s()
         if hasattr(output, "get_output"):
-            report_with(output, clock)
+            GUARD.call("clock.report", None, report_with, output, clock)
         return output
 
     return sample_tokens
