@@ -16,7 +16,7 @@ def _folder(path: Path, setting: str) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_models() -> Path:
-    """The reference target and its draft heads, as ``make setup`` trains them."""
+    """The reference target and its draft heads, as ``make reference-models`` trains them."""
     return _folder(SHARED / "models", "SPECCTL_SHARED")
 
 

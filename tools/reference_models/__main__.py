@@ -3,8 +3,8 @@
     python -m tools.reference_models FOLDER
 
 FOLDER holds reference-target, reference-eagle3 and reference-peagle afterwards, in the formats of their
-published kinds (bfloat16 safetensors). About 3 minutes on 2 cores: enough for heads whose drafts are accepted well over
-chance. ``make setup`` does so once.
+published kinds (bfloat16 safetensors). About 3 minutes on 2 cores: enough for heads whose drafts are accepted
+well over chance. ``make test`` does so once.
 """
 
 from __future__ import annotations
