@@ -1,7 +1,7 @@
 """Write the files under ``deploy/`` that follow from others: ``python -m tools.deploy_files``.
 
-The Kustomize base is what the Helm chart renders with its default values. The chart and the sidecar carry copies
-of the alert rules and of the shipped policy. Needs helm-python-sdk (the extra ``dev``). A test holds them current.
+The Kustomize base is what the Helm chart renders with its default values. The chart and the sidecar carry
+copies of the alert rules and of the shipped policy. Needs the extra ``dev``. A test holds them current.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files under ``deploy/``: rendered by Helm's library, checked against Kubernetes' schemas, read by the daemon."""
+"""The files under ``deploy/``: rendered by Helm, checked against Kubernetes' schemas, read by the daemon."""
 
 from __future__ import annotations
 
