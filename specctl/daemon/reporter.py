@@ -129,7 +129,7 @@ class Reporter:
         wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
             self._log(logging.INFO, f"dry run: {_change_words(plan)}")
-            self._board.decided(plan.reason.value, f"dry run: {_change_words(plan)}")
+            self._board.decided(_change_reason(plan).value, f"dry run: {_change_words(plan)}")
             self._write("change", change_record(plan, version=None, dry_run=True))
 
     def applied(self, plan: Plan, version: int) -> None:
@@ -139,7 +139,7 @@ class Reporter:
         if not plan.is_change:
             return
         self._exporter.changed(self._target)
-        self._board.decided(plan.reason.value, _change_words(plan), version)
+        self._board.decided(_change_reason(plan).value, _change_words(plan), version)
         level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
         self._log(level, _change_words(plan))
         self._write("change", change_record(plan, version=version, dry_run=False))
@@ -219,6 +219,12 @@ class Reporter:
             return False
         self._said[kind] = time_s, words
         return True
+
+
+def _change_reason(plan: Plan) -> Reason:
+    """Of a bucket that changes, one with traffic first."""
+    changed = sorted(plan.changed, key=lambda one: not one.is_active)
+    return changed[0].reason if changed else plan.reason
 
 
 def _change_words(plan: Plan) -> str:

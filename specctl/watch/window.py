@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import isfinite
+from operator import mul
 
 from specctl.core.messages import Choice
 from specctl.types import CellDelta, Observation
@@ -22,7 +24,7 @@ class Interval:
 
     ``decode_*``: of steps without prompts whose bucket has a forecast for the setting in force and for off.
     ``off_s``: the seconds that those steps would take for the same tokens with speculation off.
-    ``able_at[j]``: request-steps that could draft more than j tokens.
+    ``reached_at[j]``: request-steps that could draft more than j tokens, and whose first j were all accepted.
     """
 
     interval_s: float = 0.0
@@ -34,7 +36,7 @@ class Interval:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     verified_tokens: int = 0
-    able_at: list[int] = field(default_factory=list)
+    reached_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     shadow_drafts: int = 0
     shadow_at: list[int] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Interval:
         self.verified_tokens += other.verified_tokens
         self.shadow_drafts += other.shadow_drafts
         self.stock_drafts += other.stock_drafts
-        _add_at(self.able_at, other.able_at)
+        _add_at(self.reached_at, other.reached_at)
         _add_at(self.accepted_at, other.accepted_at)
         _add_at(self.shadow_at, other.shadow_at)
         _add_at(self.stock_at, other.stock_at)
@@ -81,16 +83,16 @@ class Interval:
     @property
     def acceptance_length(self) -> float | None:
         """Mean emitted tokens of a request-step that could draft, the +1 included."""
-        if self.able_at and self.able_at[0]:
-            return 1.0 + self.accepted_tokens / self.able_at[0]
+        if any(self.reached_at):
+            return 1.0 + self.accepted_tokens / self.reached_at[0]
         return 1.0 + sum(self.stock_at) / self.stock_drafts if self.stock_drafts else None
 
     @property
     def efficiency(self) -> float | None:
         """Emitted tokens / positions that the target scored, of steps that could draft."""
-        if not self.verified_tokens or not self.able_at:
+        if not self.verified_tokens or not any(self.reached_at):
             return None
-        return (self.able_at[0] + self.accepted_tokens) / self.verified_tokens
+        return (self.reached_at[0] + self.accepted_tokens) / self.verified_tokens
 
     @property
     def survival_at(self) -> tuple[float, ...] | None:
@@ -98,8 +100,9 @@ class Interval:
         follows them, else from the steps. None: nothing was drafted."""
         if self.shadow_drafts:
             return _shares(self.shadow_at, [self.shadow_drafts] * len(self.shadow_at))
-        if any(self.able_at):
-            return _shares(self.accepted_at, self.able_at)
+        if any(self.reached_at):
+            # Kaplan and Meier: steps that could draft fewer tokens say nothing of the later ones.
+            return tuple(accumulate(_shares(self.accepted_at, self.reached_at), mul))
         if self.stock_drafts:
             return _shares(self.stock_at, [self.stock_drafts] * len(self.stock_at))
         return None
@@ -156,8 +159,9 @@ def _count_drafts(interval: Interval, cell: CellDelta) -> None:
     interval.drafted_tokens += sum(cell.drafted_at)
     interval.accepted_tokens += sum(cell.accepted_at)
     interval.verified_tokens += cell.verified_tokens
-    _add_at(interval.able_at, [cell.request_steps] * cell.num_speculative_tokens)
-    _add_at(interval.accepted_at, cell.accepted_at)
+    accepted = cell.accepted_at[: cell.num_speculative_tokens]
+    _add_at(interval.reached_at, (cell.request_steps, *accepted)[: cell.num_speculative_tokens])
+    _add_at(interval.accepted_at, accepted)
 
 
 def _over_off(choice: Choice) -> float | None:
