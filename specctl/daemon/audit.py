@@ -32,7 +32,7 @@ class AuditLog:
     def __init__(self, path: Path | None, clock: Clock) -> None:
         """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log."""
         self._path = path
-        self._clock = clock
+        self.clock = clock
         self._lost = 0
         if path is not None:
             try:
@@ -64,7 +64,7 @@ class AuditLog:
         self._lost = 0
 
     def _line(self, event: str, target: str, record: dict[str, Any]) -> bytes:
-        line = {"when": iso_utc(self._clock.utc()), "event": event, "target": target, **record}
+        line = {"when": iso_utc(self.clock.utc()), "event": event, "target": target, **record}
         return (json.dumps(line, allow_nan=False) + "\n").encode()
 
 

@@ -62,12 +62,14 @@ class PolicySource(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoopContext:
     """What the loops of one daemon share. ``is_frozen``: asked at every tick; a policy that says ``frozen``
-    counts, too. ``is_dry_run``: nothing is ever put."""
+    counts, too. ``is_dry_run``: nothing is ever put. ``is_trial``: asked at every tick; decisions are shown,
+    and the table in force is held as by a freeze."""
 
     owner: str
     clock: Clock
     is_dry_run: bool = False
     is_frozen: Callable[[], bool] = lambda: False
+    is_trial: Callable[[], bool] = lambda: False
 
 
 class TargetLoop:
@@ -208,7 +210,7 @@ class TargetLoop:
 
     def _planned(self, observation: Observation, policy: AnyPolicy) -> tuple[Plan, ServerState | None]:
         server = self._server_state(observation)
-        if server is None or policy.frozen:
+        if server is None or policy.frozen or self._context.is_trial():
             return self._controller.plan(observation, policy), server
         for event in self._group.polled(server, policy.rollout):
             self._reporter.event(event)
@@ -270,6 +272,10 @@ class TargetLoop:
         if self._context.is_dry_run:
             self._reporter.dry_run(plan)
             return
+        if self._context.is_trial() and not policy.frozen:
+            self._reporter.dry_run(plan)
+            policy = policy.model_copy(update={"frozen": True})
+            plan = self._controller.plan(observation, policy)
         if not observation.may_act or observation.time_s < self._blocked_until_s:
             self._cancelled(server)
             return
