@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -87,11 +89,13 @@ def run(options: argparse.Namespace) -> int:
     groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
-        url = assignment.target.url
-        client = EngineClient(HttpClient(url, token=token))
-        reporter = Reporter(url, context.owner, audit, exporter)
+        target = assignment.target
+        client = EngineClient(HttpClient(target.url, token=token))
+        reporter = Reporter(target.name, context.owner, audit, exporter)
         group = groups.setdefault(assignment.group, RolloutGroup())
-        return TargetLoop(url, EngineObserver(client, clock), client, policy, reporter, context, group)
+        return TargetLoop(
+            target.name, EngineObserver(client, clock), client, policy, reporter, context, group
+        )
 
     fleet = Fleet(roster, policies, make_loop, exporter, clock)
 
@@ -107,17 +111,17 @@ def run(options: argparse.Namespace) -> int:
 def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> FrozenFiles:
     """As the daemon took each file last, for ``specctl freeze``."""
     known: list[tuple[Path, bool, str | None, Path | None]] = [
-        (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
+        (file.resolved, file.policy.frozen, file.refusal, file.path) for file in policies.files
     ]
     if roster.file is not None:
-        known.append((roster.file.path, roster.file.value.frozen, roster.file.refusal, None))
+        known.append((roster.file.resolved, roster.file.value.frozen, roster.file.refusal, None))
     files = []
     for path, is_frozen, refusal, policy in known:
         loops = fleet.loops_of(policy)
         unsettled = sum(loop.acting_frozen is not None and loop.acting_frozen != is_frozen for loop in loops)
         files.append(
             FrozenFile(
-                path=str(path.resolve()),
+                path=str(path),
                 frozen=is_frozen,
                 targets=len(loops),
                 unsettled_targets=unsettled,
@@ -152,9 +156,18 @@ def _roster(options: argparse.Namespace, policies: PolicyFiles, clock: SystemClo
     targets = [make_target(url) for url in options.target]
     for i, target in enumerate(targets):
         if target.key in {other.key for other in targets[:i]}:
-            raise TargetError(f"{target.url}: given twice")
+            raise TargetError(f"{target.name}: given twice")
     file = None if options.targets is None else TargetsFile(options.targets, checked)
     return LiveRoster(FixedSource("command line", targets), rules, file, clock)
+
+
+def _allow_descriptors() -> None:
+    """As many as the system allows: each target holds one or two, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    logger.debug("up to %d descriptors", soft)
 
 
 def _settle_memory() -> None:
@@ -166,11 +179,12 @@ def _settle_memory() -> None:
 
 async def _run(roster: LiveRoster, fleet: Fleet, port: AbstractAsyncContextManager[None]) -> None:
     _settle_memory()
+    _allow_descriptors()
     stop = asyncio.Event()
     stop_on_signals(stop)
     await roster.read_fixed()
     for assignment in roster.assignments():
-        logger.info("%s: policy %s", assignment.target.url, assignment.policy)
+        logger.info("%s: policy %s", assignment.target.name, assignment.policy)
     async with port, asyncio.TaskGroup() as group:
         group.create_task(roster.run(stop))
         group.create_task(fleet.run(stop))

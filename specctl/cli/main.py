@@ -58,13 +58,13 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    options, command = _parsed(arguments)
-    logging.basicConfig(
-        level=getattr(logging, options.log_level.upper()),
-        format="%(asctime)s %(levelname).1s %(message)s",
-        stream=sys.stderr,
-    )
     try:
+        options, command = _parsed(arguments)
+        logging.basicConfig(
+            level=getattr(logging, options.log_level.upper()),
+            format="%(asctime)s %(levelname).1s %(message)s",
+            stream=sys.stderr,
+        )
         return command.run(options)
     except PolicyError as error:
         print(error, file=sys.stderr)

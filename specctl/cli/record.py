@@ -59,7 +59,7 @@ async def _record(options: argparse.Namespace) -> None:
         with LogWriter(options.output, max_bytes=options.max_bytes) as writer:
             if writer.size_bytes >= options.max_bytes:
                 raise SpecctlError(f"{options.output}: has reached --max-bytes {options.max_bytes} already")
-            logger.info("recording %s every %g s to %s", target, options.every, options.output)
+            logger.info("recording %s every %g s to %s", client.target, options.every, options.output)
             reason = await recorder.run(writer, stop, for_s=options.for_s)
             size = writer.size_bytes
     logger.info("%s: %d readings, %d bytes", _WORDS[reason], recorder.readings, size)

@@ -3,6 +3,7 @@ so that a loop that is stuck does not answer."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,9 @@ from specctl.errors import SpecctlError
 from specctl.frozen_files import FROZEN_ROUTE, FrozenFiles
 from specctl.metrics.exporter import Exporter
 
-__all__ = ["served"]
+__all__ = ["CONNECTIONS_MAX", "served"]
+
+CONNECTIONS_MAX = 64
 
 
 @asynccontextmanager
@@ -42,12 +45,22 @@ async def served(
     )
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
+    serve = runner.server
+    assert serve is not None
+
+    def connection() -> asyncio.BaseProtocol:
+        # Descriptors are needed for the targets, whoever asks here: the oldest connection makes room.
+        for oldest in serve.connections[: 1 - CONNECTIONS_MAX]:
+            oldest.force_close()
+        return serve()
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        listening = await asyncio.get_running_loop().create_server(connection, host, port)
     except OSError as error:
         await runner.cleanup()
         raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
     try:
         yield
     finally:
+        listening.close()
         await runner.cleanup()
