@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator
@@ -20,7 +21,7 @@ from specctl.errors import SpecctlError, TargetError
 from specctl.local_file import open_secret, read_file
 from specctl.plain_text import plain_text
 
-__all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
+__all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token", "shown_target"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
 TARGET_MAX_CHARACTERS = 2048
 _WORDS_MAX = 200
+_USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,14 @@ class _TooLarge(Exception):
     """The answer's body is over the bound."""
 
 
+def shown_target(target: str) -> str:
+    """For logs, metrics and errors: without a user's name and password, in one printable line."""
+    return plain_text(_USER.sub(r"\1", target), TARGET_MAX_CHARACTERS)
+
+
 def normalise_target(target: str) -> str:
     """``host:port``, a URL or ``unix:///SOCKET`` -> URL without a trailing slash. Raises TargetError."""
-    name = plain_text(target)
+    name = plain_text(shown_target(target))
     if len(target) > TARGET_MAX_CHARACTERS or not target.isprintable():
         raise TargetError(f"{name}: not a URL")
     url = target if "://" in target else f"http://{target}"
@@ -112,7 +119,7 @@ class HttpClient:
 
         Raises TargetError for what is no URL with a host.
         """
-        self.target = target
+        self.target = shown_target(target)
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
         self._connections_max = connections_max

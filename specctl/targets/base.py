@@ -11,18 +11,24 @@ from typing import Protocol
 from yarl import URL
 
 from specctl.clock import Clock
-from specctl.http_client import normalise_target
+from specctl.http_client import normalise_target, shown_target
 
 __all__ = ["Assignment", "Target", "TargetSource", "make_target"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One server. ``key``: the same for every spelling of its address. ``labels``: sorted by name."""
+    """One server. ``url`` may hold a password. ``key``: the same for every spelling of its address.
+    ``labels``: sorted by name."""
 
     url: str
     key: str
     labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics."""
+        return shown_target(self.url)
 
 
 @dataclass(frozen=True, slots=True)

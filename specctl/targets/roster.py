@@ -133,7 +133,7 @@ class LiveRoster:
 
     def _refuse(self, target: Target) -> None:
         labels = plain_text(", ".join(f"{name}={value}" for name, value in target.labels) or "none")
-        logger.error("%s: refused: no policy rule matches its labels (%s)", target.url, labels)
+        logger.error("%s: refused: no policy rule matches its labels (%s)", target.name, labels)
 
     def _sources(self) -> tuple[TargetSource, ...]:
         return (self._fixed, *(self._file.value.sources if self._file is not None else ()))
