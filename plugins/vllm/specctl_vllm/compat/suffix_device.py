@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
+from specctl_vllm.compat.suffix_source import DeviceSuffixSource
 from specctl_vllm.proposers.confidence import confidences
-from specctl_vllm.proposers.suffix_source import DeviceSuffixSource
 
 __all__ = ["DeviceSuffixSpeculator"]
 

@@ -26,9 +26,9 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
 from specctl_vllm.compat.head_graphs import HeadGraphs
+from specctl_vllm.compat.head_states import HeadStep, head_memory
 from specctl_vllm.compat.head_tables import HeadBlockTables
 from specctl_vllm.options import head_options_from_env
-from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
 __all__ = ["PEagleSpeculator"]
 
@@ -200,7 +200,7 @@ class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             self._draft_step(step, wanted, is_profile)
 
     def _places(self, step: HeadStep) -> dict[str, torch.Tensor]:
-        return step.places(self.idx_mapping, self.block_tables.target.input_block_tables[self.group])
+        return step.places(self.idx_mapping, self.block_tables.specctl_target.input_block_tables[self.group])
 
     def _rest(self, step: HeadStep) -> None:
         remember(

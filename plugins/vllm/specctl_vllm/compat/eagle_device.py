@@ -17,9 +17,9 @@ from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 
+from specctl_vllm.compat.head_states import HeadStep, head_memory
 from specctl_vllm.compat.step_report import skip_first_pass
 from specctl_vllm.proposers.head_backlog import Backlog, Turn
-from specctl_vllm.proposers.head_states import HeadStep, head_memory
 
 __all__ = ["RestingEagleSpeculator"]
 

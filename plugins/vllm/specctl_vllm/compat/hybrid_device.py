@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from specctl_kernels.draft_choice import DraftChoice, draft_choice
 
+from specctl_vllm.compat.head_states import HeadStep
+from specctl_vllm.compat.peagle_device import PEagleSpeculator
+from specctl_vllm.compat.suffix_source import DeviceSuffixSource
 from specctl_vllm.proposers.head_pace import DeviceReadings, HeadPace
-from specctl_vllm.proposers.head_states import HeadStep
-from specctl_vllm.proposers.peagle_device import PEagleSpeculator
-from specctl_vllm.proposers.suffix_source import DeviceSuffixSource
 
 __all__ = ["HybridSpeculator"]
 
