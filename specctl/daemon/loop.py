@@ -229,9 +229,8 @@ class TargetLoop:
         return (plan if may_start else self._plan_within(observation, policy, server)), server
 
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
-        held = (
-            self._group.held(server, policy.classes, policy.rollout) if observation.may_act else NOTHING_HELD
-        )
+        limits = self._controller.class_limits(policy)
+        held = self._group.held(server, limits, policy.rollout) if observation.may_act else NOTHING_HELD
         return self._controller.plan(observation, policy, held)
 
     def _server_state(self, observation: Observation) -> ServerState | None:
@@ -286,7 +285,7 @@ class TargetLoop:
             self._cancelled(server)
             return
         is_ours = applied.owner == self._context.owner and applied.state is TableState.LIVE
-        if policy.frozen and not is_ours:
+        if plan.is_held and not is_ours:
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
         is_due = observation.time_s >= self._renew_s or not is_ours or bool(applied.ranks_behind)

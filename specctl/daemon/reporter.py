@@ -108,7 +108,7 @@ class Reporter:
         for event in plan.events:
             if self._is_news(event.name, plan.time_s, event.words):
                 self.event(event)
-        if plan.rows is None:
+        if plan.rows is None or plan.reason is Reason.NOT_POSSIBLE:
             self._advise(plan)
         self._kept(plan)
 
