@@ -46,6 +46,11 @@ PARTS: dict[str, set[str]] = {
     | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
     "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
     "draft": {"contract", "engine", "errors", "terminal"},
+    "checkpoints": {"errors", "local_file"},
+    # They measure and simulate where they are asked to, and import that then.
+    "doctor": SHARED | {"checkpoints", "cli", "core", "engine", "engine_api", "policy", "simulate"},
+    "recommend": SHARED
+    | {"checkpoints", "cli", "core", "doctor", "engine", "engine_api", "policy", "simulate"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}
 PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}
