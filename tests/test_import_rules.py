@@ -22,6 +22,7 @@ SHARED = {
     "json_bounds",
     "local_file",
     "plain_text",
+    "terminal",
     "types",
     "yaml_model",
     "yaml_text",
@@ -38,8 +39,8 @@ PARTS: dict[str, set[str]] = {
     "daemon": SHARED | {"core", "metrics", "policy", "targets"},
     "record": SHARED | {"engine_api"},
     "cli": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "record", "targets"},
-    "engine": {"__version__", "contract", "draft", "errors", "local_file"},
-    "draft": {"contract", "engine", "errors"},
+    "engine": {"__version__", "contract", "draft", "errors", "local_file", "terminal"},
+    "draft": {"contract", "engine", "errors", "terminal"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}
 PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}
@@ -119,7 +120,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_the_command_starts_without_its_commands() -> None:
-    assert not loaded("import specctl.cli.main") & (HEAVY | {"aiohttp", "numpy", "pydantic"})
+    assert not loaded("import specctl.cli.main") & (HEAVY | {"aiohttp", "numpy", "pydantic", "rich"})
 
 
 @pytest.mark.parametrize("command", ["cli.autotune", "cli.status", "cli.record", "cli.policy", "cli.freeze"])
@@ -127,6 +128,6 @@ def test_no_command_of_a_server_needs_an_engine_a_compiler_or_a_fit(command: str
     assert not loaded(f"import specctl.{command}") & HEAVY
 
 
-@pytest.mark.parametrize("command", ["simulate.command", "simulate.profiling.command"])
-def test_options_of_the_simulators_commands_are_known_without_its_libraries(command: str) -> None:
+@pytest.mark.parametrize("command", ["simulate.command", "simulate.profiling.command", "draft.command"])
+def test_options_of_commands_with_extras_are_known_without_its_libraries(command: str) -> None:
     assert not loaded(f"import specctl.{command}") & HEAVY

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import logging
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+
+from specctl.cli.options import FILE, POLICY, token_file_option
 from specctl.clock import SystemClock
 from specctl.core.rollout import RolloutGroup
 from specctl.daemon.audit import AuditLog
@@ -30,46 +34,65 @@ from specctl.targets.base import Assignment, make_target
 from specctl.targets.file import Rule, TargetsFile
 from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
+from specctl.terminal import examples
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["autotune"]
 
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = _DESCRIPTION
-    words = "a file, or a shipped policy's name; with --targets: for servers that no rule of it matches"
-    parser.add_argument("--policy", metavar="FILE", help=words)
-    parser.add_argument(
-        "--target", default=[], action="append", metavar="URL", help="repeat for more servers"
-    )
-    parser.add_argument(
-        "--targets", type=Path, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
-    )
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the control scope")
-    parser.add_argument("--audit-log", type=Path, metavar="FILE", help="JSON lines, appended")
-    parser.add_argument(
-        "--metrics-port", type=_port, default=9109, metavar="N", help="default: 9109; 0: none"
-    )
-    parser.add_argument("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
-    parser.add_argument("--dry-run", action="store_true", help="decide and log, change nothing")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """As given on the command line."""
+
+    policy: str | None
+    target: tuple[str, ...]
+    targets: Path | None
+    token_file: Path | None
+    audit_log: Path | None
+    metrics_port: int
+    metrics_host: str
+    dry_run: bool
 
 
-_DESCRIPTION = (
-    "Watch servers and retune them until SIGTERM or SIGINT. A stop releases the lease and leaves in force "
-    "what the policy's on_stop says. If the daemon is killed, the lease ends by itself and the server takes "
-    "the policy's fallback."
+@click.command(
+    epilog=examples(
+        "specctl autotune --policy balanced --target http://localhost:8000",
+        "specctl autotune --policy balanced --target http://localhost:8000 --dry-run",
+        "specctl autotune --targets targets.yaml --token-file token --audit-log decisions.jsonl",
+    )
 )
+@click.option(
+    "--policy",
+    type=POLICY,
+    metavar="FILE",
+    help="a file, or a shipped policy's name; with --targets: for servers that no rule of it matches",
+)
+@click.option("--target", multiple=True, metavar="URL", help="repeat for more servers")
+@click.option(
+    "--targets", type=FILE, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
+)
+@token_file_option("control")
+@click.option("--audit-log", type=FILE, metavar="FILE", help="JSON lines, appended")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=9109,
+    metavar="N",
+    help="default: 9109; 0: none",
+)
+@click.option("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
+@click.option("--dry-run", is_flag=True, help="decide and log, change nothing")
+def autotune(**given: Any) -> int:
+    """Watch servers and retune them until SIGTERM or SIGINT.
+
+    A stop releases the lease and leaves in force what the policy's on_stop says. If the daemon is killed, the
+    lease ends by itself and the server takes the policy's fallback.
+    """
+    return _autotune(_Options(**given))
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{port}: expected 0 to 65535")
-    return port
-
-
-def run(options: argparse.Namespace) -> int:
+def _autotune(options: _Options) -> int:
     """Raises SpecctlError for what is wrong before the first poll; later failures are logged."""
     _check(options)
     clock = SystemClock()
@@ -127,21 +150,22 @@ def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> Fr
     return FrozenFiles(files=tuple(files))
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: _Options) -> None:
     if not options.target and options.targets is None:
-        options.refuse("one of --target and --targets is required")
+        raise click.UsageError("one of --target and --targets is required")
     if options.target and options.policy is None:
-        options.refuse("--target needs --policy")
+        raise click.UsageError("--target needs --policy")
 
 
-def _name(options: argparse.Namespace, policies: PolicyFiles) -> str:
+def _name(options: _Options, policies: PolicyFiles) -> str:
     """The same for all targets, whatever their policy: a policy that changes must not cost the lease."""
     if options.targets is not None:
         return str(options.targets.stem)
+    assert options.policy is not None, "checked"
     return policies.get(find_policy(options.policy)).policy.name
 
 
-def _roster(options: argparse.Namespace, policies: PolicyFiles, clock: SystemClock) -> LiveRoster:
+def _roster(options: _Options, policies: PolicyFiles, clock: SystemClock) -> LiveRoster:
     def checked(name: str, folder: Path) -> Path:
         inside = folder / name
         path = inside if is_file(inside) else find_policy(name)
