@@ -39,6 +39,7 @@ PARTS: dict[str, set[str]] = {
     "daemon": SHARED | {"core", "metrics", "policy", "targets"},
     "record": SHARED | {"engine_api"},
     "cli": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "record", "targets"},
+    "bench": SHARED | {"core", "engine_api", "policy", "record"},
     "engine": {"__version__", "contract", "draft", "errors", "local_file", "terminal"},
     "draft": {"contract", "engine", "errors", "terminal"},
 }

@@ -78,7 +78,11 @@ def setting_name(setting: Setting) -> str:
 
 
 def chosen_arms(
-    texts: Sequence[str], names: Sequence[str], capabilities: Sequence[Capabilities | None]
+    texts: Sequence[str],
+    names: Sequence[str],
+    capabilities: Sequence[Capabilities | None],
+    *,
+    is_search: bool = False,
 ) -> tuple[Arm, ...]:
     """The arms of all targets: those asked for on the first target that can be steered, every other target
     as it is.
@@ -86,6 +90,7 @@ def chosen_arms(
     Args:
         texts: arms as the user wrote them; none: off, table and autotune.
         names, capabilities: of each target; no capabilities: it cannot be steered.
+        is_search: one arm is enough, others are found.
 
     Raises BenchInputError for an arm that the server does not have, or where there is nothing to compare.
     """
@@ -101,7 +106,7 @@ def chosen_arms(
         raise BenchInputError(
             f"arms {', '.join(texts)}: no target can be steered: {_why_not(names, capabilities)}"
         )
-    if len(arms) < 2:
+    if len(arms) < 2 and not is_search:
         raise BenchInputError(
             f"one arm alone is no comparison: name a second target, or arms of a server that specctl steers "
             f"({_why_not(names, capabilities)})"

@@ -71,7 +71,9 @@ class BorrowedTable:
                 if now.lease_remaining_s is not None and now.owner != self._owner:
                     logger.warning("%s: the table is %s's now, and stays", self._client.target, now.owner)
                     return
-                await self._put(found.rows, lease_s=None, base_version=now.version, reason="put back as found")
+                await self._put(
+                    found.rows, lease_s=None, base_version=now.version, reason="put back as found"
+                )
                 return
             except (TargetError, VersionConflict) as error:
                 if not left:

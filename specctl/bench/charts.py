@@ -146,6 +146,4 @@ def _short(name: str) -> str:
 
 
 def _svg(height: float, label: str, body: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{html.escape(label)}">{body}</svg>'
-    )
+    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{html.escape(label)}">{body}</svg>'

@@ -233,7 +233,13 @@ class Experiment:
     def _sender(self, arm: Arm, load: Load) -> Sender:
         server, plan = self._servers[arm.server], self._plan
         return Sender(
-            self._session, server.url, server.model, plan.endpoint, load.max_tokens, plan.sampling, plan.ignore_eos
+            self._session,
+            server.url,
+            server.model,
+            plan.endpoint,
+            load.max_tokens,
+            plan.sampling,
+            plan.ignore_eos,
         )
 
     async def _outputs(self, arm: Arm) -> dict[str, RequestRecord]:

@@ -55,7 +55,14 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
 
 
 def run_figures(
-    arm: str, load: Load, run: LoadRun, *, number: int, place: int, began_s: float, acceptance: Acceptance | None
+    arm: str,
+    load: Load,
+    run: LoadRun,
+    *,
+    number: int,
+    place: int,
+    began_s: float,
+    acceptance: Acceptance | None,
 ) -> Run:
     """``began_s``: when the benchmark began."""
     records, samples = run.records, samples_of(run.records)
@@ -78,7 +85,9 @@ def run_figures(
         prompt_tokens=_sum(record.prompt_tokens for record in records),
         output_tokens=tokens,
         tokens_per_s=tokens / seconds,
-        steady_tokens_per_s=None if steady is None else _tokens_in(records, *steady) / (steady[1] - steady[0]),
+        steady_tokens_per_s=None
+        if steady is None
+        else _tokens_in(records, *steady) / (steady[1] - steady[0]),
         decode_tokens_per_s=_decode_speed(whole),
         requests_per_s=len(whole) / seconds,
         speed=_speed(load, tokens / seconds, samples),
@@ -149,7 +158,9 @@ def _joined(parts: Sequence[Acceptance]) -> Acceptance | None:
         sum(part.survival_at[k] * part.drafts for part in parts if k < len(part.survival_at))
         for k in range(longest)
     ]
-    drafted, accepted = (sum(getattr(part, f"{name}_tokens") for part in parts) for name in ("drafted", "accepted"))
+    drafted, accepted = (
+        sum(getattr(part, f"{name}_tokens") for part in parts) for name in ("drafted", "accepted")
+    )
     steps = _sum(part.request_steps for part in parts)
     emitted = sum((part.acceptance_length or 0.0) * (part.request_steps or 0) for part in parts)
     return Acceptance(

@@ -87,7 +87,9 @@ def _run(part: Mapping[str, Any], arm: str, number: int) -> Run:
 
 def _latency(part: Mapping[str, Any], key: str, name: str, completed: int) -> Percentiles | None:
     """From the lists of single requests where they are there, else from the summary."""
-    lists = part.get(f"{key}s") if key in ("ttft", "itl") else part.get("latencies") if key == "e2el" else None
+    lists = (
+        part.get(f"{key}s") if key in ("ttft", "itl") else part.get("latencies") if key == "e2el" else None
+    )
     if isinstance(lists, list) and lists:
         flat = [float(x) for one in lists for x in (one if isinstance(one, list) else [one])]
         return percentiles(flat)

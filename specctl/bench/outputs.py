@@ -93,7 +93,9 @@ async def _margin(a: RequestRecord, b: RequestRecord, judge: Sender) -> tuple[in
     where the server tells no token ids, one output ended, or it gives no log probabilities."""
     if not a.token_ids or not b.token_ids or not a.prompt_token_ids:
         return None, None
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.token_ids, b.token_ids, strict=False)))
+    shared = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.token_ids, b.token_ids, strict=False))
+    )
     if shared == min(len(a.token_ids), len(b.token_ids)):
         return shared, None
     body: dict[str, Any] = {

@@ -64,7 +64,9 @@ def _load(name: str) -> tuple[Prompt, ...]:
         return _read(path.read_text(encoding="utf-8"), name)
     except FileNotFoundError as error:
         known = ", ".join(PRESETS)
-        raise BenchInputError(f"prompts {plain_text(name)!r}: no such file, and no preset ({known})") from error
+        raise BenchInputError(
+            f"prompts {plain_text(name)!r}: no such file, and no preset ({known})"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BenchInputError(f"prompts {plain_text(name)!r}: {error}") from error
 

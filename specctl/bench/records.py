@@ -147,7 +147,9 @@ def _text(event: dict[str, Any]) -> str:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return str(choice.get("text") or "")
-    return str(delta.get("reasoning_content") or delta.get("reasoning") or "") + str(delta.get("content") or "")
+    return str(delta.get("reasoning_content") or delta.get("reasoning") or "") + str(
+        delta.get("content") or ""
+    )
 
 
 def _keep(record: RequestRecord, events: Sequence[dict[str, Any]]) -> None:

@@ -181,5 +181,15 @@ class BenchResult(BaseModel):
         default=None, description="autotune against the best constant arm"
     )
     verdict: str
+    is_cut_short: bool = Field(default=False, description="stopped by hand; complete rounds count")
     price_per_hour: float | None = None
     search: dict[str, Any] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """autotune is slower than the best constant arm, or than the baseline, over all loads."""
+        ours = [arm.name for arm in self.arms if not arm.is_constant]
+        found = [one for one in self.comparisons if one.load is None and one.arm in ours]
+        if self.against_best_constant is not None:
+            found.append(self.against_best_constant)
+        return any(one.outcome is Outcome.SLOWER for one in found)

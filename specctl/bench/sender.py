@@ -83,7 +83,9 @@ class Sender:
             body["messages"] = [{"role": "user", "content": prompt.prompt}]
         return {**body, **self.sampling}
 
-    async def send(self, prompt: Prompt, live: Live, record: RequestRecord, *, keep_text: bool = False) -> None:
+    async def send(
+        self, prompt: Prompt, live: Live, record: RequestRecord, *, keep_text: bool = False
+    ) -> None:
         """Fills the record. An error of the server or the connection stands in it; a cancelled request keeps
         what it had got."""
         stream = StreamBytes()
@@ -123,7 +125,9 @@ class Sender:
                     raise BenchFailed(f"{self.url}{path}: HTTP {answer.status}: {plain_text(text, 300)}")
                 found = pydantic_core.from_json(text)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise BenchFailed(f"{self.url}{path}: {type(error).__name__}: {plain_text(str(error))}") from error
+            raise BenchFailed(
+                f"{self.url}{path}: {type(error).__name__}: {plain_text(str(error))}"
+            ) from error
         if not isinstance(found, dict):
             raise BenchFailed(f"{self.url}{path}: expected a JSON object")
         return found

@@ -45,8 +45,21 @@ class Server:
 
     def about(self) -> dict[str, Any]:
         told = self.capabilities
-        known = {} if told is None else told.model_dump(
-            include={"engine", "engine_version", "plugin_version", "method", "model", "gpu", "dtype", "parallelism"}
+        known = (
+            {}
+            if told is None
+            else told.model_dump(
+                include={
+                    "engine",
+                    "engine_version",
+                    "plugin_version",
+                    "method",
+                    "model",
+                    "gpu",
+                    "dtype",
+                    "parallelism",
+                }
+            )
         )
         return {"name": self.name, "served_model": self.model, "launch": self.launch, **known}
 

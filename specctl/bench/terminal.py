@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from specctl.bench.results import BenchResult, Run
@@ -13,7 +20,17 @@ from specctl.bench.words import HEADINGS, cells_of, outputs_words
 __all__ = ["TerminalProgress", "print_result"]
 
 TITLE_CHARACTERS = 64
-_SHORT = ("arm", "tokens/s", "range", "against baseline", "TTFT ms", "TPOT ms", "E2E ms", "acceptance", "length")
+_SHORT = (
+    "arm",
+    "tokens/s",
+    "range",
+    "against baseline",
+    "TTFT ms",
+    "TPOT ms",
+    "E2E ms",
+    "acceptance",
+    "length",
+)
 
 
 class TerminalProgress:
@@ -63,9 +80,13 @@ class TerminalProgress:
 def print_result(result: BenchResult, console: Console) -> None:
     for load in result.loads:
         table = Table(title=escape(load.title), title_justify="left", title_style="bold", header_style="bold")
-        wanted = [i for i, name in enumerate(HEADINGS) if name in _SHORT or result.price_per_hour and "cost" in name]
+        wanted = [
+            i for i, name in enumerate(HEADINGS) if name in _SHORT or (result.price_per_hour and "cost" in name)
+        ]
         for i in wanted:
-            table.add_column(HEADINGS[i], justify="left" if HEADINGS[i] in ("arm", "against baseline") else "right")
+            table.add_column(
+                HEADINGS[i], justify="left" if HEADINGS[i] in ("arm", "against baseline") else "right"
+            )
         for one in result.figures:
             if one.load == load.title:
                 cells = cells_of(one, result)

@@ -7,8 +7,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from specctl.errors import BenchInputError, SpecctlError
 from specctl.engine_api.stock_metrics import LoadCounters
+from specctl.errors import BenchInputError, SpecctlError
 from specctl.plain_text import plain_text
 from specctl.record.lines import Reading
 from specctl.record.reader import read_lines

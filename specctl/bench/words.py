@@ -58,7 +58,9 @@ def ran_words(result: BenchResult) -> list[str]:
     for server in result.servers:
         known = [f"{server[name]}" for name in ("engine", "engine_version", "method") if server.get(name)]
         gpu = f" on {server['gpu']}" if server.get("gpu") else ""
-        lines.append(f"{server['name']}: {server['served_model']}{gpu}{', ' if known else ''}{' '.join(known)}")
+        lines.append(
+            f"{server['name']}: {server['served_model']}{gpu}{', ' if known else ''}{' '.join(known)}"
+        )
         if server.get("launch"):
             lines.append(f"started by: {server['launch']}")
     lines.append("; ".join(f"{load.title}: {_load_words(load)}" for load in result.loads))
