@@ -15,6 +15,7 @@ from specctl.errors import BenchInputError
 
 __all__ = ["Arm", "ArmKind", "chosen_arms", "parse_arm", "setting_name"]
 
+NO_PLUGIN = "runs without the specctl plugin"
 _SETTING = re.compile(r"(\d{1,4})(?::(\d{1,4})(?::(\d{1,4}))?)?")
 
 
@@ -143,6 +144,6 @@ def _is_off(setting: Setting) -> bool:
 
 def _why_not(names: Sequence[str], capabilities: Sequence[Capabilities | None]) -> str:
     return "; ".join(
-        f"{name}: {'runs without the specctl plugin' if one is None else one.why_not_controllable or 'steered'}"
+        f"{name}: {NO_PLUGIN if one is None else one.why_not_controllable or 'steered'}"
         for name, one in zip(names, capabilities, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Charts of the page as inline SVG. Arms differ by dash and marker as well as by colour; text is the page's."""
+"""Charts of the page as inline SVG. Arms differ by dash and marker as well as by colour."""
 
 from __future__ import annotations
 

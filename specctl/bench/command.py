@@ -56,7 +56,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         "specctl bench http://localhost:8000 --save result",
         "specctl bench http://localhost:8000 --arm off --arm 3 --arm autotune --concurrency 1,8,32",
         "specctl bench http://localhost:8000 http://localhost:8001 --name mine --name never-enabled",
-        "specctl bench 'vllm serve MODEL --port 8000' 'vllm serve MODEL --port 8001 --speculative-config ...'",
+        "specctl bench 'vllm serve MODEL' 'vllm serve MODEL --port 8001 --speculative-config ...'",
         "specctl bench localhost:8000 --prompts my.jsonl --rate 2,4 --sampling '{\"temperature\": 0.7}'",
         "specctl bench localhost:8000 --search --minutes 20 --save result",
         "specctl bench --from off=off.json --from with=with.json",
@@ -150,7 +150,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     "from_files",
     multiple=True,
     metavar="ARM=FILE",
-    help="compare result files of vllm bench serve or SGLang's bench_serving; repeat, also for rounds of one arm",
+    help="compare result files of vllm bench serve or SGLang's bench_serving; repeat, also for rounds",
 )
 @click.option(
     "--save",
@@ -163,7 +163,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 )
 @json_option("the whole result on standard output")
 @click.pass_context
-def bench(context: click.Context, **options: Any) -> int:
+def bench(context: click.Context, /, **options: Any) -> int:
     """Compare settings of speculative decoding on your own server and prompts.
 
     TARGET is the URL of a vLLM or SGLang server, or in quotes the command that launches one. Arms take turns

@@ -274,7 +274,7 @@ class Experiment:
             least = self._slices * (self._plan.span.requests or 1)
             if len(prompts) < least:
                 raise BenchInputError(
-                    f"prompts {name}: {len(prompts)} are too few for each to come once: expected at least {least} "
+                    f"prompts {name}: {len(prompts)} are too few for each to come once: expected {least} "
                     f"({self._plan.rounds} rounds of {len(self._plan.arms)} arms)"
                 )
 

@@ -83,7 +83,8 @@ def loses_most(arm: str, arms: Sequence[str], runs: Sequence[Run]) -> tuple[str,
 
 
 def verdict(arms: Sequence[Arm], baseline: str, runs: Sequence[Run]) -> str:
-    """One line: autotune against the baseline and the best constant, or the fastest arm against the baseline."""
+    """One line: autotune against the baseline and the best constant, else the fastest arm against the
+    baseline."""
     ours = next((arm.name for arm in arms if arm.kind is ArmKind.AUTOTUNE), None)
     best = best_constant(arms, runs)
     if ours is None or best is None:

@@ -38,6 +38,7 @@ def page(result: BenchResult) -> str:
         "survival": _survival(result, styles),
         "timeline": _timeline(result, styles),
         "changes": _changes(result),
+        "search": _search(result),
         "about": "".join(f"<p>{html.escape(line)}</p>" for line in ran_words(result)),
     }
     template = (files("specctl.bench") / "page.html").read_text(encoding="utf-8")
@@ -87,7 +88,8 @@ def _table(result: BenchResult, load: str) -> str:
     )
     return (
         f"<h3>{html.escape(load)}</h3>"
-        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -134,12 +136,26 @@ def _changes(result: BenchResult) -> str:
     last = max(one.round for one in result.tables)
     seen = [one for one in result.tables if one.round == last][:CHANGES_MAX]
     rows = "".join(
-        f"<tr><td>{one.at_s:.1f} s</td><td>{html.escape(one.table)}</td><td>{html.escape(one.reason)}</td></tr>"
+        f"<tr><td>{one.at_s:.1f} s</td><td>{html.escape(one.table)}</td>"
+        f"<td>{html.escape(one.reason)}</td></tr>"
         for one in seen
     )
     return (
         "<h2>What autotune put in force (last round)</h2>"
         "<p>Most drafted tokens, by the number of requests that decode at the same time.</p>"
-        '<div class="wide" tabindex="0"><table class="text"><thead><tr><th>at</th><th>table</th><th>why</th></tr>'
+        '<div class="wide" tabindex="0"><table class="text">'
+        "<thead><tr><th>at</th><th>table</th><th>why</th></tr>"
         f"</thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _search(result: BenchResult) -> str:
+    if result.search is None:
+        return ""
+    told = {name: html.escape(result.search[name]) for name in ("launch", "policy")}
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in result.search["others_words"])
+    return (
+        f"<h2>Launch with</h2><p><code>{told['launch']}</code></p>"
+        f"<h2>Policy that keeps it</h2><pre class='wide' tabindex='0'>{told['policy']}</pre>"
+        f"<h2>Other workloads with this setting, against off</h2><ul>{lines}</ul>"
     )

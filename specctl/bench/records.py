@@ -14,15 +14,15 @@ import pydantic_core
 __all__ = ["RequestRecord", "StreamBytes", "read_stream"]
 
 _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
-"""Inside a JSON string each quote has a backslash before it, so this matches no text of the model."""
+"""Inside a JSON string each quote has a backslash before it: this matches no text of the model."""
 _EVENT = re.compile(rb"^data: ?(\{.*\})\r?$", re.MULTILINE)
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens": ?(\d+)')
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """``arrival_s[i]``: when output arrived, ``arrival_tokens[i]``: how many tokens. ``ended_s`` None: cut off
-    by the end of the run. ``error`` None: none. ``text`` and ``token_ids``: only where they were kept."""
+    """``arrival_s[i]``: when output arrived, ``arrival_tokens[i]``: how many tokens. ``ended_s`` None: cut
+    off by the end of the run. ``error`` None: none. ``text`` and ``token_ids``: only where they were kept."""
 
     prompt_id: str
     sent_s: float

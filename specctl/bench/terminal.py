@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -70,8 +73,8 @@ class TerminalProgress:
         self._bar.advance(self._task)
         if not self._console.is_terminal:
             self._console.print(
-                f"round {run.round + 1}, {escape(run.arm)}: {escape(run.load)}: {run.tokens_per_s:.1f} tokens/s, "
-                f"{run.requests} requests, {run.failed} failed",
+                f"round {run.round + 1}, {escape(run.arm)}: {escape(run.load)}: {run.tokens_per_s:.1f} "
+                f"tokens/s, {run.requests} requests, {run.failed} failed",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -81,7 +84,9 @@ def print_result(result: BenchResult, console: Console) -> None:
     for load in result.loads:
         table = Table(title=escape(load.title), title_justify="left", title_style="bold", header_style="bold")
         wanted = [
-            i for i, name in enumerate(HEADINGS) if name in _SHORT or (result.price_per_hour and "cost" in name)
+            i
+            for i, name in enumerate(HEADINGS)
+            if name in _SHORT or (result.price_per_hour and name.startswith("cost"))
         ]
         for i in wanted:
             table.add_column(
@@ -101,3 +106,17 @@ def print_result(result: BenchResult, console: Console) -> None:
     for line in result.warnings:
         console.print(f"[yellow]warning:[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(f"\n[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
+    if result.search is not None:
+        print_search(result.search, console)
+
+
+def print_search(told: Mapping[str, Any], console: Console) -> None:
+    """The launch line, the policy that keeps the setting, and what other workloads get or lose by it."""
+    console.print("\nlaunch with:", style="bold")
+    console.print(escape(told["launch"]), highlight=False, soft_wrap=True)
+    console.print("\npolicy for specctl autotune:", style="bold")
+    console.print(escape(told["policy"]), highlight=False, soft_wrap=True)
+    if told["others_words"]:
+        console.print("other workloads with this setting, against off:", style="bold")
+    for line in told["others_words"]:
+        console.print(escape(line), highlight=False, soft_wrap=True)

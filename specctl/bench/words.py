@@ -95,6 +95,10 @@ def markdown(result: BenchResult) -> str:
     if len(result.loads) > 1:
         lines += ["", "## All loads (geometric mean)", ""]
         lines += [f"- {one.arm} against {one.baseline}: {one.words}" for one in over_all]
+    if result.search is not None:
+        lines += ["", "## Search", "", "```", result.search["launch"], "```", "", "```yaml"]
+        lines += [result.search["policy"].rstrip(), "```", ""]
+        lines += [f"- with this setting, {line}" for line in result.search["others_words"]]
     lines += ["", "Latencies are p50 / p95 / p99.", "", "## What ran", ""]
     return "\n".join([*lines, *(f"- {line}" for line in ran_words(result)), ""])
 

@@ -83,6 +83,14 @@ class StreamingServer:
         return web.json_response({"data": [{"id": "fake"}]})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Requests are cut off at the end of a run."""
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        try:
+            return await self._answer(request, answer)
+        except ConnectionResetError:
+            return answer
+
+    async def _answer(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         is_chat = request.path.endswith("/chat/completions")
@@ -90,7 +98,6 @@ class StreamingServer:
             return web.json_response({"error": {"message": self.fails or "no template"}}, status=400)
         if not body.get("stream"):
             return web.json_response({"choices": [{"text": "x", "logprobs": None}]})
-        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await answer.prepare(request)
         sent, most = 0, int(body["max_tokens"])
         while sent < most:
