@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
-from fakes.streaming import StreamingServer
+from fakes.engine import FakeEngine
 
 from specctl.bench import search as module
 from specctl.bench.advice import chosen_by_batch, launch_line, policy_text
 from specctl.bench.arms import Arm, ArmKind
-from specctl.bench.experiment import Plan
+from specctl.bench.experiment import Measured, Plan
 from specctl.bench.loads import Load
 from specctl.bench.results import Run
 from specctl.bench.run_load import Span
-from specctl.bench.search import candidates, search, spread
-from specctl.bench.servers import open_server
+from specctl.bench.search import OVERHEAD_S, candidates, search, spread
+from specctl.bench.servers import Server
 from specctl.contract.setting import Setting
+from specctl.engine_api.client import EngineClient
+from specctl.errors import BenchInputError
 from specctl.policy.loader import parse_policy
 
 OFF = Setting(num_speculative_tokens=0)
@@ -32,34 +35,62 @@ class Quiet:
     def ended(self, run: Run) -> None: ...
 
 
+class Simulated:
+    """In place of an experiment: the speed of a setting, by number of drafts, and a little noise."""
+
+    plans: ClassVar[list[Plan]] = []
+    now_s: ClassVar[float] = 0.0
+    speeds: ClassVar[dict[int, float]] = {0: 10.0, 1: 11.0, 2: 12.0, 4: 14.0, 8: 8.0}
+
+    def __init__(self, plan: Plan, *_: object) -> None:
+        self.plans.append(plan)
+        self.plan = plan
+
+    async def run(self) -> Measured:
+        runs = self.plan.rounds * len(self.plan.arms) * len(self.plan.loads)
+        Simulated.now_s += runs * ((self.plan.span.seconds or 0.0) + OVERHEAD_S)
+        speeds = {
+            (arm.name, load.title): self.speeds[arm.setting.num_speculative_tokens]
+            * (0.5 if load.prompts == "sql" and arm.name != "off" else 1.0)
+            for arm in self.plan.arms
+            if arm.setting is not None
+            for load in self.plan.loads
+        }
+        return Measured(runs=runs_of(speeds, self.plan.rounds), rounds=self.plan.rounds)
+
+
 def test_the_best_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RUN_MIN_S", 0.15)
-    monkeypatch.setattr(module, "OVERHEAD_S", 0.02)
+    monkeypatch.setattr(module, "Experiment", Simulated)
+    monkeypatch.setattr(Simulated, "plans", [])
+    monkeypatch.setattr(Simulated, "now_s", 0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Simulated.now_s))
+    loads = (Load(prompts="chat", concurrency=2),)
     off = Arm(name="off", kind=ArmKind.SETTING, setting=OFF)
-    loads = (Load(prompts="chat", concurrency=2, max_tokens=16),)
-    plan = Plan((off,), "off", loads, 3, Span(1.0), "completions")
+    plan = Plan((off,), "off", loads, 6, Span(1.0), "completions")
+    told = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
+    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), told)
+    found = asyncio.run(search(plan, [server], Quiet(), tmp_path, minutes=10.0)).told
+    assert [len(one.arms) for one in Simulated.plans] == [5, 3, 2]
+    assert found["setting"]["num_speculative_tokens"] == 4
+    assert found["launch"].endswith('\'{"method": "specctl_suffix", "num_speculative_tokens": 4}\'')
+    assert parse_policy(found["policy"], "found").kind == "fixed"
+    assert "faster by 40.0 %" in found["verdict"]
+    assert "other workloads lose by it: sql" in found["verdict"]
+    assert 500 < Simulated.now_s < 610
 
-    async def found(url: str) -> module.Found:
-        server = await open_server("mine", url, token=None)
-        try:
-            return await search(plan, [server], Quiet(), tmp_path, minutes=0.15)
-        finally:
-            await server.client.close()
 
-    with StreamingServer({0: 2, 1: 1, 2: 3, 4: 6, 8: 1}) as server:
-        told = asyncio.run(found(server.url)).told
-        assert server.engine.live.read().lease_remaining_s is None
-    assert "faster by" in told["verdict"]
-    assert told["setting"]["num_speculative_tokens"] == 4
-    assert told["launch"].endswith('\'{"method": "specctl_suffix", "num_speculative_tokens": 4}\'')
-    assert parse_policy(told["policy"], "found").kind == "fixed"
-    assert len(told["others"]) >= 1
+def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    told = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
+    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), told)
+    plan = Plan((), "off", (Load(prompts="chat", concurrency=2),), 6, Span(1.0), "completions")
+    with pytest.raises(BenchInputError, match="minutes"):
+        asyncio.run(search(plan, [server], Quiet(), tmp_path, minutes=0.05))
 
 
 def test_candidates_leave_off_out_and_are_spread() -> None:
     settings = [Setting(num_speculative_tokens=n) for n in range(9)]
     assert [one.num_speculative_tokens for one in candidates(settings)] == list(range(1, 9))
-    assert [one.num_speculative_tokens for one in spread(candidates(settings), 3)] == [1, 4, 8]
+    assert [one.num_speculative_tokens for one in spread(candidates(settings), 3)] == [1, 5, 8]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +104,7 @@ def test_candidates_leave_off_out_and_are_spread() -> None:
             "eagle3",
             Setting(num_speculative_tokens=2),
             'vllm serve m --port 1 --speculative-config \'{"method": "eagle3", "model": "d", '
-            "\"num_speculative_tokens\": 2}'",
+            '"num_speculative_tokens": 2}\'',
         ),
         (
             "python -m sglang.launch_server --model-path m --speculative-num-steps 9",
@@ -91,7 +122,7 @@ def test_launch_lines(launch: str | None, engine: str, method: str, setting: Set
     assert line.startswith(expected)
 
 
-def runs_of(speeds: dict[tuple[str, str], float]) -> list[Run]:
+def runs_of(speeds: dict[tuple[str, str], float], rounds: int = 3) -> list[Run]:
     known = dict.fromkeys(["prompt_tokens", "steady_tokens_per_s", "decode_tokens_per_s", "acceptance"])
     known |= dict.fromkeys(["ttft", "tpot", "itl", "e2el"])
     counts = {"place": 0, "requests": 1, "cut_off": 0, "failed": 0, "output_tokens": 1}
@@ -101,7 +132,7 @@ def runs_of(speeds: dict[tuple[str, str], float]) -> list[Run]:
             | {"tokens_per_s": speed, "requests_per_s": 1.0, "speed": speed * (1 + 0.001 * i)}
         )
         for (arm, load), speed in speeds.items()
-        for i in range(3)
+        for i in range(rounds)
     ]
 
 
