@@ -45,6 +45,7 @@ PARTS: dict[str, set[str]] = {
     "cli": SHARED
     | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
     "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
+    "bench": SHARED | {"core", "engine_api", "policy", "record"},
     "draft": {"contract", "engine", "errors", "terminal"},
     "checkpoints": {"errors", "local_file"},
     # They measure and simulate where they are asked to, and import that then.
