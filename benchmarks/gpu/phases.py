@@ -269,8 +269,8 @@ def figures(rounds: Sequence[_Rates], settings: Sequence[int]) -> dict[str, Any]
     best = {phase: max(names, key=row.__getitem__) for phase, row in held_for.items()}
     single = max(names, key=lambda name: mean(row[name] for row in held_for.values()))
 
-    def ratio(phase: str, arm: str) -> dict[str, float]:
-        values = [one[phase][AUTOTUNE] / one[phase][arm] for one in rounds]
+    def ratio(phase: str, arm: str, mine: str = AUTOTUNE) -> dict[str, float]:
+        values = [one[phase][mine] / one[phase][arm] for one in rounds]
         return {
             "median": round(median(values), 3),
             "least": round(min(values), 3),
@@ -297,6 +297,7 @@ def figures(rounds: Sequence[_Rates], settings: Sequence[int]) -> dict[str, Any]
         "best static setting": {phase: int(number) for phase, number in best.items()},
         "autotune / best static of the phase": to_static,
         "autotune / never enabled": to_never,
+        "static 0 / never enabled": {phase: ratio(phase, NEVER, "0") for phase in held_for if "0" in names},
         "worst phase against best static": {worst: to_static[worst]},
         "worst phase against never enabled": {worst_of_never: to_never[worst_of_never]},
         "best single static setting": int(single),

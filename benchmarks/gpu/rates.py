@@ -4,11 +4,11 @@
 
 Starts two servers of MODEL on one GPU, one with HEAD as vLLM's eagle3 under the table, and one that never
 speculates; each needs half of its memory. Requests arrive at random (Poisson), at the same times for every
-arm. A round has two passes through the rates: in the one each rate has the constants and the server that
-never speculates, one after the other; in the other a fresh daemon stays through all rates, its search
-included. The second round has the passes in the other order. Time per output token is vLLM's own, the mean
-over the requests that ended in the second part of a rate's seconds. ``--urls`` measures two servers that run
-already.
+arm, with nearly the same prompts, none of which comes twice. A round has two passes through the rates: in the
+one each rate has the constants and the server that never speculates, one after the other; in the other a
+fresh daemon stays through all rates, its search included. The second round has the passes in the other order.
+Time per output token is vLLM's own, the mean over the requests that ended in the second part of a rate's
+seconds. ``--urls`` measures two servers that run already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from testing.servers import vllm_server
 
 _TIME = "vllm:request_time_per_output_token_seconds"
 _TOKENS = "vllm:generation_tokens"
-_PROMPT_TOKENS = 256
+_PROMPT_TOKENS, _SKIPPED_MAX = 256, 64
+_TEXT_TOKENS_MIN = _PROMPT_TOKENS + _SKIPPED_MAX
 _TEXTS = 400
 _SERVE = (
     "--dtype",
@@ -96,11 +97,17 @@ async def arriving(url: str, bodies: Iterator[dict[str, Any]], rate: float, seed
             await asyncio.gather(sender, *sent, return_exceptions=True)
 
 
-def bodies_of(texts: Sequence[list[int]], max_tokens: int, temperature: float) -> Iterator[dict[str, Any]]:
-    """Endless: the beginning of each text in turn."""
+def bodies_of(
+    texts: Sequence[list[int]], max_tokens: int, temperature: float, skipped: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Endless: a part of each text in turn. Another number of ``skipped`` tokens gives nearly the same
+    prompts, of which a prefix cache knows nothing. Raises ValueError where no text is long enough."""
+    first = skipped % _SKIPPED_MAX
+    parts = [text[first : first + _PROMPT_TOKENS] for text in texts if len(text) >= _TEXT_TOKENS_MIN]
+    if not parts:
+        raise ValueError(f"expected texts of {_TEXT_TOKENS_MIN} tokens or more")
     common = {"model": "model", "max_tokens": max_tokens, "temperature": temperature, "ignore_eos": True}
-    for text in itertools.cycle(texts):
-        yield {**common, "prompt": text[:_PROMPT_TOKENS]}
+    return ({**common, "prompt": part} for part in itertools.cycle(parts))
 
 
 class Run:
@@ -108,7 +115,7 @@ class Run:
         self, client: httpx.AsyncClient, other: httpx.AsyncClient, given: argparse.Namespace, texts: Any
     ) -> None:
         self.client, self.other, self.given = client, other, given
-        self.bodies = bodies_of(texts, given.max_tokens, given.temperature)
+        self.texts, self.measured = texts, 0
         self.rounds: list[dict[str, _Row]] = []
 
     async def round(self, number: int) -> None:
@@ -121,7 +128,9 @@ class Run:
     async def _rate(self, client: httpx.AsyncClient, rate: float) -> dict[str, float | None]:
         """Of the second part of its seconds; in the first the server fills."""
         given = self.given
-        async with arriving(str(client.base_url), self.bodies, rate, seed=len(self.rounds)):
+        bodies = bodies_of(self.texts, given.max_tokens, given.temperature, self.measured)
+        self.measured += 1
+        async with arriving(str(client.base_url), bodies, rate, seed=len(self.rounds)):
             await asyncio.sleep(given.fill_s)
             before = await counted(client)
             await asyncio.sleep(given.rate_s - given.fill_s)
