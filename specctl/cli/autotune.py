@@ -113,8 +113,8 @@ def _autotune(options: _Options) -> int:
     policies = PolicyFiles()
     roster = _roster(options, policies, clock)
     token = None if options.token_file is None else read_token(options.token_file)
-    audit = AuditLog(options.audit_log, clock)
     exporter, controls, access = Exporter(clock), Controls(), PageAccess(options.page_token_file)
+    audit = AuditLog(options.audit_log, clock, exporter.audit_lost)
     context = LoopContext(
         owner=owner_name(f"autotune {_name(options, policies) or 'policy'}"),
         clock=clock,

@@ -35,6 +35,7 @@ class Exporter:
         self._decisions = self._counter(names.DECISIONS)
         self._changes = self._counter(names.CHANGES)
         self._errors = self._counter(names.ERRORS)
+        self._audit_lost = self._counter(names.AUDIT_LOST)
         self._emitted = self._counter(names.ENGINE_TOKENS)
         self._info = self._gauge(names.TARGET_INFO)
         self._up = self._gauge(names.TARGET_UP)
@@ -172,6 +173,9 @@ class Exporter:
 
     def policy(self, *, is_valid: bool) -> None:
         self._policy.set(1 if is_valid else 0)
+
+    def audit_lost(self) -> None:
+        self._audit_lost.inc()
 
     def targets(self, count: int) -> None:
         self._targets.set(count)
