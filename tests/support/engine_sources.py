@@ -39,7 +39,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def guarded(adapter: Adapter) -> set[str]:
-    """Names under which a plugin's own code runs in its guard: what they are given as, or the method's own."""
+    """Names under which a plugin's own code runs in its guard."""
     found = set()
     for path in adapter.folder.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
