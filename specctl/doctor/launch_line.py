@@ -147,8 +147,9 @@ def _options(words: Sequence[str]) -> tuple[list[str], dict[str, str | bool]]:
     while at < len(words):
         word = words[at]
         at += 1
-        if word in _SHORT:
-            name, value = _SHORT[word], ""
+        short, _, behind = word.partition("=")
+        if short in _SHORT:
+            name, value = _SHORT[short], behind
         elif word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             name = _long(name)
@@ -169,7 +170,7 @@ def _long(name: str) -> str:
 
 
 def _is_option(word: str) -> bool:
-    return word in _SHORT or (word.startswith("--") and len(word) > 2)
+    return word.partition("=")[0] in _SHORT or (word.startswith("--") and len(word) > 2)
 
 
 def _scalar(value: str | bool) -> Any:

@@ -58,9 +58,9 @@ def sampled_findings(seen: Seen) -> Iterator[Finding]:
         error = math.hypot(off.error_ratio, present.error_ratio)
         if ratio * (1 + ERRORS * error) < 1 - LEAST_RATIO:
             words = (
-                f"batch {same[0].decode_batch_from}-{last}, since the start: {present.tokens_per_s:.0f} tokens/s "
-                f"with {row.num_speculative_tokens} drafts ({present.steps} steps), {off.tokens_per_s:.0f} "
-                f"without ({off.steps} steps)"
+                f"batch {same[0].decode_batch_from}-{last}, since the start: {present.tokens_per_s:.0f} "
+                f"tokens/s with {row.num_speculative_tokens} drafts ({present.steps} steps), "
+                f"{off.tokens_per_s:.0f} without ({off.steps} steps)"
             )
             yield _slower(ratio, error, words)
 

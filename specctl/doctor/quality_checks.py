@@ -55,8 +55,8 @@ def _near_zero(method: str, told: str) -> Finding:
             "acceptance-near-zero",
             "the text repeats nothing that could be drafted",
             told,
-            "this traffic wants a head, a draft model or no speculation (specctl recommend); a prompt_lookup_min "
-            "of 2 drafts from chance matches",
+            "this traffic wants a head, a draft model or no speculation (specctl recommend); a "
+            "prompt_lookup_min of 2 drafts from chance matches",
         )
     return warning(
         "acceptance-near-zero",

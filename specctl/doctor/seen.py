@@ -22,12 +22,13 @@ from specctl.types import CellDelta, ShadowDelta
 __all__ = ["Cells", "Seen", "look"]
 
 POLL_S = 1.0
+_wall_s = time.time
 Cells = tuple[TelemetryCell, ...] | tuple[CellDelta, ...]
 
 
 @dataclass(slots=True)
 class Seen:
-    """None: not told. ``tables``: one a second over the window; ``why_not_steered``: the server's own words."""
+    """None: not told. ``tables``: one a second of the window; ``why_not_steered``: the server's own words."""
 
     target: str
     capabilities: Capabilities | None = None
@@ -134,10 +135,10 @@ async def _clock_ahead_s(target: str) -> float | None:
     try:
         timeout = aiohttp.ClientTimeout(total=5)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            began_s = time.time()
+            began_s = _wall_s()
             async with session.get(f"{target}/version", allow_redirects=False) as response:
                 stamp = response.headers.get("Date")
-            middle_s = (began_s + time.time()) / 2
+            middle_s = (began_s + _wall_s()) / 2
         # The header has whole seconds, cut off: half a second is added.
         return None if stamp is None else parsedate_to_datetime(stamp).timestamp() + 0.5 - middle_s
     except (aiohttp.ClientError, TimeoutError, ValueError, OSError):

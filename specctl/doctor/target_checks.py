@@ -95,8 +95,8 @@ def _reach_findings(seen: Seen) -> Iterator[Finding]:
             "plugin-not-loaded",
             "the plugin is not loaded: nothing can be steered",
             f"{seen.target}/specctl/v1/capabilities: HTTP 404",
-            "install specctl-serving in the engine's environment; VLLM_PLUGINS and SGLANG_PLUGINS, where they "
-            "are set, must name specctl; then ask for it in the launch command (specctl doctor COMMAND)",
+            "install specctl-serving in the engine's environment; VLLM_PLUGINS and SGLANG_PLUGINS, where "
+            "they are set, must name specctl; then ask for it in the launch command (specctl doctor COMMAND)",
         )
 
 
@@ -161,7 +161,7 @@ def _table_findings(seen: Seen) -> Iterator[Finding]:
         yield warning(
             "lease-ran-out",
             "the daemon that steered this server is gone",
-            f"the fallback is in force since {table.age_s:.0f} s, after the lease of {table.owner or 'a daemon'}",
+            f"the fallback holds since {table.age_s:.0f} s; the lease was {table.owner or 'a daemon'}'s",
             "start specctl autotune again, and let a supervisor keep it running",
         )
     if table.ranks_behind:
@@ -196,7 +196,7 @@ def _plugin_findings(seen: Seen) -> Iterator[Finding]:
         yield warning(
             "runner-v1",
             "vLLM runs Model Runner V1: drafts are found on the host",
-            f"{capabilities.gpu}, method {capabilities.method}, with shadow acceptance, which V2 does not have",
+            f"{capabilities.gpu}, {capabilities.method} with shadow acceptance, which V2 does not have",
             "leave VLLM_USE_V2_MODEL_RUNNER=0 out",
         )
     if after is not None and after.failures:
