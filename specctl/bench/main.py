@@ -19,7 +19,7 @@ from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
 from specctl.bench.figures import Samples, arm_figures
 from specctl.bench.interchange import read_runs, sglang_line, vllm_result
 from specctl.bench.intervals import ROUNDS_MIN
-from specctl.bench.judged import best_constant, compared, comparisons, figures_of, verdict
+from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
@@ -249,6 +249,7 @@ def _result(
         best_constant=best,
         against_best_constant=against,
         verdict=words if told is None else told["verdict"],
+        losses=losses(plan.arms, runs),
         is_cut_short=measured.is_cut_short,
         price_per_hour=options["price_per_hour"],
         search=told,
