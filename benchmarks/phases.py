@@ -3,8 +3,8 @@
     python -m benchmarks.phases vllm|sglang --model FOLDER [--rounds N] [--seconds S] [--output FILE]
 
 One server of specctl's suffix method on this machine's CPU. In the arm ``autotune`` a fresh daemon goes on
-from the start table, its search included. A ratio is one round's; a file has the median and the range over the
-rounds.
+from the start table, its search included. A ratio is one round's; a file has the median and the range over
+the rounds.
 """
 
 from __future__ import annotations
