@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from specctl.bench.intervals import Outcome
 from specctl.bench.results import ArmFigures, Comparison
 
 __all__ = ["STYLES", "WIDTH", "bars", "intervals", "key", "lines"]
 
-WIDTH = 460
+WIDTH = 360
 """Of the view box: about the width of a narrow screen, so that 14 px text stays readable there."""
-LABEL_W, ROW_H, BAR_H = 118, 30, 20
+LABEL_W, ROW_H, BAR_H = 96, 30, 20
 STYLES = 6
 """Line styles in the page's style sheet: s0 to s5."""
 PLOT_H, PLOT_LEFT = 170, 44
-LABEL_CHARACTERS = 17
+LABEL_CHARACTERS = 13
+TICK_W = 44
 
 
 def bars(figures: Sequence[ArmFigures], highlighted: str | None, caption: str) -> str:
     """Median tokens/s as bars, the range of the rounds as a line; the fastest is marked in words."""
     most = max((one.tokens_per_s_max for one in figures), default=0.0) or 1.0
     best = max(figures, key=lambda one: one.tokens_per_s).arm
-    room, rows = WIDTH - LABEL_W - 130, []
+    room, rows = WIDTH - LABEL_W - 112, []
     for i, one in enumerate(figures):
         y = i * ROW_H + (ROW_H - BAR_H) / 2
         values = (one.tokens_per_s, one.tokens_per_s_min, one.tokens_per_s_max)
@@ -54,7 +55,7 @@ def intervals(found: Sequence[Comparison], caption: str) -> str:
     parts = [f'<path d="M{x(1.0):.1f} 0V{height - 22}" class="one"/>']
     parts += [
         f'<text x="{x(tick):.1f}" y="{height - 5}" class="middle small">x {tick:g}</text>'
-        for tick in _ticks(low, high)
+        for tick in _ticks(low, high, x)
     ]
     for i, one in enumerate(found):
         y = i * (ROW_H + words_w) + ROW_H / 2
@@ -126,12 +127,14 @@ def _marker(style: int, x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 5:.1f}l5 9h-10z" {kind}/>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    steps = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-    inside = [step for step in steps if low <= step <= high]
-    if len(inside) <= 6:
-        return inside
-    return [step for step in inside if step in (0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 4.0, 8.0)]
+def _ticks(low: float, high: float, place: Callable[[float], float]) -> list[float]:
+    """1 first, then those with room beside the ones before."""
+    chosen: list[float] = []
+    for tick in (1.0, 2.0, 0.5, 4.0, 0.25, 1.5, 0.8, 1.2, 0.9, 1.1, 0.7, 3.0, 6.0):
+        has_room = all(abs(place(tick) - place(other)) >= TICK_W for other in chosen)
+        if low <= tick <= high and has_room:
+            chosen.append(tick)
+    return chosen
 
 
 def _number(value: float) -> str:

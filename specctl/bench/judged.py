@@ -12,7 +12,9 @@ from specctl.bench.figures import arm_figures
 from specctl.bench.intervals import Outcome, paired_ratio
 from specctl.bench.results import ArmFigures, Comparison, Run
 
-__all__ = ["best_constant", "compared", "comparisons", "figures_of", "loses_most", "verdict"]
+__all__ = ["best_constant", "compared", "comparisons", "figures_of", "loses_most", "losses", "verdict"]
+
+LOSS_MIN_RATIO = 0.03
 
 
 def figures_of(plan: Plan, measured: Measured, price_per_hour: float | None) -> tuple[ArmFigures, ...]:
@@ -93,15 +95,19 @@ def verdict(arms: Sequence[Arm], baseline: str, runs: Sequence[Run]) -> str:
     if best != baseline:
         parts.append(f"{compared(runs, ours, best, None).words} than the best constant ({best})")
     parts.append(f"{compared(runs, ours, baseline, None).words} than {baseline}")
-    text = f"{ours}: " + ", ".join(_grammar(part) for part in parts)
-    losers = [
-        f"{arm.name} loses {1 - ratio:.0%} in {load!r}"
-        for arm in arms
-        if arm.is_constant
-        for load, ratio in [loses_most(arm.name, [one.name for one in arms], runs)]
-        if ratio < 0.97
-    ]
-    return "; ".join([text, *losers]) if len({run.load for run in runs}) > 1 else text
+    return f"{ours}: " + ", ".join(_grammar(part) for part in parts)
+
+
+def losses(arms: Sequence[Arm], runs: Sequence[Run]) -> tuple[str, ...]:
+    """Of each constant arm that is behind the fastest arm in some load, the worst one."""
+    if len({run.load for run in runs}) < 2:
+        return ()
+    names, found = [arm.name for arm in arms], []
+    for arm in arms:
+        load, ratio = loses_most(arm.name, names, runs)
+        if arm.is_constant and 1.0 - ratio > LOSS_MIN_RATIO:
+            found.append(f'{arm.name} loses {1.0 - ratio:.0%} in "{load}"')
+    return tuple(found)
 
 
 def _fastest(arms: Sequence[Arm], baseline: str, runs: Sequence[Run]) -> str:

@@ -19,7 +19,7 @@ from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
 from specctl.bench.figures import Samples, arm_figures
 from specctl.bench.interchange import read_runs, sglang_line, vllm_result
 from specctl.bench.intervals import ROUNDS_MIN
-from specctl.bench.judged import best_constant, compared, comparisons, figures_of, verdict
+from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
@@ -34,7 +34,7 @@ from specctl.clock import iso_utc
 from specctl.errors import BenchInputError
 from specctl.http_client import read_token
 
-__all__ = ["run_bench", "run_files"]
+__all__ = ["new_runner", "run_bench", "run_files"]
 
 SECONDS_DEFAULT = 10.0
 CONCURRENCY_DEFAULT = (1, 8)
@@ -46,7 +46,7 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
     """Raises SpecctlError. KeyboardInterrupt before the first round is complete."""
     console = Console(stderr=bool(options["as_json"]))
     loads = _loads(options)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with new_runner() as runner:
         result = runner.run(_run(options, loads, console))
     print_result(result, console)
     if options["save"] is not None:
@@ -54,13 +54,13 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
     return result
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one: it halves what a streamed token costs this process."""
+def new_runner() -> asyncio.Runner:
+    """With uvloop where there is one: it halves what a streamed token costs this process."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Console) -> BenchResult:
@@ -249,6 +249,7 @@ def _result(
         best_constant=best,
         against_best_constant=against,
         verdict=words if told is None else told["verdict"],
+        losses=losses(plan.arms, runs),
         is_cut_short=measured.is_cut_short,
         price_per_hour=options["price_per_hour"],
         search=told,

@@ -181,6 +181,7 @@ class BenchResult(BaseModel):
         default=None, description="autotune against the best constant arm"
     )
     verdict: str
+    losses: tuple[str, ...] = Field(default=(), description="where a constant arm is furthest behind")
     is_cut_short: bool = Field(default=False, description="stopped by hand; complete rounds count")
     price_per_hour: float | None = None
     search: dict[str, Any] | None = None

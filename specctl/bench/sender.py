@@ -28,17 +28,17 @@ ANSWER_MAX_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Live:
-    """For the progress display: events of streams since the run began, and tokens an event."""
+    """For the progress display: arrivals of output since the run began, and tokens of those that are counted:
+    a request's tokens are when it ends."""
 
-    events: int = 0
+    arrivals: int = 0
     tokens: int = 0
-    counted_events: int = 0
-    in_flight: int = 0
+    counted_arrivals: int = 0
 
     @property
     def tokens_so_far(self) -> float:
-        ratio = self.tokens / self.counted_events if self.counted_events else 1.0
-        return self.events * ratio
+        ratio = self.tokens / self.counted_arrivals if self.counted_arrivals else 1.0
+        return self.arrivals * ratio
 
 
 def open_session(api_key: str | None) -> aiohttp.ClientSession:
@@ -93,7 +93,6 @@ class Sender:
         raw = pydantic_core.to_json(self.body(prompt, keep_ids=keep_text))
         url = URL(normalise_target(self.url) + _PATHS[self.endpoint])
         headers = {"content-type": "application/json"}
-        live.in_flight += 1
         record.sent_s = time.monotonic()
         try:
             async with self.session.post(url, data=raw, headers=headers) as answer:
@@ -101,19 +100,19 @@ class Sender:
                     text = (await answer.content.read(ANSWER_MAX_BYTES)).decode("utf-8", "replace")
                     record.error = f"HTTP {answer.status}: {plain_text(text, 300)}"
                     return
-                async for piece in answer.content.iter_any():
-                    when_s.append(time.monotonic())
+                content, now_s = answer.content, time.monotonic
+                while piece := await content.readany():
+                    when_s.append(now_s())
                     pieces.append(piece)
-                    live.events += piece.count(b"\n\n")
+                    live.arrivals += 1
                 record.ended_s = time.monotonic()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             record.error = plain_text(f"{type(error).__name__}: {error}", 300)
         finally:
-            live.in_flight -= 1
             if pieces:
                 read_stream(record, stream, keep_text=keep_text)
                 live.tokens += record.output_tokens
-                live.counted_events += sum(piece.count(b"\n\n") for piece in pieces)
+                live.counted_arrivals += len(pieces)
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float = 120.0) -> dict[str, Any]:
         """A request that is not streamed. Raises BenchFailed."""

@@ -8,8 +8,8 @@ from specctl.bench.results import ArmFigures, BenchResult, OutputCheck, Percenti
 __all__ = ["HEADINGS", "cells_of", "markdown", "outputs_words", "ran_words"]
 
 HEADINGS = (
-    "arm", "tokens/s", "range", "steady", "decode/request", "against baseline",
-    "TTFT ms", "TPOT ms", "ITL ms", "E2E ms", "acceptance", "length", "cost/1M tokens",
+    "arm", "tokens/s", "range", "against baseline", "TTFT ms", "TPOT ms", "E2E ms", "acceptance", "length",
+    "cost/1M tokens", "ITL ms", "steady", "decode/request",
 )  # fmt: skip
 NOT_MEASURED = "-"
 
@@ -24,18 +24,20 @@ def cells_of(one: ArmFigures, result: BenchResult) -> tuple[str, ...]:
         one.arm,
         f"{one.tokens_per_s:.1f}",
         f"{one.tokens_per_s_min:.1f} to {one.tokens_per_s_max:.1f}",
-        _number(one.steady_tokens_per_s, "{:.1f}"),
-        _number(one.decode_tokens_per_s, "{:.1f}"),
         "baseline" if found is None else found.words,
-        *(_milliseconds(each) for each in (one.ttft, one.tpot, one.itl, one.e2el)),
+        *(_milliseconds(each) for each in (one.ttft, one.tpot, one.e2el)),
         _number(rate, "{:.0%}"),
         _number(length, "{:.2f}"),
         _number(one.cost_per_million_tokens, "{:.3f}"),
+        _milliseconds(one.itl),
+        _number(one.steady_tokens_per_s, "{:.1f}"),
+        _number(one.decode_tokens_per_s, "{:.1f}"),
     )
 
 
 def outputs_words(result: BenchResult) -> list[str]:
-    return [_outputs_of(check) for check in result.outputs]
+    """Below the verdict: what each constant arm loses, and whether outputs are the same."""
+    return [*result.losses, *(_outputs_of(check) for check in result.outputs)]
 
 
 def _outputs_of(check: OutputCheck) -> str:
