@@ -13,8 +13,7 @@ import pytest
 from fakes.engine import FakeEngine, Traffic
 from support.shown_daemon import CONTROL, READ, ShownDaemon, shown_daemon, write_tokens
 
-from specctl.page.access import CONTROL_HEADER
-from specctl.watch.views import Overview, TargetDetail
+from specctl.watch.views import CONTROL_HEADER, Overview, TargetDetail
 
 BEARER = {"Authorization": f"Bearer {CONTROL}"}
 CHANGE = {**BEARER, CONTROL_HEADER: "1"}
