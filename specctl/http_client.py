@@ -7,7 +7,7 @@ import logging
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -114,8 +114,10 @@ class HttpClient:
         body_max_bytes: int = BODY_MAX_BYTES,
         connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
+        ``headers``: sent with every request.
 
         Raises TargetError for what is no URL with a host.
         """
@@ -131,7 +133,7 @@ class HttpClient:
         if url.scheme == "https":
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
-        self._headers = _headers(url, token)
+        self._headers = {**_headers(url, token), **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:

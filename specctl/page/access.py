@@ -9,11 +9,9 @@ from yarl import URL
 
 from specctl.engine.auth import AccessDenied, AccessPolicy, Scope, load_tokens
 from specctl.errors import SpecctlError
+from specctl.watch.views import CONTROL_HEADER
 
-__all__ = ["CONTROL_HEADER", "PageAccess"]
-
-CONTROL_HEADER = "X-Specctl-Control"
-"""A form of another site cannot send it."""
+__all__ = ["PageAccess"]
 
 
 class PageAccess:

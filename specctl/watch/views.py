@@ -11,6 +11,7 @@ from specctl.contract.setting import Setting
 
 __all__ = [
     "API",
+    "CONTROL_HEADER",
     "BucketView",
     "ControlChange",
     "ControlRow",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 API = "/api/v1"
+CONTROL_HEADER = "X-Specctl-Control"
+"""Of a change: a form of another site cannot send it."""
 _MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 

@@ -1,7 +1,7 @@
 // Small charts as SVG: lines over time, and bars.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const WIDTH = 480;
+const NARROW = matchMedia("(max-width: 640px)");
 const HEIGHT = 170;
 const LEFT = 46;
 const BOTTOM = 20;
@@ -15,6 +15,9 @@ function svg(name, attributes, text) {
   return node;
 }
 
+// A narrow screen shows less time on the same height, so that words stay readable.
+const width = () => (NARROW.matches ? 340 : 480);
+
 // A round upper end, and how many steps the grid has up to it.
 function scale(most) {
   if (!(most > 0)) return [1, 1];
@@ -26,10 +29,10 @@ function scale(most) {
 }
 
 function frame(label, top, steps, format) {
-  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width()} ${HEIGHT}`, role: "img", "aria-label": label });
   for (let i = 0; i <= steps; i += 1) {
     const y = at(i / steps);
-    chart.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }));
+    chart.append(svg("line", { class: "grid", x1: LEFT, x2: width() - RIGHT, y1: y, y2: y }));
     chart.append(svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, format((top * i) / steps)));
   }
   return chart;
@@ -46,7 +49,7 @@ export function lines(label, times, series, { isStep = false, least = 0 } = {}) 
   const chart = frame(label, top, isStep && top < 4 ? top : steps, short);
   const end = times[times.length - 1] ?? 0;
   const span = Math.max(end - (times[0] ?? 0), 60);
-  const x = (time) => WIDTH - RIGHT - ((end - time) / span) * (WIDTH - RIGHT - LEFT);
+  const x = (time) => width() - RIGHT - ((end - time) / span) * (width() - RIGHT - LEFT);
   for (const part of [0, 0.5, 1]) {
     const anchor = part === 0 ? "end" : part === 1 ? "start" : "middle";
     const ago = part * span;
@@ -81,7 +84,7 @@ function line(times, values, x, top, isStep) {
 // shares: by position, 0 to 1.
 export function bars(label, shares) {
   const chart = frame(label, 100, 4, (value) => `${value} %`);
-  const room = (WIDTH - LEFT - RIGHT) / Math.max(shares.length, 6);
+  const room = (width() - LEFT - RIGHT) / Math.max(shares.length, 6);
   shares.forEach((share, i) => {
     const left = LEFT + room * i;
     const top = at(share);

@@ -73,12 +73,13 @@ function build(section, server, daemon) {
     el("div", { class: "bar" }, el("h2", { id: "detail-title" }, server.instance), shown.state, shown.about,
       el("a", { href: "#/" }, "All servers")),
     shown.notices,
+    el("p", { class: "quiet" }, `Rates and acceptance are of the last ${server.window_s} s.`),
     el("dl", { class: "facts" }, ...facts.map((fact) => fact.node)),
     el("div", { class: "panels" },
       panel("Tokens per second of step time", key("measured", "predicted with speculation off"), shown.speed),
       panel("Requests", key("running", "waiting"), shown.load),
       panel("Drafted tokens in the busiest decode batch", shown.drafts),
-      panel("Accepted by position", shown.acceptance, el("p", { class: "quiet" }, "Share of drafts whose first tokens, up to the position, were all accepted; last 30 s.")),
+      panel("Accepted by position", shown.acceptance, el("p", { class: "quiet" }, "Share of drafts whose first tokens, up to the position, were all accepted.")),
       el("section", { class: "panel wide" }, el("h3", { id: "buckets-title" }, "Setting by decode batch"), table(shown.buckets)),
       panel("Decisions", shown.decisions), panel("Events", shown.events),
       el("section", { class: "panel wide" }, el("h3", {}, "Control"), made ? made.node : off)),
@@ -119,7 +120,7 @@ function charts(server) {
   shown.drafts.replaceChildren(lines(`Drafted tokens: ${last(drafts)}`, at, [{ values: drafts }], { isStep: true, least: most }));
   const survival = server.survival_at ?? [];
   const words = survival.map((share, i) => `${i + 1}: ${Math.round(100 * share)} %`).join(", ");
-  shown.acceptance.replaceChildren(survival.length ? bars(`Accepted by position: ${words}`, survival) : el("p", { class: "quiet" }, "Nothing was drafted in the last 30 s."));
+  shown.acceptance.replaceChildren(survival.length ? bars(`Accepted by position: ${words}`, survival) : el("p", { class: "quiet" }, "Nothing was drafted."));
 }
 
 function fillBuckets(server) {

@@ -11,6 +11,7 @@ let timer = null;
 let isAsking = false;
 let isAskedAgain = false;
 let shownAt = null;
+let isRefused = false;
 
 const chosen = () => (location.hash.startsWith("#/server/") ? decodeURIComponent(location.hash.slice(9)) : null);
 
@@ -21,6 +22,7 @@ async function ask() {
   }
   isAsking = true;
   clearTimeout(timer);
+  isRefused = false;
   try {
     await draw();
     shownAt = new Date().toLocaleTimeString("en-GB");
@@ -32,7 +34,7 @@ async function ask() {
   if (isAskedAgain) {
     isAskedAgain = false;
     ask();
-  } else if (!document.hidden) timer = setTimeout(ask, INTERVAL_MS);
+  } else if (!document.hidden && !isRefused) timer = setTimeout(ask, INTERVAL_MS);
 }
 
 async function draw() {
@@ -57,12 +59,14 @@ async function draw() {
 function said(words) {
   const state = byId("state");
   state.className = words ? "bad" : "";
+  state.hidden = !words;
   setText(state, words);
 }
 
 function failed(error) {
   if (error instanceof api.Refused && error.status === 401) {
-    said("A token is needed to read.");
+    isRefused = true;
+    said(api.token.get() ? "The token is not known; give another one." : "A token is needed to read.");
     byId("token-open").hidden = false;
   } else if (error instanceof api.Refused && error.status === 404) {
     said("This server is no target of the daemon any more.");
