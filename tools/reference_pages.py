@@ -29,7 +29,7 @@ GENERATED = "<!-- Written by python -m tools.reference_pages. -->\n\n"
 def commands_page() -> str:
     """Every command as its ``--help`` shows it."""
     parts = ["# Commands\n", GENERATED + "Exit codes are at the end of `specctl --help`.\n"]
-    with click.Context(cli, info_name="specctl", max_content_width=100) as root:
+    with click.Context(cli, info_name="specctl", **cli.context_settings) as root:
         for name in COMMANDS:
             if (command := cli.get_command(root, name)) is not None:
                 parts += _help_of(command, name, root, "##")
@@ -37,7 +37,7 @@ def commands_page() -> str:
 
 
 def _help_of(command: click.Command, name: str, parent: click.Context, mark: str) -> list[str]:
-    with click.Context(command, info_name=name, parent=parent, max_content_width=100) as context:
+    with click.Context(command, info_name=name, parent=parent) as context:
         lines = [f"{mark} {context.command_path}\n", f"```text\n{command.get_help(context).strip()}\n```\n"]
         for inner_name, inner in getattr(command, "commands", {}).items():
             lines += _help_of(inner, inner_name, context, mark + "#")
