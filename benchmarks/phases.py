@@ -110,26 +110,26 @@ def summary(phases: Sequence[Phase], rounds: Sequence[Sequence[ArmRun]]) -> dict
     names = [run.name for run in rounds[0] if run.name != OURS]
     for i, phase in enumerate(phases):
         speeds = [{run.name: run.loads[i].tokens_per_s for run in runs} for runs in rounds]
-        found["phases"][phase.name] = _against(names, speeds)
+        found["phases"][phase.name] = against(names, speeds)
     means = [{run.name: run.tokens_per_s for run in runs} for runs in rounds]
-    found["all phases"] = _against(names, means)
+    found["all phases"] = against(names, means)
     identical, compared = identical_outputs(rounds, len(phases))
     found["outputs"] = {"identical": identical, "compared": compared}
     return found
 
 
-def _against(names: Sequence[str], speeds: Sequence[dict[str, float]]) -> dict[str, Any]:
+def against(names: Sequence[str], speeds: Sequence[dict[str, float]]) -> dict[str, Any]:
     """The best static setting is that of the medians, so that no round's luck chooses it."""
     best = max(names, key=lambda name: statistics.median(one[name] for one in speeds))
     return {
-        "tokens_per_s": {name: _range([one[name] for one in speeds]) for name in (*names, OURS)},
+        "tokens_per_s": {name: spread([one[name] for one in speeds]) for name in (*names, OURS)},
         "best_static": best,
-        "to_best_static": _range([one[OURS] / one[best] for one in speeds]),
-        "to_off": _range([one[OURS] / one[OFF] for one in speeds]),
+        "to_best_static": spread([one[OURS] / one[best] for one in speeds]),
+        "to_off": spread([one[OURS] / one[OFF] for one in speeds]),
     }
 
 
-def _range(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
     return {
         "median": round(statistics.median(values), 3),
         "least": round(min(values), 3),

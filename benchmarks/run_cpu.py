@@ -74,8 +74,13 @@ def install_arctic() -> None:
     print(f"bench: building {ARCTIC} for the stock arm ...", flush=True)
     pip = [sys.executable, "-m", "pip", "-q", "install"]
     subprocess.run([*pip, "nanobind==2.9.2", "cmake", "grpcio-tools", "wheel", "ninja"], check=True)
-    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}
+    # CMake and pip's scripts take the newest Python they find, unless a virtual environment is active.
+    scripts = str(Path(sys.executable).parent)
+    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": "1", "VIRTUAL_ENV": sys.prefix}
+    env["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", ARCTIC], check=True, env=env)
+    # A module that was built for another Python is found, and cannot be loaded.
+    subprocess.run([sys.executable, "-c", "import arctic_inference.suffix_decoding"], check=True)
 
 
 async def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:
