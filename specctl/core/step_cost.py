@@ -28,7 +28,7 @@ STEPS_MAX = 200.0
 LEVEL_STEPS = 8.0
 """Steps after which the level has followed by half."""
 STALL_RATIO = 1.25
-"""A step that alone raised the mean of its cell so much over the others stalled: something else held it up."""
+"""A step that alone raised the mean of its cell so much over the others stalled: something held it up."""
 CLIP_LOG = 0.4
 """A setting's steps may be this much slower than expected at a time; more is a stall unless it repeats."""
 UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5

@@ -190,6 +190,18 @@ def test_without_the_cost_of_prompts_drafts_fill_steps_with_prompts(
     assert without.lost_ratio > 1.5 * ours.lost_ratio
 
 
+def test_steps_full_of_prompts_tell_what_a_step_takes_at_least(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step without prompts is ever seen: else nothing would be known, and the start table would stay."""
+    lengths = {"prompt_median_tokens": 800.0, "output_median_tokens": 40.0}
+    ours = run(200, scenario_of(0.4), 60.0, **lengths)
+    monkeypatch.setattr(PromptCost, "floor_s", lambda self, context: np.zeros_like(context))
+    without = run(200, scenario_of(0.4), 60.0, **lengths)
+    assert without.tokens_per_s < 0.95 * ours.tokens_per_s
+    assert without.lost_ratio > 5.0 * ours.lost_ratio
+
+
 def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:
     """Two requests on a slow machine whose seconds wander."""
     ours = run(2, scenario_of(0.6), 120.0, is_slow=True, perturbation="all")
