@@ -23,8 +23,6 @@ from specctl.recommend.command import WORKLOADS
 from specctl.recommend.guide import Guide, guide
 from specctl.recommend.launch import shell_line
 
-NESTED = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
-
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
