@@ -173,6 +173,17 @@ def test_a_shell_reads_the_line_as_the_words() -> None:
     assert shlex.split(shell_line(words)) == words
 
 
+def test_what_a_config_leaves_out_comes_from_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model = write_model(tmp_path / "m")
+    kept = json.loads((model / "config.json").read_text())
+    del kept["vocab_size"], kept["max_position_embeddings"]
+    (model / "config.json").write_text(json.dumps(kept))
+    facts = read_facts(model)
+    assert (facts.vocab_size, facts.max_position_tokens) == (32000, 2048)
+    assert facts.num_kv_heads == 2
+
+
 def test_configs_by_hand_and_by_transformers(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_transformers = read_facts(folders / "target")
     monkeypatch.setitem(sys.modules, "transformers", None)
