@@ -57,7 +57,6 @@ COMMON = {
         "races",
     ),
 }
-FAULTS = (*sorted(COMMON), "kill the server")
 
 
 class Failed(AssertionError):
