@@ -248,7 +248,7 @@ PARSERS: dict[str, Parser] = {
         (TargetError,),
     ),
     "frozen": Parser(
-        (FrozenFiles(files=(FrozenFile(path="/p.yaml", frozen=True, targets=3),)).model_dump_json().encode(),),
+        (FrozenFiles(files=(FrozenFile(path="/p", frozen=True, targets=3),)).model_dump_json().encode(),),
         FrozenFiles.model_validate_json,
         (ValidationError,),
     ),
