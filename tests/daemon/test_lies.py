@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 import logging
@@ -107,7 +108,7 @@ class Liar:
             if rng.random() < 0.2:
                 self.standing.pop(path, None)
         for where, odd in edits:
-            value = replaced(value, where, odd)
+            value = replaced(value, where, copy.deepcopy(odd))
         return json.dumps(value).encode()
 
 
