@@ -7,6 +7,7 @@ import logging
 import re
 import ssl
 from base64 import b64encode
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -113,8 +114,10 @@ class HttpClient:
         body_max_bytes: int = BODY_MAX_BYTES,
         connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
+        ``headers``: sent with every request.
 
         Raises TargetError for what is no URL with a host.
         """
@@ -130,7 +133,7 @@ class HttpClient:
         if url.scheme == "https":
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
-        self._headers = _headers(url, token)
+        self._headers = {**_headers(url, token), **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
@@ -146,6 +149,33 @@ class HttpClient:
 
     async def get(self, path: str, *, body_max_bytes: int | None = None) -> Response:
         return await self._send("GET", path, None, body_max_bytes)
+
+    async def lines(
+        self, path: str, *, line_max_bytes: int, silence_max_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer that goes on. Ends where the server ends it.
+
+        Raises TargetError for a status other than 200, a line over ``line_max_bytes``, no byte within
+        ``silence_max_s`` and a broken connection. Close the iterator to end the connection.
+        """
+        where = f"{self.target}{plain_text(path, _WORDS_MAX)}"
+        session = self._session or self._opened()
+        try:
+            url = URL(f"{self._base}{path}", encoded=True)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_max_s)
+            async with session.get(url, allow_redirects=False, timeout=timeout) as response:
+                if response.status != 200:
+                    raise TargetError(f"{where}: HTTP {response.status}")
+                begun = b""
+                async for part in response.content.iter_any():
+                    *whole, begun = (begun + part).split(b"\n")
+                    for line in whole:
+                        yield line
+                    if len(begun) > line_max_bytes:
+                        raise TargetError(f"{where}: a line is over {line_max_bytes} bytes")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            words = plain_text(" ".join(str(error).split()), _WORDS_MAX) or type(error).__name__
+            raise TargetError(f"{where}: {words}") from error
 
     async def put(self, path: str, json_body: bytes) -> Response:
         return await self._send("PUT", path, json_body)

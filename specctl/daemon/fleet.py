@@ -15,6 +15,7 @@ from specctl.metrics.exporter import Exporter
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment
 from specctl.targets.roster import LiveRoster
+from specctl.watch.board import Board
 
 __all__ = ["Fleet", "stop_on_signals"]
 
@@ -46,7 +47,10 @@ class Fleet:
         make_loop: Callable[[Assignment, PolicyFile], TargetLoop],
         gauge: Exporter,
         clock: Clock,
+        board: Board | None = None,
     ) -> None:
+        """``board``: where page and top read; None: nobody does."""
+        self._board = board or Board("", clock)
         self._roster = roster
         self._policies = policies
         self._make_loop = make_loop
@@ -107,6 +111,7 @@ class Fleet:
             # Polls spread over the second: all at once would wait for each other.
             self._start(group, wanted[key], SPREAD_S * i / len(in_order))
         self._gauge.targets(len(self._running))
+        self._board.health.roster_read()
 
     def _start(self, group: asyncio.TaskGroup, assignment: Assignment, delay_s: float) -> None:
         stop = asyncio.Event()
@@ -120,8 +125,11 @@ class Fleet:
         try:
             await loop.run(stop)
         except Exception:
-            # A bug in one loop must not end the control of every target.
+            # A bug in one loop must not end the control of every target. It stays on the board, so that
+            # /healthz misses its polls.
             logger.exception("%s: its control has ended", url)
+        else:
+            self._board.forget(url)
         self._gauge.forget(url)
 
     def _end(self, key: str, *, is_gone: bool) -> None:

@@ -65,12 +65,14 @@ class PolicySource(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoopContext:
     """What the loops of one daemon share. ``is_frozen``: asked at every tick; a policy that says ``frozen``
-    counts, too. ``is_dry_run``: nothing is ever put."""
+    counts, too. ``is_dry_run``: nothing is ever put. ``is_trial``: asked at every tick; decisions are shown,
+    and the table in force is held as by a freeze."""
 
     owner: str
     clock: Clock
     is_dry_run: bool = False
     is_frozen: Callable[[], bool] = lambda: False
+    is_trial: Callable[[], bool] = lambda: False
 
 
 class TargetLoop:
@@ -214,7 +216,7 @@ class TargetLoop:
 
     def _planned(self, observation: Observation, policy: AnyPolicy) -> tuple[Plan, ServerState | None]:
         server = self._server_state(observation)
-        if server is None or policy.frozen:
+        if server is None or policy.frozen or self._context.is_trial():
             return self._controller.plan(observation, policy), server
         for event in self._group.polled(server, policy.rollout):
             self._reporter.event(event)
@@ -227,9 +229,8 @@ class TargetLoop:
         return (plan if may_start else self._plan_within(observation, policy, server)), server
 
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
-        held = (
-            self._group.held(server, policy.classes, policy.rollout) if observation.may_act else NOTHING_HELD
-        )
+        limits = self._controller.class_limits(policy)
+        held = self._group.held(server, limits, policy.rollout) if observation.may_act else NOTHING_HELD
         return self._controller.plan(observation, policy, held)
 
     def _server_state(self, observation: Observation) -> ServerState | None:
@@ -276,11 +277,15 @@ class TargetLoop:
         if self._context.is_dry_run:
             self._reporter.dry_run(plan)
             return
+        if self._context.is_trial() and not policy.frozen:
+            self._reporter.dry_run(plan)
+            policy = policy.model_copy(update={"frozen": True})
+            plan = self._controller.plan(observation, policy)
         if not observation.may_act or observation.time_s < self._blocked_until_s:
             self._cancelled(server)
             return
         is_ours = applied.owner == self._context.owner and applied.state is TableState.LIVE
-        if policy.frozen and not is_ours:
+        if plan.is_held and not is_ours:
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
         is_due = observation.time_s >= self._renew_s or not is_ours or bool(applied.ranks_behind)

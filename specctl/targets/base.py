@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Protocol
 
 from yarl import URL
 
+from specctl.clock import Clock
 from specctl.http_client import normalise_target, shown_target
 
 __all__ = ["Assignment", "Target", "TargetSource", "make_target"]
@@ -50,6 +52,9 @@ class TargetSource(Protocol):
 
     async def read(self) -> tuple[Target, ...]:
         """Raises TargetsError when the source cannot tell, which is not the same as no targets."""
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        """Returns when another read may find other targets, or ``stop`` is set."""
 
     async def close(self) -> None: ...
 

@@ -17,7 +17,6 @@ __all__ = ["LiveRoster"]
 logger = logging.getLogger(__name__)
 
 FILE_CHECK_S = 1.0
-FIXED_INTERVAL_S = 3600.0
 
 
 class LiveRoster:
@@ -107,7 +106,7 @@ class LiveRoster:
         try:
             while not stop.is_set():
                 await self._read(source)
-                await self._clock.sleep(min(source.interval_s, FIXED_INTERVAL_S), stop)
+                await source.changed(self._clock, stop)
         finally:
             await source.close()
 
