@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,6 @@ from typing import Any
 import httpx
 
 from testing.autotune import autotune
-from testing.load import stream_tokens
 from testing.servers import vllm_server
 
 __all__ = ["Soak", "main"]
@@ -129,11 +128,27 @@ def measured(pid: int, log: Path) -> Process:
     return Process(time.monotonic(), memory, descriptors, log.stat().st_size)
 
 
+async def _parts(client: httpx.AsyncClient, prompt: str) -> AsyncIterator[str]:
+    """The text of each part of a greedy completion's stream."""
+    body = {
+        "model": "model",
+        "prompt": prompt,
+        "max_tokens": MAX_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                yield "".join(one["text"] for one in json.loads(line.removeprefix("data: "))["choices"])
+
+
 async def _requests(client: httpx.AsyncClient, soak: Soak, number: int, prompts: Iterable[str]) -> None:
     for prompt in prompts:
         texts, arrivals = [], soak.arrivals.setdefault(number, [])
         try:
-            async for _, text in stream_tokens(client, "model", prompt, MAX_TOKENS):
+            async for text in _parts(client, prompt):
                 arrivals.append(time.monotonic())
                 texts.append(text)
         except httpx.HTTPError as error:
