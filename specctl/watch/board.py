@@ -209,6 +209,8 @@ class Board:
         """``owner``: the daemon's name in leases."""
         self.owner = owner
         self.health = Health(clock)
+        self.forgotten: Callable[[str], None] = lambda target: None
+        """Told of a target that left."""
         self._clock = clock
         self._targets: dict[str, TargetBoard] = {}
 
@@ -221,6 +223,7 @@ class Board:
     def forget(self, target: str) -> None:
         self._targets.pop(target, None)
         self.health.forget(target)
+        self.forgotten(target)
 
     def get(self, target: str) -> TargetBoard | None:
         return self._targets.get(target)

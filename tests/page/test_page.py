@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from fakes.engine import FakeEngine, Traffic
+from fakes.rig import Source
 from support.shown_daemon import CONTROL, READ, ShownDaemon, shown_daemon, write_tokens
 
-from specctl.watch.views import CONTROL_HEADER, Overview, TargetDetail
+from specctl.daemon.controls import Controls
+from specctl.errors import TargetError
+from specctl.policy.loader import parse_policy
+from specctl.watch.views import CONTROL_HEADER, ControlChange, Mode, Overview, TargetDetail
 
 BEARER = {"Authorization": f"Bearer {CONTROL}"}
 CHANGE = {**BEARER, CONTROL_HEADER: "1"}
@@ -198,3 +203,47 @@ def test_files_of_the_page_come_with_a_policy_and_are_asked_for_by_their_hash() 
             assert (await browser.get(path))[0] == 404
 
     browse(course)
+
+
+def test_a_change_may_come_in_pieces(tmp_path: Path) -> None:
+    async def course(browser: Browser) -> None:
+        body = json.dumps({"target": browser.daemon.engines[0].url, "mode": "freeze"}).encode()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for byte in body:
+                await asyncio.sleep(0)
+                yield bytes([byte])
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b" " * 4096
+
+        headers = {**CHANGE, "Content-Type": "application/json"}
+        url = f"{browser.daemon.url}/api/v1/control"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url, data=pieces(), headers=headers) as answer:
+                assert answer.status == 200
+            try:
+                async with session.post(url, data=endless(), headers=headers) as answer:
+                    assert answer.status == 413
+            except aiohttp.ClientConnectionError:
+                # The daemon closed while the rest was still sent.
+                pass
+
+    browse(course, token_file=write_tokens(tmp_path))
+
+
+def test_of_targets_that_left_only_what_was_set_is_kept() -> None:
+    controls, source = Controls(), Source(parse_policy("kind: goodput", "p"))
+    reporter: Any = SimpleNamespace(event=lambda event: None)
+    for number in range(100):
+        controls.add(f"http://t{number}:1", source, reporter)
+    controls.change(ControlChange(target="http://t7:1", mode=Mode.OFF), "me")
+    for number in range(100):
+        controls.forget(f"http://t{number}:1")
+    with pytest.raises(TargetError):
+        controls.change(ControlChange(target="http://t7:1", mode=Mode.OFF), "me")
+    assert (len(controls._targets), len(controls._left)) == (0, 1)
+    assert controls.add("http://t7:1", source, reporter).mode is Mode.OFF
+    assert controls.add("http://t8:1", source, reporter).mode is Mode.POLICY
+    assert controls._left == {}
