@@ -229,14 +229,14 @@ class TopApp(App[None]):
 
 
 def _buckets(detail: TargetDetail) -> Text:
-    head = f"{'batch':<9}{'setting':<28}{'sampled':<14}{'tok/s':>8}{'if off':>8}  why"
+    head = f"{'batch':<9}{'setting':<20}{'sampled':<14}{'tok/s':>8}{'if off':>8}  why"
     lines = [Text(head, "dim")]
     for one in detail.buckets:
         first, last = one.decode_batch_from, one.decode_batch_to
         batch = f"{last}" if first == last else f"{first}-{last}"
         why = one.reason.replace("_", " ") + (f": {one.detail}" if one.detail else "")
         rates = f"{words.number(one.present_tokens_per_s):>8}{words.number(one.off_tokens_per_s):>8}"
-        line = f"{batch:<9}{one.words:<28}{one.sample or words.UNKNOWN:<14}{rates}  {why}"
+        line = f"{batch:<9}{one.words:<20}{one.sample or words.UNKNOWN:<14}{rates}  {why}"
         lines.append(Text(line, "bold" if one.is_active else ""))
     return Text("\n").join(lines) if detail.buckets else Text("no decision yet", "dim")
 

@@ -103,10 +103,11 @@ def facts(view: TargetDetail, now_s: float) -> Text:
         ),
         ("speedup", over),
         ("accepted", f"{percent(view.acceptance_rate)}{length}"),
-        ("efficiency", f"{percent(view.efficiency)} of the verified tokens are emitted"),
+        ("efficiency", f"{percent(view.efficiency)} emitted / verified"),
         ("emitted", f"{number(view.emitted_tokens_per_s)} tokens/s of the clock"),
-        ("lease", f"{lease}; afterwards: {view.fallback or UNKNOWN}"),
-        ("table", f"version {number(view.table_version, 0)}"),
+        ("table", f"version {number(view.table_version, 0)} by {view.table_owner or UNKNOWN}"),
+        ("lease", lease),
+        ("fallback", view.fallback or UNKNOWN),
     )
     return Text("\n").join(Text.assemble((f"{name:<11}", "dim"), words) for name, words in lines)
 

@@ -256,5 +256,5 @@ def _bucket(choice: Choice) -> BucketView:
 def _fallback(applied: AppliedTable) -> str:
     number = applied.fallback_num_speculative_tokens
     if number is None:
-        return "the table that the server was started with"
+        return "start table"
     return "off" if not number else f"{number} tokens for every batch"
