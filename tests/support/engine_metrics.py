@@ -12,7 +12,7 @@ __all__ = ["assert_metrics_hold_the_plugins"]
 
 
 def assert_metrics_hold_the_plugins(control: Any, tokens: int, engines_own: str) -> None:
-    """``tokens``: of a setting that has run, of chains; ``engines_own``: a metric of the engine with its label
+    """``tokens``: of a chain that has run; ``engines_own``: a metric of the engine with its label
     ``model_name``. The server must be idle."""
     time.sleep(FRESH_S + 0.1)
     page = control.client.get("/metrics").raise_for_status().text
