@@ -27,6 +27,7 @@ SHARED = {
     "yaml_model",
     "yaml_text",
 }
+EXAMINES = {"checkpoints", "cli", "core", "engine", "engine_api", "policy", "simulate"}
 # What each part of the daemon may use beside itself. Decisions are in core, and only the daemon's loop and
 # the command line join it with input and output.
 PARTS: dict[str, set[str]] = {
@@ -45,7 +46,12 @@ PARTS: dict[str, set[str]] = {
     "cli": SHARED
     | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
     "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
+    "bench": SHARED | {"core", "engine_api", "policy", "record"},
     "draft": {"contract", "engine", "errors", "terminal"},
+    "checkpoints": {"errors", "local_file"},
+    # They measure and simulate where they are asked to, and import that then.
+    "doctor": SHARED | EXAMINES,
+    "recommend": SHARED | EXAMINES | {"doctor"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}
 PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}

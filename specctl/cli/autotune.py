@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,8 +113,8 @@ def _autotune(options: _Options) -> int:
     policies = PolicyFiles()
     roster = _roster(options, policies, clock)
     token = None if options.token_file is None else read_token(options.token_file)
-    audit = AuditLog(options.audit_log, clock)
     exporter, controls, access = Exporter(clock), Controls(), PageAccess(options.page_token_file)
+    audit = AuditLog(options.audit_log, clock, exporter.audit_lost)
     context = LoopContext(
         owner=owner_name(f"autotune {_name(options, policies) or 'policy'}"),
         clock=clock,
@@ -123,15 +125,15 @@ def _autotune(options: _Options) -> int:
     groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
-        url = assignment.target.url
-        client = EngineClient(HttpClient(url, token=token))
-        shown = board.add(url)
-        reporter = Reporter(url, context.owner, audit, exporter, shown)
+        target = assignment.target
+        client = EngineClient(HttpClient(target.url, token=token))
+        shown = board.add(target.name)
+        reporter = Reporter(target.name, context.owner, audit, exporter, shown)
         group = groups.setdefault(assignment.group, RolloutGroup())
-        over = controls.add(url, policy, reporter)
+        over = controls.add(target.name, policy, reporter)
         shown.mode = lambda: over.mode
         own = replace(context, is_trial=lambda: over.is_dry_run)
-        return TargetLoop(url, EngineObserver(client, clock), client, over, reporter, own, group)
+        return TargetLoop(target.name, EngineObserver(client, clock), client, over, reporter, own, group)
 
     fleet = Fleet(roster, policies, make_loop, exporter, clock, board)
 
@@ -149,17 +151,17 @@ def _autotune(options: _Options) -> int:
 def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> FrozenFiles:
     """As the daemon took each file last, for ``specctl freeze``."""
     known: list[tuple[Path, bool, str | None, Path | None]] = [
-        (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
+        (file.resolved, file.policy.frozen, file.refusal, file.path) for file in policies.files
     ]
     if roster.file is not None:
-        known.append((roster.file.path, roster.file.value.frozen, roster.file.refusal, None))
+        known.append((roster.file.resolved, roster.file.value.frozen, roster.file.refusal, None))
     files = []
     for path, is_frozen, refusal, policy in known:
         loops = fleet.loops_of(policy)
         unsettled = sum(loop.acting_frozen is not None and loop.acting_frozen != is_frozen for loop in loops)
         files.append(
             FrozenFile(
-                path=str(path.resolve()),
+                path=str(path),
                 frozen=is_frozen,
                 targets=len(loops),
                 unsettled_targets=unsettled,
@@ -195,9 +197,18 @@ def _roster(options: _Options, policies: PolicyFiles, clock: SystemClock) -> Liv
     targets = [make_target(url) for url in options.target]
     for i, target in enumerate(targets):
         if target.key in {other.key for other in targets[:i]}:
-            raise TargetError(f"{target.url}: given twice")
+            raise TargetError(f"{target.name}: given twice")
     file = None if options.targets is None else TargetsFile(options.targets, checked)
     return LiveRoster(FixedSource("command line", targets), rules, file, clock)
+
+
+def _allow_descriptors() -> None:
+    """As many as the system allows: each target holds one or two, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    logger.debug("up to %d descriptors", soft)
 
 
 def _settle_memory() -> None:
@@ -209,11 +220,12 @@ def _settle_memory() -> None:
 
 async def _run(roster: LiveRoster, fleet: Fleet, port: AbstractAsyncContextManager[None]) -> None:
     _settle_memory()
+    _allow_descriptors()
     stop = asyncio.Event()
     stop_on_signals(stop)
     await roster.read_fixed()
     for assignment in roster.assignments():
-        logger.info("%s: policy %s", assignment.target.url, assignment.policy)
+        logger.info("%s: policy %s", assignment.target.name, assignment.policy)
     async with port, asyncio.TaskGroup() as group:
         group.create_task(roster.run(stop))
         group.create_task(fleet.run(stop))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ logger = logging.getLogger(__name__)
 class AuditLog:
     """Appends whole lines with one write each and opens the file anew, so it may be rotated at any time."""
 
-    def __init__(self, path: Path | None, clock: Clock) -> None:
-        """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log."""
+    def __init__(self, path: Path | None, clock: Clock, on_lost: Callable[[], None] = lambda: None) -> None:
+        """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log.
+        ``on_lost`` is called for every record that the file did not take."""
         self._path = path
+        self._on_lost = on_lost
         self.clock = clock
         self._lost = 0
         if path is not None:
@@ -58,6 +61,7 @@ class AuditLog:
             if not self._lost:
                 logger.error("audit log %s: %s", self._path, error.strerror or error)
             self._lost += 1
+            self._on_lost()
             return
         if self._lost:
             logger.warning("audit log %s: is written again, %d record(s) are lost", self._path, self._lost)

@@ -64,7 +64,7 @@ class Fleet:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(running.assignment.target.url for running in self._running.values())
+        return tuple(running.assignment.target.name for running in self._running.values())
 
     def loops_of(self, policy: Path | None) -> list[TargetLoop]:
         """The loops that a policy file decides on; None: all of them."""
@@ -75,7 +75,11 @@ class Fleet:
         """Until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             while not stop.is_set():
-                self._reconcile(group)
+                try:
+                    self._reconcile(group)
+                except Exception:
+                    # A bug, or a policy file that just went: the targets that run go on.
+                    logger.exception("the targets could not be brought up to date")
                 await self._sleep(stop)
                 await self._policies.refresh_async()
                 self._gauge.policy(is_valid=self._policies.is_valid)
@@ -112,7 +116,7 @@ class Fleet:
     def _start(self, group: asyncio.TaskGroup, assignment: Assignment, delay_s: float) -> None:
         stop = asyncio.Event()
         loop = self._make_loop(assignment, self._policies.get(assignment.policy))
-        task = group.create_task(self._run(assignment.target.url, loop, stop, delay_s))
+        task = group.create_task(self._run(assignment.target.name, loop, stop, delay_s))
         self._running[assignment.target.key] = _Running(assignment, loop, stop, task)
 
     async def _run(self, url: str, loop: TargetLoop, stop: asyncio.Event, delay_s: float) -> None:
@@ -133,7 +137,7 @@ class Fleet:
         running.stop.set()
         self._ending[key] = running
         if is_gone:
-            logger.info("%s: no target any more", running.assignment.target.url)
+            logger.info("%s: no target any more", running.assignment.target.name)
 
     def _find_doubles(self, wanted: Collection[str]) -> None:
         """One server under two addresses is known by its ``boot_id``; the address that came first stays."""
@@ -147,7 +151,7 @@ class Fleet:
             if first != key and key in wanted:
                 self._doubles[key] = first, now_s + DOUBLE_S
                 logger.warning(
-                    "%s: the same server as %s; steered once", running.assignment.target.url, first
+                    "%s: the same server as %s; steered once", running.assignment.target.name, first
                 )
         self._doubles = {
             key: (first, until_s)

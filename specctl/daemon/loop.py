@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -32,6 +33,8 @@ RENEWALS = 3.0
 """A lease is renewed after this part of it."""
 REASON_MAX = 512
 STOP_TIMEOUT_S = 5.0
+REST_BY_BUSY = 4.0
+"""A target rests for so many times as long as its decision kept all others waiting."""
 
 
 class Observer(Protocol):
@@ -93,6 +96,7 @@ class TargetLoop:
         # Before the first poll of any of them: the first one to poll must not take itself for alone.
         self._group.join(target)
         self._failures = 0
+        self._busy_s = 0.0
         self._is_frozen = False
         self.boot_id: str | None = None
         """Of the engine at the last poll; None for a stock server, and before the first poll."""
@@ -124,7 +128,7 @@ class TargetLoop:
                 self._reporter.failed_tick()
             took_s = clock.now_s() - started_s
             self._reporter.ticked(took_s)
-            await clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
+            await clock.sleep(max(self.wait_s() - took_s, REST_BY_BUSY * self._busy_s), stop)
         self._group.leave(self.target)
         await self._stop()
         await self._observer.close()
@@ -143,6 +147,7 @@ class TargetLoop:
             self._failures += 1
             self._reporter.unreachable(str(error), self._context.clock.now_s())
             return None
+        started_s = time.thread_time()
         self._arrived(observation)
         observation = self._with_newest_table(observation)
         policy = self._policy(observation)
@@ -152,7 +157,7 @@ class TargetLoop:
         self._controller.learn(observation)
         self.acting_frozen = policy.frozen
         try:
-            plan = await self._decide(observation, policy)
+            plan = await self._decide(observation, policy, started_s)
         finally:
             self.acting_frozen = None
         self._account.update(observation, plan)
@@ -161,9 +166,10 @@ class TargetLoop:
             self._reporter.advice(self._advice)
         return plan
 
-    async def _decide(self, observation: Observation, policy: AnyPolicy) -> Plan:
-        """Plan, and put what the plan changes."""
+    async def _decide(self, observation: Observation, policy: AnyPolicy, started_s: float) -> Plan:
+        """Plan, and put what the plan changes. ``started_s``: when this thread began with the observation."""
         plan, server = self._planned(observation, policy)
+        self._busy_s = min(time.thread_time() - started_s, BACKOFF_MAX_S / REST_BY_BUSY)
         self._reporter.planned(plan)
         record = self._outcome.collect(observation)
         if record is not None:
@@ -223,9 +229,8 @@ class TargetLoop:
         return (plan if may_start else self._plan_within(observation, policy, server)), server
 
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
-        held = (
-            self._group.held(server, policy.classes, policy.rollout) if observation.may_act else NOTHING_HELD
-        )
+        limits = self._controller.class_limits(policy)
+        held = self._group.held(server, limits, policy.rollout) if observation.may_act else NOTHING_HELD
         return self._controller.plan(observation, policy, held)
 
     def _server_state(self, observation: Observation) -> ServerState | None:
@@ -280,7 +285,7 @@ class TargetLoop:
             self._cancelled(server)
             return
         is_ours = applied.owner == self._context.owner and applied.state is TableState.LIVE
-        if policy.frozen and not is_ours:
+        if plan.is_held and not is_ours:
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
         is_due = observation.time_s >= self._renew_s or not is_ours or bool(applied.ranks_behind)

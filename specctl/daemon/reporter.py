@@ -108,7 +108,7 @@ class Reporter:
         for event in plan.events:
             if self._is_news(event.name, plan.time_s, event.words):
                 self.event(event)
-        if plan.rows is None:
+        if plan.rows is None or plan.reason is Reason.NOT_POSSIBLE:
             self._advise(plan)
         self._kept(plan)
 
@@ -152,8 +152,10 @@ class Reporter:
         self._exporter.failed(self._target, kind, is_down=False)
         if kind == "lease":
             self._exporter.lease(self._target, is_held=False)
-        if self._is_news("refused", time_s, f"{kind} {words if kind != 'lease' else ''}"):
-            self._happened(logging.WARNING, "refused", words)
+        shape = _NUMBER.sub("#", words if kind != "lease" else "")
+        if self._is_news("refused", time_s, f"{kind} {shape}") and self._happened(
+            logging.WARNING, "refused", words
+        ):
             self._write("refused", {"kind": kind, "error": words})
 
     def stopped(self, words: str, version: int | None = None, changes: tuple[str, ...] = ()) -> None:
@@ -186,9 +188,10 @@ class Reporter:
         self._reason = plan.reason
         self._board.decided(plan.reason.value, plan.explanation)
 
-    def _happened(self, level: int, name: str, words: str) -> None:
-        self._log(level, words)
+    def _happened(self, level: int, name: str, words: str) -> bool:
+        """False: there was too much to say, and the log has no line."""
         self._board.happened(name, words, is_warning=level >= logging.WARNING)
+        return self._log(level, words)
 
     def _advise(self, plan: Plan) -> None:
         """What cannot be acted on."""
@@ -199,8 +202,8 @@ class Reporter:
         if plan.reason is Reason.RECOMMENDATION:
             self._write("recommendation", {"explanation": plan.explanation, "reason": plan.reason.value})
 
-    def _log(self, level: int, words: str, target: str | None = None) -> None:
-        """A line about this target or another of its group, while there are not too many."""
+    def _log(self, level: int, words: str, target: str | None = None) -> bool:
+        """A line about this target or another of its group. False: there are too many, and it is left out."""
         minute = int(time.monotonic() // 60.0)
         if minute != self._minute:
             self._minute, self._lines = minute, 0
@@ -209,6 +212,7 @@ class Reporter:
             logger.log(level, "%s: %s", target or self._target, words)
         elif self._lines == LINES_MAX_PER_MINUTE + 1:
             logger.warning("%s: too much to say; silent for a minute", self._target)
+        return self._lines <= LINES_MAX_PER_MINUTE
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         self._audit.write(name, self._target, {"owner": self._owner, **record})

@@ -3,6 +3,7 @@ event loop, so that a loop that is stuck does not answer."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,9 @@ from specctl.frozen_files import FROZEN_ROUTE, FrozenFiles
 from specctl.metrics.exporter import Exporter
 from specctl.watch.health import Health
 
-__all__ = ["served"]
+__all__ = ["CONNECTIONS_MAX", "served"]
+
+CONNECTIONS_MAX = 64
 
 PROBLEMS_SHOWN = 20
 
@@ -62,14 +65,24 @@ async def served(
     add_page(app)
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
+    serve = runner.server
+    assert serve is not None
+
+    def connection() -> asyncio.BaseProtocol:
+        # Descriptors are needed for the targets, whoever asks here: the oldest connection makes room.
+        for oldest in serve.connections[: 1 - CONNECTIONS_MAX]:
+            oldest.force_close()
+        return serve()
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        listening = await asyncio.get_running_loop().create_server(connection, host, port)
     except OSError as error:
         await runner.cleanup()
         raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
     try:
         yield
     finally:
+        listening.close()
         await runner.cleanup()
 
 

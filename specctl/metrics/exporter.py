@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, Summary
@@ -34,6 +35,7 @@ class Exporter:
         self._decisions = self._counter(names.DECISIONS)
         self._changes = self._counter(names.CHANGES)
         self._errors = self._counter(names.ERRORS)
+        self._audit_lost = self._counter(names.AUDIT_LOST)
         self._emitted = self._counter(names.ENGINE_TOKENS)
         self._info = self._gauge(names.TARGET_INFO)
         self._up = self._gauge(names.TARGET_UP)
@@ -69,6 +71,7 @@ class Exporter:
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
         self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
         self._by_position: dict[str, list[Gauge]] = {}
+        self._failing: dict[str, set[str]] = {}
         self._shown_tables: dict[str, tuple[tuple[int, Setting], ...]] = {}
 
     def observed(self, observation: Observation) -> None:
@@ -77,6 +80,9 @@ class Exporter:
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
         for entry, count in observation.failures.items():
             self._show(self._plugin_failures, observation.target, count, entry)
+        if self._failing.get(observation.target, set()) != observation.failures.keys():
+            self._failing[observation.target] = set(observation.failures)
+            self._keep_only(self._plugin_failures, observation.target, observation.failures)
 
     def known(self, target: str, capabilities: Capabilities) -> None:
         """What the server is. One that restarted may be another."""
@@ -119,6 +125,9 @@ class Exporter:
         table = tuple([(one.last, one.before) for one in plan.choices])
         if table and self._shown_tables.get(target) != table:
             self._shown_tables[target] = table
+            buckets = {str(bucket) for bucket, _ in table}
+            for gauge in self._knobs.values():
+                self._keep_only(gauge, target, buckets)
             for bucket, in_force in table:
                 for knob, gauge in self._knobs.items():
                     if (value := getattr(in_force, knob)) is not None:
@@ -165,12 +174,16 @@ class Exporter:
     def policy(self, *, is_valid: bool) -> None:
         self._policy.set(1 if is_valid else 0)
 
+    def audit_lost(self) -> None:
+        self._audit_lost.inc()
+
     def targets(self, count: int) -> None:
         self._targets.set(count)
 
     def forget(self, target: str) -> None:
         """A target that left is no longer served."""
         self._shown.pop(target, None)
+        self._failing.pop(target, None)
         self._shown_tables.pop(target, None)
         self._by_position.pop(target, None)
         for metric, labels in self._children.pop(target, {}):
@@ -198,7 +211,14 @@ class Exporter:
             child = known[metric, labels] = metric.labels(target, *labels)
         return child
 
-    def _drop(self, metric: _Metric, target: str, *labels: str) -> None:
+    def _keep_only(self, gauge: Gauge, target: str, names: Container[str]) -> None:
+        """An engine that restarts may have other buckets and failures; what it no longer tells is dropped."""
+        for metric, labels in list(self._children.get(target, {})):
+            if metric is gauge and labels[0] not in names:
+                self._drop(gauge, target, *labels)
+
+    def _drop(self, metric: Gauge, target: str, *labels: str) -> None:
+        self._shown.get(target, {}).pop((metric, labels), None)
         if self._children.get(target, {}).pop((metric, labels), None) is not None:
             metric.remove(target, *labels)
 

@@ -45,6 +45,7 @@ LAST_POLL = Metric("specctl_last_poll_timestamp_seconds", "Unix time of the last
 TICK_SECONDS = Metric(
     "specctl_tick_seconds", "Seconds that one poll of a server took, with its decision and its change."
 )
+AUDIT_LOST = Metric("specctl_audit_lost_records_total", "Records that the audit log could not take.", ())
 ERRORS = Metric("specctl_errors_total", "Failed polls and refused tables, by kind.", ("target", "kind"))
 PLUGIN_FAILURES = Metric(
     "specctl_plugin_failures",
