@@ -3,7 +3,7 @@
     python benchmarks/page_cost.py [--targets 100] [--windows 12] [--output FILE]
 
 The servers are those of many_targets.py. A reader asks the API as the page does, in every second window; the
-page's cost is the CPU that the daemon takes in these windows over that of their neighbours. ``specctl top`` runs
+page's cost is the CPU that the daemon takes there over that of the neighbouring windows. ``specctl top`` runs
 without a terminal in a process of its own. The first paint is Chromium's, with an empty cache.
 """
 
