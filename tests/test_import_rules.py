@@ -27,6 +27,7 @@ SHARED = {
     "yaml_model",
     "yaml_text",
 }
+EXAMINES = {"checkpoints", "cli", "core", "engine", "engine_api", "policy", "simulate"}
 # What each part of the daemon may use beside itself. Decisions are in core, and only the daemon's loop and
 # the command line join it with input and output.
 PARTS: dict[str, set[str]] = {
@@ -34,14 +35,23 @@ PARTS: dict[str, set[str]] = {
     "core": {"contract", "types"},
     "policy": SHARED | {"core"},
     "engine_api": SHARED,
-    "metrics": SHARED | {"core"},
+    "watch": SHARED | {"core"},
+    "metrics": SHARED | {"core", "watch"},
     "targets": SHARED,
-    "daemon": SHARED | {"core", "metrics", "policy", "targets"},
+    "daemon": SHARED | {"core", "metrics", "policy", "targets", "watch"},
+    # The page lets callers in by the same rules as the engine's routes.
+    "page": SHARED | {"engine", "watch"},
+    "top": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "targets", "watch"},
     "record": SHARED | {"engine_api"},
-    "cli": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "record", "targets"},
+    "cli": SHARED
+    | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
+    "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
     "bench": SHARED | {"core", "engine_api", "policy", "record"},
-    "engine": {"__version__", "contract", "draft", "errors", "local_file", "terminal"},
     "draft": {"contract", "engine", "errors", "terminal"},
+    "checkpoints": {"errors", "local_file"},
+    # They measure and simulate where they are asked to, and import that then.
+    "doctor": SHARED | EXAMINES,
+    "recommend": SHARED | EXAMINES | {"doctor"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}
 PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}
@@ -104,6 +114,12 @@ def test_the_simulator_takes_the_daemons_loop_and_nothing_of_its_decision(path: 
 @pytest.mark.parametrize("path", sources("plugins"), ids=name)
 def test_plugins_never_import_the_daemon(path: Path) -> None:
     assert own(path) <= {"__version__", "contract", "draft", "engine", "errors", "plain_text"}
+
+
+@pytest.mark.parametrize("path", sources("specctl/engine", "plugins"), ids=name)
+def test_an_engine_takes_nothing_of_the_metrics_but_their_names(path: Path) -> None:
+    taken = {module for module in imports(path) if module.startswith("specctl.metrics")}
+    assert taken <= {"specctl.metrics.names"}
 
 
 def test_kernels_import_torch_and_triton_only() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from aiohttp.web import Application
 
 from specctl.cli.options import FILE, POLICY, token_file_option
 from specctl.clock import SystemClock
 from specctl.core.rollout import RolloutGroup
 from specctl.daemon.audit import AuditLog
+from specctl.daemon.controls import Controls
 from specctl.daemon.fleet import Fleet, stop_on_signals
 from specctl.daemon.loop import LoopContext, TargetLoop
 from specctl.daemon.reporter import Reporter
@@ -28,6 +32,8 @@ from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, read_token
 from specctl.local_file import is_file
 from specctl.metrics.exporter import Exporter
+from specctl.page.access import PageAccess
+from specctl.page.routes import add_page
 from specctl.policy.loader import find_policy
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment, make_target
@@ -35,6 +41,7 @@ from specctl.targets.file import Rule, TargetsFile
 from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 from specctl.terminal import examples
+from specctl.watch.board import Board
 
 __all__ = ["autotune"]
 
@@ -52,6 +59,7 @@ class _Options:
     audit_log: Path | None
     metrics_port: int
     metrics_host: str
+    page_token_file: Path | None
     dry_run: bool
 
 
@@ -82,6 +90,12 @@ class _Options:
     help="default: 9109; 0: none",
 )
 @click.option("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
+@click.option(
+    "--page-token-file",
+    type=FILE,
+    metavar="FILE",
+    help="read:TOKEN and control:TOKEN lines; without it the page is for this host, and changes nothing",
+)
 @click.option("--dry-run", is_flag=True, help="decide and log, change nothing")
 def autotune(**given: Any) -> int:
     """Watch servers and retune them until SIGTERM or SIGINT.
@@ -99,48 +113,55 @@ def _autotune(options: _Options) -> int:
     policies = PolicyFiles()
     roster = _roster(options, policies, clock)
     token = None if options.token_file is None else read_token(options.token_file)
-    audit = AuditLog(options.audit_log, clock)
-    exporter = Exporter()
+    exporter, controls, access = Exporter(clock), Controls(), PageAccess(options.page_token_file)
+    audit = AuditLog(options.audit_log, clock, exporter.audit_lost)
     context = LoopContext(
         owner=owner_name(f"autotune {_name(options, policies) or 'policy'}"),
         clock=clock,
         is_dry_run=options.dry_run,
         is_frozen=lambda: roster.is_frozen,
     )
+    board = Board(context.owner, clock)
     groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:
-        url = assignment.target.url
-        client = EngineClient(HttpClient(url, token=token))
-        reporter = Reporter(url, context.owner, audit, exporter)
+        target = assignment.target
+        client = EngineClient(HttpClient(target.url, token=token))
+        shown = board.add(target.name)
+        reporter = Reporter(target.name, context.owner, audit, exporter, shown)
         group = groups.setdefault(assignment.group, RolloutGroup())
-        return TargetLoop(url, EngineObserver(client, clock), client, policy, reporter, context, group)
+        over = controls.add(target.name, policy, reporter)
+        shown.mode = lambda: over.mode
+        own = replace(context, is_trial=lambda: over.is_dry_run)
+        return TargetLoop(target.name, EngineObserver(client, clock), client, over, reporter, own, group)
 
-    fleet = Fleet(roster, policies, make_loop, exporter, clock)
+    fleet = Fleet(roster, policies, make_loop, exporter, clock, board)
 
     def frozen_files() -> FrozenFiles:
         return _frozen_files(policies, roster, fleet)
 
-    asyncio.run(
-        _run(roster, fleet, served(exporter, frozen_files, options.metrics_host, options.metrics_port))
-    )
+    def page(app: Application) -> None:
+        add_page(app, board, access, controls.change, is_dry_run=options.dry_run)
+
+    host, port = options.metrics_host, options.metrics_port
+    asyncio.run(_run(roster, fleet, served(exporter, frozen_files, host, port, board.health, page)))
     return 0
 
 
 def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> FrozenFiles:
     """As the daemon took each file last, for ``specctl freeze``."""
     known: list[tuple[Path, bool, str | None, Path | None]] = [
-        (file.path, file.policy.frozen, file.refusal, file.path) for file in policies.files
+        (file.resolved, file.policy.frozen, file.refusal, file.path) for file in policies.files
     ]
     if roster.file is not None:
-        known.append((roster.file.path, roster.file.value.frozen, roster.file.refusal, None))
+        known.append((roster.file.resolved, roster.file.value.frozen, roster.file.refusal, None))
     files = []
     for path, is_frozen, refusal, policy in known:
         loops = fleet.loops_of(policy)
         unsettled = sum(loop.acting_frozen is not None and loop.acting_frozen != is_frozen for loop in loops)
         files.append(
             FrozenFile(
-                path=str(path.resolve()),
+                path=str(path),
                 frozen=is_frozen,
                 targets=len(loops),
                 unsettled_targets=unsettled,
@@ -176,9 +197,18 @@ def _roster(options: _Options, policies: PolicyFiles, clock: SystemClock) -> Liv
     targets = [make_target(url) for url in options.target]
     for i, target in enumerate(targets):
         if target.key in {other.key for other in targets[:i]}:
-            raise TargetError(f"{target.url}: given twice")
+            raise TargetError(f"{target.name}: given twice")
     file = None if options.targets is None else TargetsFile(options.targets, checked)
     return LiveRoster(FixedSource("command line", targets), rules, file, clock)
+
+
+def _allow_descriptors() -> None:
+    """As many as the system allows: each target holds one or two, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    logger.debug("up to %d descriptors", soft)
 
 
 def _settle_memory() -> None:
@@ -190,11 +220,12 @@ def _settle_memory() -> None:
 
 async def _run(roster: LiveRoster, fleet: Fleet, port: AbstractAsyncContextManager[None]) -> None:
     _settle_memory()
+    _allow_descriptors()
     stop = asyncio.Event()
     stop_on_signals(stop)
     await roster.read_fixed()
     for assignment in roster.assignments():
-        logger.info("%s: policy %s", assignment.target.url, assignment.policy)
+        logger.info("%s: policy %s", assignment.target.name, assignment.policy)
     async with port, asyncio.TaskGroup() as group:
         group.create_task(roster.run(stop))
         group.create_task(fleet.run(stop))

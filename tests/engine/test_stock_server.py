@@ -2,8 +2,6 @@
 
 import asyncio
 import importlib.util
-import json
-import shutil
 from math import hypot
 
 import httpx
@@ -11,6 +9,7 @@ import pytest
 from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import CONTROL_TOKEN, controlled_server
+from support.random_head import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_cpu import checked_at
@@ -146,38 +145,9 @@ class TestEagle3:
         assert max(abs(off["miss"]), abs(drafting["miss"])) <= 0.2, (off, drafting)
 
 
-TINY_MTP = {
-    "architectures": ["Ernie4_5_MoeForCausalLM"],
-    "model_type": "ernie4_5_moe",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 16384,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-    "num_nextn_predict_layers": 1,
-    "moe_num_experts": 4,
-    "moe_layer_start_index": 50,
-    "moe_layer_end_index": 51,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-"""No expert layer is in range, so the model is dense; vLLM fills its weights at random."""
-
-
 @pytest.fixture(scope="module")
 def tiny_mtp(shared_models, logs):
-    folder = logs / "tiny-mtp"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY_MTP))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(shared_models / "reference-target" / name, folder / name)
-    return folder
+    return write_tiny_mtp(shared_models / "reference-target", logs / "tiny-mtp")
 
 
 def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs, tmp_path):
