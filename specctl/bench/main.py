@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,19 +16,18 @@ from rich.console import Console
 from specctl.bench.arms import Arm, ArmKind, chosen_arms
 from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
 from specctl.bench.figures import Samples, arm_figures
-from specctl.bench.interchange import read_runs, sglang_line, vllm_result
+from specctl.bench.interchange import read_runs
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
-from specctl.bench.page import page
 from specctl.bench.results import BenchResult, OutputCheck, Run
 from specctl.bench.run_load import Span
+from specctl.bench.saved import save
 from specctl.bench.sender import Endpoint, Sender, open_session
 from specctl.bench.servers import Launch, Server, launched, open_server, parse_launch
 from specctl.bench.terminal import TerminalProgress, print_result
-from specctl.bench.words import markdown
 from specctl.clock import iso_utc
 from specctl.errors import BenchInputError
 from specctl.http_client import read_token
@@ -64,12 +62,9 @@ def new_runner() -> asyncio.Runner:
 
 
 async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Console) -> BenchResult:
-    token = None if options["token_file"] is None else read_token(options["token_file"])
-    async with _folder(options["save"]) as folder, _servers(options, token, folder, console) as servers:
-        api_key = (
-            None if options["api_key_file"] is None else read_token(options["api_key_file"], is_own=False)
-        )
-        warnings = _warnings(options, servers, loads)
+    api_key = None if options["api_key_file"] is None else read_token(options["api_key_file"], is_own=False)
+    async with _folder(options["save"]) as folder, _servers(options, api_key, folder, console) as servers:
+        warnings = [*_warnings(options, servers), *await _busy_servers(servers)]
         for warning in warnings:
             console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
         plan = await _plan(options, loads, servers, api_key)
@@ -84,7 +79,7 @@ async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Con
         outputs = await _outputs(plan, servers, measured)
         result = _result(options, plan, servers, measured, outputs, warnings, told)
         if options["save"] is not None:
-            _save(folder, result, plan, servers, measured)
+            save(folder, result, plan, servers, measured)
         return result
 
 
@@ -103,8 +98,9 @@ async def _folder(save: Path | None) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def _servers(
-    options: Mapping[str, Any], token: str | None, folder: Path, console: Console
+    options: Mapping[str, Any], api_key: str | None, folder: Path, console: Console
 ) -> AsyncIterator[list[Server]]:
+    token = None if options["token_file"] is None else read_token(options["token_file"])
     targets, names = options["targets"], options["names"]
     if len(names) > len(targets):
         raise BenchInputError(f"{len(names)} names for {len(targets)} targets")
@@ -123,7 +119,8 @@ async def _servers(
             launch = launches.get(i)
             url = target if launch is None else launch.url
             name = names[i] if i < len(names) else ""
-            server = await open_server(name, url, token=token, launch=None if launch is None else target)
+            words = None if launch is None else target
+            server = await open_server(name, url, token=token, api_key=api_key, launch=words)
             stack.push_async_callback(server.client.close)
             servers.append(server)
         yield servers
@@ -177,7 +174,7 @@ async def _plan(
     )
 
 
-def _warnings(options: Mapping[str, Any], servers: Sequence[Server], loads: Sequence[Load]) -> list[str]:
+def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str]:
     found = []
     if busy := busy_words([server.url for server in servers]):
         found.append(busy)
@@ -191,6 +188,17 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server], loads: Sequ
                 "other rounds: its speed is that of repeated traffic (--prompts-once, or a server started "
                 "with use_global false, avoids it)"
             )
+    return found
+
+
+async def _busy_servers(servers: Sequence[Server]) -> list[str]:
+    """Warnings where a server runs requests of others. A stock server is not asked."""
+    found = []
+    for server in servers:
+        if server.capabilities is not None:
+            telemetry = await server.client.telemetry()
+            if others := telemetry.running + telemetry.waiting:
+                found.append(f"{server.name}: {others} requests of others run there")
     return found
 
 
@@ -256,35 +264,6 @@ def _result(
     )
 
 
-def _save(
-    folder: Path, result: BenchResult, plan: Plan, servers: Sequence[Server], measured: Measured
-) -> None:
-    try:
-        (folder / "bench.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        (folder / "bench.md").write_text(markdown(result), encoding="utf-8")
-        (folder / "bench.html").write_text(page(result), encoding="utf-8")
-        _save_others(folder, plan, servers, measured)
-    except OSError as error:
-        raise BenchInputError(f"--save {folder}: {error.strerror}") from error
-
-
-def _save_others(folder: Path, plan: Plan, servers: Sequence[Server], measured: Measured) -> None:
-    """The last round as files of vLLM's and SGLang's own benchmarks."""
-    loads = {load.title: load for load in plan.loads}
-    models = {arm.name: servers[arm.server].model for arm in plan.arms}
-    last = {(run.arm, run.load): run for run in measured.runs}
-    lines = []
-    for (arm, title), run in measured.records.items():
-        acceptance = last[arm, title].acceptance
-        at_once = loads[title].concurrency
-        vllm = vllm_result(run, acceptance, model=models[arm], backend=plan.endpoint, concurrency=at_once)
-        name = "".join(c if c.isalnum() else "-" for c in f"{arm}-{title}")
-        (folder / f"vllm-{name}.json").write_text(json.dumps(vllm) + "\n", encoding="utf-8")
-        line = sglang_line(run, acceptance, backend=plan.endpoint, concurrency=at_once)
-        lines.append(json.dumps({"tag": f"{arm}: {title}", **line}) + "\n")
-    (folder / "sglang.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
 def run_files(options: Mapping[str, Any]) -> BenchResult:
     """Compares result files of other tools. Raises BenchInputError."""
     console = Console(stderr=bool(options["as_json"]))
@@ -344,5 +323,5 @@ def run_files(options: Mapping[str, Any]) -> BenchResult:
     print_result(result, console)
     if options["save"] is not None:
         options["save"].mkdir(parents=True, exist_ok=True)
-        _save(options["save"], result, plan, (), Measured())
+        save(options["save"], result, plan, (), Measured())
     return result
