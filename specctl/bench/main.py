@@ -13,16 +13,14 @@ from typing import Any
 
 from rich.console import Console
 
-from specctl.bench.arms import Arm, ArmKind, chosen_arms
+from specctl.bench.arms import ArmKind, chosen_arms
 from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
-from specctl.bench.figures import Samples, arm_figures
-from specctl.bench.interchange import read_runs
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
-from specctl.bench.results import BenchResult, OutputCheck, Run
+from specctl.bench.results import BenchResult, OutputCheck
 from specctl.bench.run_load import Span
 from specctl.bench.saved import save
 from specctl.bench.sender import Endpoint, Sender, open_session
@@ -32,7 +30,7 @@ from specctl.clock import iso_utc
 from specctl.errors import BenchInputError
 from specctl.http_client import read_token
 
-__all__ = ["new_runner", "run_bench", "run_files"]
+__all__ = ["new_runner", "run_bench"]
 
 SECONDS_DEFAULT = 10.0
 CONCURRENCY_DEFAULT = (1, 8)
@@ -262,66 +260,3 @@ def _result(
         price_per_hour=options["price_per_hour"],
         search=told,
     )
-
-
-def run_files(options: Mapping[str, Any]) -> BenchResult:
-    """Compares result files of other tools. Raises BenchInputError."""
-    console = Console(stderr=bool(options["as_json"]))
-    runs: list[Run] = []
-    for text in options["from_files"]:
-        name, is_given, path = text.partition("=")
-        if not is_given or not name:
-            raise BenchInputError(f"--from {text!r}: expected ARM=FILE")
-        runs += read_runs(Path(path), name, first_round=sum(run.arm == name for run in runs))
-    counts = Counter(run.arm for run in runs)
-    if len(counts) < 2:
-        raise BenchInputError(f"--from: one arm ({', '.join(counts)}) is no comparison")
-    rounds = min(counts.values())
-    runs = [run for run in runs if run.round < rounds]
-    arms = tuple(Arm(name=name, kind=ArmKind.AS_IS) for name in counts)
-    baseline = options["baseline"] or arms[0].name
-    if baseline not in counts:
-        raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(counts)}")
-    load = Load(prompts="file", concurrency=1, name="file")
-    plan = Plan(arms, baseline, (load,), rounds, Span(), "completions")
-    figures = [
-        arm_figures(
-            arm.name,
-            "file",
-            [run for run in runs if run.arm == arm.name],
-            Samples(),
-            options["price_per_hour"],
-        )
-        for arm in arms
-    ]
-    last = {run.arm: run for run in runs}
-    known = ("ttft", "tpot", "itl", "e2el")
-    figures = [
-        one.model_copy(update={name: getattr(last[one.arm], name) for name in known}) for one in figures
-    ]
-    more = [
-        f"{name}: {count - rounds} files without a partner"
-        for name, count in counts.items()
-        if count > rounds
-    ]
-    result = BenchResult(
-        command=options["command"],
-        utc=iso_utc(datetime.now(UTC)),
-        machine=about_machine(),
-        servers=(),
-        warnings=tuple(more),
-        arms=arms,
-        baseline=baseline,
-        loads=(load,),
-        rounds=rounds,
-        runs=tuple(runs),
-        figures=tuple(figures),
-        comparisons=comparisons(plan, runs),
-        verdict=verdict(arms, baseline, runs),
-        price_per_hour=options["price_per_hour"],
-    )
-    print_result(result, console)
-    if options["save"] is not None:
-        options["save"].mkdir(parents=True, exist_ok=True)
-        save(options["save"], result, plan, (), Measured())
-    return result
