@@ -11,7 +11,7 @@ ENGINE_FREE := core contract policy metrics record daemon targets engine_api eng
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
+.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint docs fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -47,10 +47,18 @@ test-quick: setup lint
 test-kernels: setup
 	$(PART) kernels env TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest tests/kernels
 
+# The documentation as a site, in build/site.
+docs: setup
+	$(PART) docs $(BIN)/mkdocs build -q
+
 lint: setup
 	$(PART) lint $(BIN)/ruff check --no-cache .
 	$(PART) format $(BIN)/ruff format --check .
 	$(PART) types $(BIN)/mypy
+
+# What the newest releases of both engines lack or do differently for the plugins, by their source.
+check-engines: setup
+	@$(BIN)/python -m tools.check_engines
 
 # Mutated inputs for every parser; INPUTS=10000000 for all night.
 fuzz: setup

@@ -49,7 +49,7 @@ class Held(NamedTuple):
     """What is held from outside, by bucket's last decode batch, with the reason in words.
 
     ``settings``: the only one that a bucket may have; ``ceilings``: none that drafts or verifies more.
-    ``class_limits``: in the place of the policy's; None: the policy's own.
+    ``class_limits``: in the place of those that are wanted; None: those.
     """
 
     settings: Mapping[int, tuple[Setting, Reason, str]] = {}

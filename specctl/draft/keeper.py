@@ -136,7 +136,9 @@ class CorpusKeeper:
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time, over all processes of one user. Raises OSError when another holds it too long."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Whoever else may write to the folder must not choose the file by a link, nor keep its opening waiting.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
     try:
         os.fchmod(lock, 0o600)
         ends_s = time.monotonic() + LOCK_PATIENCE_S

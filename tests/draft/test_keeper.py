@@ -169,3 +169,15 @@ def test_a_folder_that_cannot_be_read_keeps_nothing(tmp_path: Path, monkeypatch:
     kept = keeper(SuffixIndex(OPTIONS, 1, 1024), tmp_path / "corpus")
     kept.open()
     assert (kept.is_open, kept.failures) == (False, 1)
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Whoever else may write to the folder cannot have another file made or changed."""
+    path, index, victim = tmp_path / "corpus", SuffixIndex(OPTIONS, 1, 1024), tmp_path / "victim"
+    victim.touch(mode=0o644)
+    (tmp_path / ".corpus.lock").symlink_to(victim)
+    answer(index, range(50))
+    kept = keeper(index, path)
+    kept.close()
+    assert (kept.failures, path.exists()) == (1, False)
+    assert victim.stat().st_mode & 0o777 == 0o644

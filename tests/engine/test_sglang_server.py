@@ -292,7 +292,8 @@ MISFIT = """
 import asyncio, httpx
 import specctl_sglang.cpu_serve
 from specctl_sglang import register
-register.missing_seams = lambda: ["sglang.x.y(): y not found"]
+from specctl.engine.engine_check import Problem
+register.problems_of = lambda _: [Problem("sglang.x.y not found")]
 register.register()
 from sglang.srt.entrypoints.http_server import app
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -316,7 +317,7 @@ def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
     )
     assert done.returncode == 0, done.stderr
     assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
-    assert "503 specctl registers nothing: it does not fit this SGLang: sglang.x.y()" in done.stdout
+    assert "503 specctl registers nothing: it does not fit this SGLang: sglang.x.y not found" in done.stdout
 
 
 NGRAM = """

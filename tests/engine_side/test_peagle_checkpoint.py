@@ -76,29 +76,35 @@ def check(folder: Path, **values: Any) -> PEagleCheckpoint:
     return check_peagle_checkpoint(folder, **{**target, "num_speculative_tokens": 8, **values})
 
 
-REFERENCE = {"target_hidden_size": 512, "target_vocab_size": 16384, "target_num_hidden_layers": 8}
+@pytest.fixture
+def reference(shared_models: Path) -> dict[str, Any]:
+    config = json.loads((shared_models / "reference-target" / "config.json").read_text(encoding="utf-8"))
+    return {f"target_{key}": config[key] for key in ("hidden_size", "vocab_size", "num_hidden_layers")}
 
 
-def test_the_reference_head_fits_the_reference_target(shared_models: Path) -> None:
+def test_the_reference_head_fits_the_reference_target(shared_models: Path, reference: dict[str, Any]) -> None:
     folder = shared_models / "reference-peagle"
-    assert check(folder, **REFERENCE) == PEagleCheckpoint(
+    layers = json.loads((folder / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    assert check(folder, **reference) == PEagleCheckpoint(
         format="eagle3",
         mask_token_id=6,
         trained_tokens=None,
-        draft_vocab_size=16384,
-        num_layers=4,
+        draft_vocab_size=reference["target_vocab_size"],
+        num_layers=layers,
         file=folder / "model.safetensors",
     )
 
 
-def test_the_reference_eagle3_head_is_sent_to_its_own_method(shared_models: Path) -> None:
+def test_the_reference_eagle3_head_is_sent_to_its_own_method(
+    shared_models: Path, reference: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match='a plain EAGLE-3 head: "method": "eagle3"'):
-        check(shared_models / "reference-eagle3", **REFERENCE)
+        check(shared_models / "reference-eagle3", **reference)
 
 
-def test_a_target_of_another_size_is_refused(shared_models: Path) -> None:
-    with pytest.raises(ValueError, match="hidden_size: expected the target's hidden size 640, found 512"):
-        check(shared_models / "reference-peagle", **{**REFERENCE, "target_hidden_size": 640})
+def test_a_target_of_another_size_is_refused(shared_models: Path, reference: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="hidden_size: expected the target's hidden size 640, found "):
+        check(shared_models / "reference-peagle", **{**reference, "target_hidden_size": 640})
 
 
 @pytest.mark.parametrize("key", ["ptd_token_id", "pard_token", "mask_token_id"])

@@ -19,6 +19,7 @@ import torch
 from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
 from specctl.engine.guard import GUARD
+from specctl_sglang.compat.releases import has_watermarks
 from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import Options
 
@@ -203,7 +204,7 @@ def _sampled_by_ours(
     given = (verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k)
     if batch.forward_mode.is_idle():
         return original(*given, **named)
-    if named.get("watermark_state") is not None and batch.sampling_info.has_watermark_candidates:
+    if named.get("watermark_state") is not None and has_watermarks(batch):
         # Drawn by SGLang's own verification, which also records what it drew.
         found, reason = None, "watermark"
     else:
