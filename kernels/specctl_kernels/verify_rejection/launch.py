@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import torch
 
 from specctl_kernels.dependent_launch import followed_early, launched_early
+from specctl_kernels.row_tokens import row_tokens, verify_chain
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
-from specctl_kernels.verify_rejection.stats import gather_kernel, stats_grid, stats_kernel
+from specctl_kernels.row_law.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
@@ -107,12 +108,15 @@ def verify_rejection(
     check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     requests, columns = starts.shape[0] - 1, logits.shape[1]
+    if slots is not None and requests:
+        options = gathered(options, slots)
+    if draft_logits is None and uniforms is None:
+        rows = row_tokens(logits, starts, options, positions, width=width, is_first=slots is None)
+        return verify_chain(rows, drafts, starts, width, not_finite, NO_TOKEN, NOT_FINITE)
     tokens = logits.new_empty((requests, width), dtype=torch.int64)
     counts = logits.new_empty(requests, dtype=torch.int32)
     if requests == 0:
         return tokens, counts
-    if slots is not None:
-        options = gathered(options, slots)
     temperature, top_k, top_p, min_p, seeds = options
     piece = min(PIECE, power_of_2(columns, 16))
     pieces = parts_of(columns, piece)

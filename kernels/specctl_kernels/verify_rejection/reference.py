@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
+from specctl_kernels.row_tokens.launch import DRAWS
+from specctl_kernels.row_tokens.reference import in_drawing_order, sample_of_row
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
 
 __all__ = [
@@ -59,6 +61,31 @@ def sample_by(weights: torch.Tensor, uniform: float) -> int:
 def is_finite(logits: torch.Tensor) -> bool:
     """Whether a row has a distribution."""
     return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
+
+
+def _sampled_chain(
+    logits: torch.Tensor,
+    drafts: list[int],
+    options: tuple[float, int, float, float],
+    seed: int,
+    positions: torch.Tensor,
+    not_finite: torch.Tensor | None,
+) -> list[int] | None:
+    """As ``_chain``, of drafts without a distribution: one is kept while it is a sample of its row."""
+    emitted: list[int] = []
+    for row, values in enumerate(logits):
+        if not is_finite(values):
+            if not_finite is None:
+                return None
+            not_finite += 1
+            return [*emitted, int(values.double().nan_to_num(-math.inf, math.inf, -math.inf).argmax())]
+        places = torch.arange(DRAWS)
+        numbers = uniforms_reference(places * 0 + seed, places * 0 + positions[row], places)[:, 1]
+        laws = distribution(values, options[0]), distribution(values, *options)
+        emitted.append(sample_of_row(*laws, in_drawing_order(values), numbers.tolist()))
+        if row == len(drafts) or drafts[row] != emitted[-1]:
+            return emitted
+    raise AssertionError("the last row holds no draft")
 
 
 def _chain(
@@ -127,7 +154,7 @@ def verify_rejection_reference(
     bounds = starts.tolist()
     tokens = torch.full((len(bounds) - 1, width), NO_TOKEN, dtype=torch.int64)
     counts = torch.zeros(len(bounds) - 1, dtype=torch.int32)
-    if uniforms is None:
+    if uniforms is None and draft_logits is not None:
         lengths = torch.tensor([end - start for start, end in pairwise(bounds)], dtype=torch.int64)
         uniforms = uniforms_reference(seeds.repeat_interleave(lengths), positions)
     for req, (start, end) in enumerate(pairwise(bounds)):
@@ -144,7 +171,11 @@ def verify_rejection_reference(
             )
             slot = int(draft_slots[req]) if draft_slots is not None else -1
             given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
-            emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end], not_finite)
+            if uniforms is None:
+                seed, places = int(seeds[req]), positions[start:end]
+                emitted = _sampled_chain(logits[start:end], fed, options, seed, places, not_finite)
+            else:
+                emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end], not_finite)
         else:
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]
