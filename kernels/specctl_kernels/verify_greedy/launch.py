@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from specctl_kernels.row_tokens import row_tokens, verify_chain
+from specctl_kernels.dependent_launch import launched_early
+from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.sizes import power_of_2
+from specctl_kernels.verify_greedy.kernel import accept_kernel
 
 __all__ = ["NO_TOKEN", "verify_greedy"]
 
@@ -28,5 +31,14 @@ def verify_greedy(
     """
     if drafts.shape != logits.shape[:1]:
         raise ValueError(f"drafts: expected one of each of {logits.shape[0]} rows, got {tuple(drafts.shape)}")
-    rows = row_tokens(logits, starts, (None,) * 5, None, width=width)
-    return verify_chain(rows, drafts, starts, width, None, NO_TOKEN, NO_TOKEN)
+    requests = starts.shape[0] - 1
+    partials = row_partials(logits)
+    tokens = logits.new_empty((requests, width), dtype=torch.int64)
+    counts = logits.new_empty(requests, dtype=torch.int32)
+    if requests:
+        accept_kernel[(requests,)](
+            partials.best, partials.at, partials.pieces, drafts, starts, tokens, tokens.stride(0), counts,
+            width, NO_TOKEN=NO_TOKEN, ROWS=power_of_2(width, 2), PADDED=partials.padded,
+            num_warps=4, **launched_early(logits.device),
+        )  # fmt: skip
+    return tokens, counts
