@@ -108,7 +108,7 @@ class _Check:
         self.files = {file.module: file for file in files}
         self.classes = {
             (file.module, node.name): _Class(
-                node, file, names=frozenset({*names_in(node.body), *set_on_self(node)})
+                node, file, names=frozenset({*names_in(_bound(node.body)), *set_on_self(node)})
             )
             for file in files
             for node in ast.walk(file.tree)
@@ -398,6 +398,11 @@ def _files(adapter: Adapter) -> Iterator[_File]:
         module = ".".join([adapter.plugin, *(part for part in name.split("/") if part != "__init__")])
         tree = ast.parse(path.read_text(encoding="utf-8"))
         yield _File(path, module, tree, adapter.methods.get(name, frozenset()))
+
+
+def _bound(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """Without what is only given a type: that is the engine's."""
+    return [one for one in body if not (isinstance(one, ast.AnnAssign) and one.value is None)]
 
 
 def _module(found: Found | Module | None) -> Module | None:
