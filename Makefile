@@ -7,11 +7,11 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
 # Need no engine, no torch and no model.
-ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate
+ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint docs fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
+.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint docs fuzz faults soak demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -63,6 +63,13 @@ check-engines: setup
 # Mutated inputs for every parser; INPUTS=10000000 for all night.
 fuzz: setup
 	@PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --inputs $(or $(INPUTS),100000)
+
+# Faults on a real vLLM server and its daemon, and half an hour of load with 20 changes a second.
+faults: setup
+	@$(BIN)/python -m testing.faults --model $(or $(MODEL),.cache/models/gemma3-270m)
+
+soak: setup
+	@$(BIN)/python -m testing.soak --model $(or $(MODEL),.cache/models/gemma3-270m) --minutes $(or $(MINUTES),30)
 
 demo: setup
 	@$(BIN)/python -m demo
