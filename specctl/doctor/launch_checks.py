@@ -60,6 +60,9 @@ def _target(launch: Launch, report: Report) -> ModelFacts | None:
             "and name the folder to have them checked"
         )
         return None
+    if (folder / "params.json").is_file() and not (folder / "config.json").is_file():
+        report.skipped.append(f"sizes of {folder}: in Mistral's own format (params.json)")
+        return None
     try:
         return read_facts(folder)
     except CheckpointError as reason:

@@ -198,6 +198,7 @@ def test_configs_by_hand_and_by_transformers(folders: Path, monkeypatch: pytest.
         ({"num_key_value_heads": 1}, 2 * 4 * 1 * 16 * 2),
         ({"kv_lora_rank": 32, "qk_rope_head_dim": 8}, 4 * 40 * 2),
         ({"torch_dtype": "float32"}, 2 * 4 * 2 * 16 * 4),
+        ({"layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, 2 * 1 * 2 * 16 * 2),
         (
             {"text_config": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}},
             2 * 2 * 4 * 16 * 2,
