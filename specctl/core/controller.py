@@ -215,14 +215,8 @@ class Controller:
     ) -> list[Constraint]:
         # What was worse on trial is taken back at once.
         may_wait = np.array([last not in held.settings for _, last in expected.space.buckets])
-        dwell = self._rails.dwell(
-            policy.guard_rails,
-            expected.present,
-            may_wait,
-            expected.is_active,
-            expected.gain.shape[1],
-            observation.time_s,
-        )
+        dwell_s = policy.guard_rails.dwell_s
+        dwell = self._rails.dwell(dwell_s, expected.present, may_wait, observation.time_s)
         return [*held_constraints(held, expected.space), dwell]
 
     def _by_hand(
