@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specctl.checkpoints.config import CheckpointError
 from specctl.checkpoints.facts import ModelFacts, read_facts
+from specctl.doctor import environment_checks
 from specctl.doctor.environment_checks import environment_findings
 from specctl.doctor.finding import error
 from specctl.doctor.launch_line import Launch
@@ -41,7 +42,12 @@ def examine_launch(launch: Launch, given: Given, words: str) -> Report:
     report.add(
         *environment_findings(launch, asks_specctl=read.asks_specctl, version_given=given.engine_version)
     )
-    report.checked += ["plugin", "engine's release"]
+    if environment_checks.engine_version(launch.engine) is None:
+        report.skipped.append(f"plugin: {launch.engine} is not installed in this environment")
+    else:
+        report.checked.append("plugin")
+    if given.engine_version or environment_checks.engine_version(launch.engine):
+        report.checked.append("engine's release")
     report.skipped += read.skipped
     _add_memory(report, read, target, given)
     return report
