@@ -17,7 +17,7 @@ from specctl.doctor.launch_vllm import VllmLaunch
 from specctl.doctor.memory_checks import memory_findings
 from specctl.doctor.report import Report
 
-__all__ = ["Given", "examine_launch"]
+__all__ = ["Given", "examine_launch", "gpu_memory_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _target(launch: Launch, report: Report) -> ModelFacts | None:
 def _add_memory(
     report: Report, read: SglangLaunch | VllmLaunch, target: ModelFacts | None, given: Given
 ) -> None:
-    memory = given.gpu_memory_bytes or _gpu_memory_bytes()
+    memory = given.gpu_memory_bytes
     if given.on_cpu:
         report.skipped.append("memory of a device: the command is for a CPU")
     elif memory is None:
@@ -93,7 +93,7 @@ def _add_memory(
         report.checked.append("memory")
 
 
-def _gpu_memory_bytes() -> float | None:
+def gpu_memory_bytes() -> float | None:
     """Of the smallest GPU of this machine; None: there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
