@@ -63,6 +63,9 @@ class _Asked:
 @click.option(
     "--gpus", type=click.IntRange(1), default=1, metavar="N", help="they share the model; default: 1"
 )
+@click.option(
+    "--model-folder", type=FILE, metavar="FOLDER", help="with TARGET: of its model, to know its sizes"
+)
 @click.option("--cpu", is_flag=True, help="serve without a GPU")
 @click.option("--engine-version", metavar="VERSION", help="where the engine is not installed here")
 @click.option("--log", type=FILE, metavar="FILE", help="of specctl record: simulate its load, too")
@@ -130,7 +133,8 @@ def _of_server(url: str, request: Request, given: dict[str, Any]) -> _Asked:
 
     token = None if given["token_file"] is None else read_token(given["token_file"])
     running = asyncio.run(read_server(normalise_target(url), token))
-    model = running.model or "MODEL"
+    folder = given["model_folder"]
+    model = str(folder) if folder is not None else running.model or "MODEL"
     notes = [
         f"{url}: {running.engine or 'an engine'} {running.engine_version or ''}, model {model}, method "
         f"{running.method or 'not told (no plugin)'}, "
@@ -151,6 +155,7 @@ def _of_server(url: str, request: Request, given: dict[str, Any]) -> _Asked:
         request.machine,
         on_cpu=workload.on_cpu,
         engine_version=request.machine.engine_version or running.engine_version,
+        requests_max=running.requests_max,
     )
     engines = request.engines
     if given["engine"] is None and running.engine in ENGINES:
