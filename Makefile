@@ -7,7 +7,7 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
 # Need no engine, no torch and no model.
-ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate
+ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
@@ -20,9 +20,9 @@ setup:
 setup-sglang:
 	@$(PYTHON) tools/setup_sglang.py
 
-# A target and two draft heads, trained here: SPECCTL_SHARED=.cache/reference runs the tests with them.
+# A target and two draft heads for the tests, trained here once, in about 3 minutes.
 reference-models: setup
-	@$(BIN)/python -m tools.reference_models .cache/reference/models
+	@$(PYTHON) tools/setup.py reference
 
 # Lint, types and the tests that need no engine, in an environment without one.
 check:
@@ -33,14 +33,14 @@ check:
 		tests="$(CHECK)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m 'not alone' $(CHECKED)"
 
 # Servers and what is timed come last: they want the machine to themselves.
-test: setup setup-sglang
+test: setup setup-sglang reference-models
 	@$(PYTHON) tools/lanes.py \
 		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
 		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \
 		tests="$(BIN)/python -m pytest --durations=10 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
 	$(PART) engines $(BIN)/python -m pytest --durations=20 -m "engine or alone"
 
-test-quick: setup lint
+test-quick: setup reference-models lint
 	$(PART) tests $(BIN)/python -m pytest -m "not engine"
 
 # Kernels under Triton's interpreter, in a process of their own.

@@ -171,7 +171,8 @@ def bench(context: click.Context, /, **options: Any) -> int:
     are changed under a lease and put back at the end.
     """
     # Here, so that the list of commands and --help need no numpy, aiohttp and rich.
-    from specctl.bench.main import run_bench, run_files
+    from specctl.bench.files import run_files
+    from specctl.bench.main import run_bench
 
     options["command"] = shlex.join(["specctl", "bench", *_arguments()])
     if bool(options["targets"]) == bool(options["from_files"]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,27 +13,24 @@ from typing import Any
 
 from rich.console import Console
 
-from specctl.bench.arms import Arm, ArmKind, chosen_arms
+from specctl.bench.arms import ArmKind, chosen_arms
 from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
-from specctl.bench.figures import Samples, arm_figures
-from specctl.bench.interchange import read_runs, sglang_line, vllm_result
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
-from specctl.bench.page import page
-from specctl.bench.results import BenchResult, OutputCheck, Run
+from specctl.bench.results import BenchResult, OutputCheck
 from specctl.bench.run_load import Span
+from specctl.bench.saved import save
 from specctl.bench.sender import Endpoint, Sender, open_session
 from specctl.bench.servers import Launch, Server, launched, open_server, parse_launch
 from specctl.bench.terminal import TerminalProgress, print_result
-from specctl.bench.words import markdown
 from specctl.clock import iso_utc
 from specctl.errors import BenchInputError
 from specctl.http_client import read_token
 
-__all__ = ["new_runner", "run_bench", "run_files"]
+__all__ = ["new_runner", "run_bench"]
 
 SECONDS_DEFAULT = 10.0
 CONCURRENCY_DEFAULT = (1, 8)
@@ -64,12 +60,9 @@ def new_runner() -> asyncio.Runner:
 
 
 async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Console) -> BenchResult:
-    token = None if options["token_file"] is None else read_token(options["token_file"])
-    async with _folder(options["save"]) as folder, _servers(options, token, folder, console) as servers:
-        api_key = (
-            None if options["api_key_file"] is None else read_token(options["api_key_file"], is_own=False)
-        )
-        warnings = _warnings(options, servers, loads)
+    api_key = None if options["api_key_file"] is None else read_token(options["api_key_file"], is_own=False)
+    async with _folder(options["save"]) as folder, _servers(options, api_key, folder, console) as servers:
+        warnings = [*_warnings(options, servers), *await _busy_servers(servers)]
         for warning in warnings:
             console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
         plan = await _plan(options, loads, servers, api_key)
@@ -84,7 +77,7 @@ async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Con
         outputs = await _outputs(plan, servers, measured)
         result = _result(options, plan, servers, measured, outputs, warnings, told)
         if options["save"] is not None:
-            _save(folder, result, plan, servers, measured)
+            save(folder, result, plan, servers, measured)
         return result
 
 
@@ -103,8 +96,9 @@ async def _folder(save: Path | None) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def _servers(
-    options: Mapping[str, Any], token: str | None, folder: Path, console: Console
+    options: Mapping[str, Any], api_key: str | None, folder: Path, console: Console
 ) -> AsyncIterator[list[Server]]:
+    token = None if options["token_file"] is None else read_token(options["token_file"])
     targets, names = options["targets"], options["names"]
     if len(names) > len(targets):
         raise BenchInputError(f"{len(names)} names for {len(targets)} targets")
@@ -123,7 +117,8 @@ async def _servers(
             launch = launches.get(i)
             url = target if launch is None else launch.url
             name = names[i] if i < len(names) else ""
-            server = await open_server(name, url, token=token, launch=None if launch is None else target)
+            words = None if launch is None else target
+            server = await open_server(name, url, token=token, api_key=api_key, launch=words)
             stack.push_async_callback(server.client.close)
             servers.append(server)
         yield servers
@@ -177,7 +172,7 @@ async def _plan(
     )
 
 
-def _warnings(options: Mapping[str, Any], servers: Sequence[Server], loads: Sequence[Load]) -> list[str]:
+def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str]:
     found = []
     if busy := busy_words([server.url for server in servers]):
         found.append(busy)
@@ -191,6 +186,17 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server], loads: Sequ
                 "other rounds: its speed is that of repeated traffic (--prompts-once, or a server started "
                 "with use_global false, avoids it)"
             )
+    return found
+
+
+async def _busy_servers(servers: Sequence[Server]) -> list[str]:
+    """Warnings where a server runs requests of others. A stock server is not asked."""
+    found = []
+    for server in servers:
+        if server.capabilities is not None:
+            telemetry = await server.client.telemetry()
+            if others := telemetry.running + telemetry.waiting:
+                found.append(f"{server.name}: {others} requests of others run there")
     return found
 
 
@@ -254,95 +260,3 @@ def _result(
         price_per_hour=options["price_per_hour"],
         search=told,
     )
-
-
-def _save(
-    folder: Path, result: BenchResult, plan: Plan, servers: Sequence[Server], measured: Measured
-) -> None:
-    try:
-        (folder / "bench.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        (folder / "bench.md").write_text(markdown(result), encoding="utf-8")
-        (folder / "bench.html").write_text(page(result), encoding="utf-8")
-        _save_others(folder, plan, servers, measured)
-    except OSError as error:
-        raise BenchInputError(f"--save {folder}: {error.strerror}") from error
-
-
-def _save_others(folder: Path, plan: Plan, servers: Sequence[Server], measured: Measured) -> None:
-    """The last round as files of vLLM's and SGLang's own benchmarks."""
-    loads = {load.title: load for load in plan.loads}
-    models = {arm.name: servers[arm.server].model for arm in plan.arms}
-    last = {(run.arm, run.load): run for run in measured.runs}
-    lines = []
-    for (arm, title), run in measured.records.items():
-        acceptance = last[arm, title].acceptance
-        at_once = loads[title].concurrency
-        vllm = vllm_result(run, acceptance, model=models[arm], backend=plan.endpoint, concurrency=at_once)
-        name = "".join(c if c.isalnum() else "-" for c in f"{arm}-{title}")
-        (folder / f"vllm-{name}.json").write_text(json.dumps(vllm) + "\n", encoding="utf-8")
-        line = sglang_line(run, acceptance, backend=plan.endpoint, concurrency=at_once)
-        lines.append(json.dumps({"tag": f"{arm}: {title}", **line}) + "\n")
-    (folder / "sglang.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
-def run_files(options: Mapping[str, Any]) -> BenchResult:
-    """Compares result files of other tools. Raises BenchInputError."""
-    console = Console(stderr=bool(options["as_json"]))
-    runs: list[Run] = []
-    for text in options["from_files"]:
-        name, is_given, path = text.partition("=")
-        if not is_given or not name:
-            raise BenchInputError(f"--from {text!r}: expected ARM=FILE")
-        runs += read_runs(Path(path), name, first_round=sum(run.arm == name for run in runs))
-    counts = Counter(run.arm for run in runs)
-    if len(counts) < 2:
-        raise BenchInputError(f"--from: one arm ({', '.join(counts)}) is no comparison")
-    rounds = min(counts.values())
-    runs = [run for run in runs if run.round < rounds]
-    arms = tuple(Arm(name=name, kind=ArmKind.AS_IS) for name in counts)
-    baseline = options["baseline"] or arms[0].name
-    if baseline not in counts:
-        raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(counts)}")
-    load = Load(prompts="file", concurrency=1, name="file")
-    plan = Plan(arms, baseline, (load,), rounds, Span(), "completions")
-    figures = [
-        arm_figures(
-            arm.name,
-            "file",
-            [run for run in runs if run.arm == arm.name],
-            Samples(),
-            options["price_per_hour"],
-        )
-        for arm in arms
-    ]
-    last = {run.arm: run for run in runs}
-    known = ("ttft", "tpot", "itl", "e2el")
-    figures = [
-        one.model_copy(update={name: getattr(last[one.arm], name) for name in known}) for one in figures
-    ]
-    more = [
-        f"{name}: {count - rounds} files without a partner"
-        for name, count in counts.items()
-        if count > rounds
-    ]
-    result = BenchResult(
-        command=options["command"],
-        utc=iso_utc(datetime.now(UTC)),
-        machine=about_machine(),
-        servers=(),
-        warnings=tuple(more),
-        arms=arms,
-        baseline=baseline,
-        loads=(load,),
-        rounds=rounds,
-        runs=tuple(runs),
-        figures=tuple(figures),
-        comparisons=comparisons(plan, runs),
-        verdict=verdict(arms, baseline, runs),
-        price_per_hour=options["price_per_hour"],
-    )
-    print_result(result, console)
-    if options["save"] is not None:
-        options["save"].mkdir(parents=True, exist_ok=True)
-        _save(options["save"], result, plan, (), Measured())
-    return result

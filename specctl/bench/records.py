@@ -16,6 +16,7 @@ __all__ = ["RequestRecord", "StreamBytes", "read_stream"]
 _USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
 """Inside a JSON string each quote has a backslash before it: this matches no text of the model."""
 _EVENT = re.compile(rb"^data: ?(\{.*\})\r?$", re.MULTILINE)
+_ERROR = b'data: {"error"'
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens": ?(\d+)')
 
 
@@ -79,7 +80,7 @@ def read_stream(record: RequestRecord, stream: StreamBytes, *, keep_text: bool) 
     ends = list(accumulate(map(len, stream.pieces)))
     found = [(match.end(), int(match[1])) for match in _USAGE.finditer(body)]
     events = None
-    if len(found) < 2 or keep_text:
+    if len(found) < 2 or keep_text or _ERROR in body:
         events = [(match.end(), _event(match[1])) for match in _EVENT.finditer(body)]
     if len(found) >= 2:
         _count(record, stream, ends, found)

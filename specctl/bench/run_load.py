@@ -65,9 +65,10 @@ async def _closed(
                 # A server that refuses everything must not be flooded.
                 await asyncio.sleep(0.2)
 
-    workers = asyncio.gather(*(worker() for _ in range(load.concurrency or 1)))
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(workers, span.seconds)
+        async with asyncio.timeout(span.seconds), asyncio.TaskGroup() as group:
+            for _ in range(load.concurrency or 1):
+                group.create_task(worker())
     run.ended_s = time.monotonic()
 
 

@@ -94,8 +94,13 @@ def parse_launch(text: str) -> Launch:
     return Launch({name: value for name, _, value in pairs}, tuple(parts), f"http://127.0.0.1:{port}")
 
 
-async def open_server(name: str, target: str, *, token: str | None, launch: str | None = None) -> Server:
-    """Raises TargetError where it does not answer, BenchFailed where it serves no model."""
+async def open_server(
+    name: str, target: str, *, token: str | None, api_key: str | None = None, launch: str | None = None
+) -> Server:
+    """``token``: of specctl's routes; ``api_key``: of the OpenAI-compatible ones.
+
+    Raises TargetError where it does not answer, BenchFailed where it serves no model.
+    """
     url = normalise_target(target)
     client = EngineClient(HttpClient(url, token=token, timeout_s=TIMEOUT_S))
     why = "runs without the specctl plugin"
@@ -108,7 +113,7 @@ async def open_server(name: str, target: str, *, token: str | None, launch: str 
         await client.close()
         raise
     try:
-        model = await _model(url)
+        model = await _model(url, api_key)
     except BaseException:
         await client.close()
         raise
@@ -117,8 +122,8 @@ async def open_server(name: str, target: str, *, token: str | None, launch: str 
     return Server(name or urlsplit(url).netloc, url, model, client, capabilities, why, launch)
 
 
-async def _model(url: str) -> str:
-    async with HttpClient(url, timeout_s=TIMEOUT_S) as http:
+async def _model(url: str, api_key: str | None) -> str:
+    async with HttpClient(url, token=api_key, timeout_s=TIMEOUT_S) as http:
         answer = await http.get("/v1/models")
     data = answer.fields().get("data")
     if answer.status == 200 and isinstance(data, list) and data and isinstance(data[0], dict):

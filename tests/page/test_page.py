@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -247,3 +250,47 @@ def test_of_targets_that_left_only_what_was_set_is_kept() -> None:
     assert controls.add("http://t7:1", source, reporter).mode is Mode.OFF
     assert controls.add("http://t8:1", source, reporter).mode is Mode.POLICY
     assert controls._left == {}
+
+
+def test_the_command_serves_it(tmp_path: Path) -> None:
+    """``specctl autotune`` with a token file, as a process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def course(engine: FakeEngine) -> None:
+        url = f"http://127.0.0.1:{port}"
+        async with aiohttp.ClientSession(headers=CHANGE) as session:
+
+            async def until(path: str, is_there: Callable[[Any], bool]) -> None:
+                async with asyncio.timeout(60):
+                    while True:
+                        try:
+                            async with session.get(url + path) as answer:
+                                if is_there(
+                                    await answer.json(content_type=None) if "api" in path else answer
+                                ):
+                                    return
+                        except aiohttp.ClientError:
+                            pass
+                        await asyncio.sleep(0.1)
+
+            await until("/readyz", lambda answer: answer.status == 200)
+            await until("/", lambda answer: answer.status == 200)
+            change = {"target": engine.url, "mode": "off"}
+            async with session.post(f"{url}/api/v1/control", json=change) as answer:
+                assert answer.status == 200
+            await until("/api/v1/targets", lambda body: body["targets"][0]["mode"] == "off")
+            async with asyncio.timeout(60):
+                while engine.tokens_at(1):
+                    await asyncio.sleep(0.1)
+
+    with FakeEngine(start_tokens=4) as engine:
+        options = ["--policy", "balanced", "--target", engine.url, "--metrics-port", str(port)]
+        options += ["--page-token-file", str(write_tokens(tmp_path))]
+        command = [sys.executable, "-m", "specctl.cli.main", "autotune", *options]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
+            try:
+                asyncio.run(course(engine))
+            finally:
+                daemon.terminate()
