@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import aiohttp
-
 from specctl.bench.arms import Arm, ArmKind
 from specctl.bench.autotune_child import TableWatch, autotune
 from specctl.bench.borrowed_table import BorrowedTable
@@ -26,7 +24,7 @@ from specctl.bench.prompts import Prompt, load_prompts, numbered, rotated
 from specctl.bench.records import RequestRecord
 from specctl.bench.results import Run, TableSeen
 from specctl.bench.run_load import LoadRun, Span, run_load
-from specctl.bench.sender import Endpoint, Live, Sender, open_session
+from specctl.bench.sender import Endpoint, Live, Sender, Session
 from specctl.bench.servers import Server
 from specctl.engine_api.owner import owner_name
 from specctl.errors import BenchFailed, BenchInputError
@@ -104,7 +102,7 @@ class Experiment:
         Raises BenchFailed where an arm measured nothing. Tables are put back in any case.
         """
         plan = self._plan
-        async with open_session(plan.api_key) as session, self._borrowed() as tables:
+        async with Session(plan.api_key) as session, self._borrowed() as tables:
             self._session = session
             self._progress.begin(plan.rounds * len(plan.arms) * len(plan.loads))
             try:
@@ -294,7 +292,7 @@ def _check_answers(arm: Arm, load: Load, run: LoadRun) -> None:
     raise BenchFailed(f"{arm.name}, {load.title}: no request was answered: {words}")
 
 
-async def choose_endpoint(session: aiohttp.ClientSession, server: Server) -> Endpoint:
+async def choose_endpoint(session: Session, server: Server) -> Endpoint:
     """chat where the server has a chat template, else completions."""
     sender = Sender(session, server.url, server.model, "chat", 1)
     body = {"model": server.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}

@@ -23,7 +23,7 @@ from specctl.bench.outputs import check_outputs
 from specctl.bench.results import BenchResult, OutputCheck
 from specctl.bench.run_load import Span
 from specctl.bench.saved import save
-from specctl.bench.sender import Endpoint, Sender, open_session
+from specctl.bench.sender import Endpoint, Sender, Session
 from specctl.bench.servers import Launch, Server, launched, open_server, parse_launch
 from specctl.bench.terminal import TerminalProgress, print_result
 from specctl.clock import iso_utc
@@ -150,7 +150,7 @@ async def _plan(
         raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(arm.name for arm in arms)}")
     endpoint: Endpoint = options["endpoint"]
     if options["endpoint"] == "auto":
-        async with open_session(api_key) as session:
+        async with Session(api_key) as session:
             endpoint = await choose_endpoint(session, servers[0])
     seconds = options["seconds"] or (None if options["requests"] else SECONDS_DEFAULT)
     return Plan(
@@ -206,7 +206,7 @@ async def _outputs(plan: Plan, servers: Sequence[Server], measured: Measured) ->
         return ()
     server = servers[next(arm.server for arm in plan.arms if arm.name == plan.baseline)]
     dtype = next((s.capabilities.dtype for s in servers if s.capabilities and s.capabilities.dtype), None)
-    async with open_session(plan.api_key) as session:
+    async with Session(plan.api_key) as session:
         judge = Sender(session, server.url, server.model, "completions", 1)
         return tuple(
             [
