@@ -14,7 +14,7 @@ from specctl.bench.results import BenchResult
 from specctl.contract.table import TablePut, uniform_rows
 from specctl.errors import SpecctlError
 
-QUICK = ["--seconds", "0.5", "--rounds", "3", "--output-tokens", "16", "--outputs", "4"]
+QUICK = ["--seconds", "0.5", "--rounds", "3", "--output-tokens", "8", "--outputs", "4"]
 
 
 def run(*words: str) -> Result:
@@ -59,7 +59,7 @@ def test_the_faster_setting_is_found_and_the_table_put_back(tmp_path: Path) -> N
 def test_files_that_were_written_can_be_compared(tmp_path: Path) -> None:
     with StreamingServer() as server:
         words = ["--arm", "off", "--arm", "2", "--concurrency", "2", "--save", str(tmp_path)]
-        run(server.url, *words, *QUICK)
+        run(server.url, *words, *QUICK[2:], "--requests", "8")
     off, two = (str(tmp_path / f"vllm-{name}-chat--2-at-once.json") for name in ("off", "always-2"))
     words = [word for name, path in (("off", off), ("2", two)) for word in ["--from", f"{name}={path}"] * 3]
     result = result_of(run(*words, "--json"))
@@ -70,11 +70,11 @@ def test_files_that_were_written_can_be_compared(tmp_path: Path) -> None:
 
 
 def test_two_plain_servers_and_an_open_loop() -> None:
-    with StreamingServer(has_plugin=False) as one, StreamingServer(has_plugin=False, step_s=0.012) as other:
-        words = ["--name", "one", "--name", "other", "--rate", "30", *QUICK, "--outputs", "0"]
+    with StreamingServer(has_plugin=False) as one, StreamingServer(has_plugin=False, step_s=0.08) as other:
+        words = ["--name", "one", "--name", "other", "--rate", "10", *QUICK, "--outputs", "0"]
         result = result_of(run(one.url, other.url, *words, "--json"))
     assert result.comparisons[0].ratio < 0.8
-    assert result.loads[0].title == "chat, 30 requests/s"
+    assert result.loads[0].title == "chat, 10 requests/s"
     assert result.runs[0].speed == pytest.approx(1.0 / result.runs[0].e2el.mean_s)
 
 
