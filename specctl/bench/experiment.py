@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,9 +28,11 @@ from specctl.bench.run_load import LoadRun, Span, run_load
 from specctl.bench.sender import Endpoint, Live, Sender, Session
 from specctl.bench.servers import Server
 from specctl.engine_api.owner import owner_name
-from specctl.errors import BenchFailed, BenchInputError
+from specctl.errors import BenchFailed, BenchInputError, SpecctlError
 
 __all__ = ["Experiment", "Measured", "Plan", "Progress"]
+
+logger = logging.getLogger(__name__)
 
 LIVE_S = 1.0
 WARM_UP_TOKENS = 16
@@ -81,6 +84,7 @@ class Measured:
     tables: list[TableSeen] = field(default_factory=list)
     rounds: int = 0
     is_cut_short: bool = False
+    warnings: list[str] = field(default_factory=list)
 
 
 class Experiment:
@@ -135,7 +139,12 @@ class Experiment:
             yield tables
         finally:
             for table in tables.values():
-                await asyncio.shield(table.put_back())
+                try:
+                    await asyncio.shield(table.put_back())
+                except SpecctlError as error:
+                    # What was measured is not lost by it.
+                    self.measured.warnings.append(str(error))
+                    logger.error("%s", error)
 
     async def _warm_up(self, tables: Mapping[int, BorrowedTable]) -> None:
         """Every arm but a daemon's runs a few requests of every load: graphs, compilers and caches of the

@@ -153,3 +153,20 @@ def test_a_server_without_usage_in_each_event_is_counted_by_its_last() -> None:
         words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "2", "--rounds", "3"]
         result = result_of(run(server.url, *words, "--output-tokens", "16", "--outputs", "0", "--json"))
     assert {run.output_tokens for run in result.runs} == {32}
+
+
+def test_a_renewal_that_arrives_late_is_no_conflict() -> None:
+    with StreamingServer() as server:
+        put, late = server.engine.put, []
+
+        def raced(body: bytes) -> tuple[int, dict[str, object]]:
+            # Another change of the same owner arrives between the read of the version and the change.
+            if not late:
+                late.append(1)
+                put(body)
+            return put(body)
+
+        server.engine.put = raced
+        words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "1", "--rounds", "3"]
+        result_of(run(server.url, *words, "--output-tokens", "4", "--outputs", "0", "--json"))
+        assert server.engine.live.read().lease_remaining_s is None
