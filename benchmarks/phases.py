@@ -86,8 +86,8 @@ def summary(result: BenchResult) -> dict[str, Any]:
     speeds = {(run.round, run.load, run.arm): run.tokens_per_s for run in result.runs}
     phases = [load.title for load in result.loads]
     for phase in phases:
-        found["phases"][phase] = _against([{name: speeds[i, phase, name] for name in names} for i in rounds])
-    found["all phases"] = _against(
+        found["phases"][phase] = against([{name: speeds[i, phase, name] for name in names} for i in rounds])
+    found["all phases"] = against(
         [
             {name: statistics.fmean(speeds[i, phase, name] for phase in phases) for name in names}
             for i in rounds
@@ -101,7 +101,7 @@ def summary(result: BenchResult) -> dict[str, Any]:
     return found
 
 
-def _against(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+def against(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
     """The best static setting is that of the medians, so that no round's luck chooses it."""
     ours = next(name for name in rounds[0] if name == parse_arm(OURS).name)
     statics = [name for name in rounds[0] if name != ours]

@@ -71,13 +71,18 @@ def install_arctic() -> None:
     print(f"bench: building {ARCTIC} for the stock arm ...", flush=True)
     pip = [sys.executable, "-m", "pip", "-q", "install"]
     subprocess.run([*pip, "nanobind==2.9.2", "cmake", "grpcio-tools", "wheel", "ninja"], check=True)
-    # cmake looks for a Python of its own, which may be another release than this one.
+    # CMake looks for a Python of its own, which may be another release than this one.
+    scripts = str(Path(sys.executable).parent)
     environment = {
         **os.environ,
         "CMAKE_BUILD_PARALLEL_LEVEL": "1",
         "CMAKE_ARGS": f"-DPython_EXECUTABLE={sys.executable} -DPython3_EXECUTABLE={sys.executable}",
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
     }
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", ARCTIC], check=True, env=environment)
+    # A module that was built for another Python is found, and cannot be loaded.
+    subprocess.run([sys.executable, "-c", "import arctic_inference.suffix_decoding"], check=True)
 
 
 def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:

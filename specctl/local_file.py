@@ -123,8 +123,9 @@ async def in_thread(function: Callable[[], _Result], name: str) -> _Result:
     def run() -> None:
         try:
             answer.set_result(function())
-        except Exception as error:
-            answer.set_exception(error)
+        except BaseException as error:
+            # Also what ends a thread: who waits must not wait for ever.
+            answer.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.wrap_future(answer)

@@ -1,7 +1,7 @@
 """Write the reference pages from the code: ``python -m tools.reference_pages``. A test holds them current.
 
 ``docs/commands.md`` comes from the commands' options, ``docs/policy-keys.md`` from the policies' models,
-``docs/openapi.json`` from the messages of the HTTP routes.
+``docs/metrics.md`` from the metrics' names, ``docs/openapi.json`` from the messages of the HTTP routes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from specctl.cli.main import COMMANDS, cli
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TablePut
 from specctl.contract.telemetry import Telemetry
+from specctl.metrics import names
 from specctl.policy.models import KINDS
 from tools.results_figures import ROOT
 
@@ -87,6 +88,24 @@ def _bounds(one: dict[str, Any]) -> str:
     return ""
 
 
+METRICS = """The daemon serves `specctl_*` on its metrics port, beside `process_*` of its own process. The
+plugin adds `specctl_engine_*` to the engine's own `/metrics` ([Watch](watch.md) shows how to join them).
+What is not measured is missing; it is never 0.
+"""
+
+
+def metrics_page() -> str:
+    """Every metric with its type, labels and help."""
+    parts = ["# Metrics\n", GENERATED + METRICS]
+    for title, metrics in (("Of the daemon", names.DAEMON), ("Of the engine", names.ENGINE)):
+        lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+        for one in metrics:
+            labels = ", ".join(f"`{label}`" for label in one.labels)
+            lines.append(f"| `{one.name}` | {one.type} | {labels} | {one.help} |")
+        parts += [f"## {title}\n", "\n".join(lines) + "\n"]
+    return "\n".join(parts)
+
+
 def openapi() -> dict[str, Any]:
     """The routes of the engine's side as an OpenAPI 3.1 document."""
     messages = (Capabilities, AppliedTable, TablePut, Telemetry)
@@ -139,6 +158,7 @@ def openapi() -> dict[str, Any]:
 def pages() -> dict[str, str]:
     return {
         "commands.md": commands_page(),
+        "metrics.md": metrics_page(),
         "policy-keys.md": policy_page(),
         "openapi.json": json.dumps(openapi(), indent=1) + "\n",
     }

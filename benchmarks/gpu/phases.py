@@ -54,6 +54,8 @@ _SERVE = (
 _SETTLE_S = 1.0
 """Of a static setting's hold, not counted: requests of the one before are still in their drafts."""
 _LEASE_MAX_S = 120
+_RATE_MIN = 1e-9
+"""In the place of 0 tokens/s: a report is written also where a server has died."""
 _Bodies = Iterator[dict[str, Any]]
 _Rates = dict[str, dict[str, float]]
 """Tokens/s by phase and arm."""
@@ -270,7 +272,7 @@ def figures(rounds: Sequence[_Rates], settings: Sequence[int]) -> dict[str, Any]
     single = max(names, key=lambda name: mean(row[name] for row in held_for.values()))
 
     def ratio(phase: str, arm: str, mine: str = AUTOTUNE) -> dict[str, float]:
-        values = [one[phase][mine] / one[phase][arm] for one in rounds]
+        values = [one[phase][mine] / max(one[phase][arm], _RATE_MIN) for one in rounds]
         return {
             "median": round(median(values), 3),
             "least": round(min(values), 3),
@@ -282,7 +284,7 @@ def figures(rounds: Sequence[_Rates], settings: Sequence[int]) -> dict[str, Any]
         return [
             round(
                 mean(row[AUTOTUNE] for row in one.values())
-                / mean(row[other[phase]] for phase, row in one.items()),
+                / max(mean(row[other[phase]] for phase, row in one.items()), _RATE_MIN),
                 3,
             )
             for one in rounds

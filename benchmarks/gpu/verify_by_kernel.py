@@ -1,72 +1,78 @@
-"""Where the time of a verification goes, kernel by kernel, and what other launch options would make of it.
+"""Verification without an engine beside it: time against one read of the logits, and kernel by kernel.
 
-    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--set PIECE=2048] [--warps search_kernel=16]
+    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--set _STAGES=4] [--by-kernel] [--output FILE]
 
-No engine beside it: what benchmarks.gpu.verify_sampled compares with vLLM is looked at here alone, on the
-same batches and by the same clock. ``--set``: constants of verify_rejection's launch.py; ``--warps``: of a
-kernel by its name there. Each line: us on the device (median of some calls, other logits each), over one read
-at 4.3 TB/s, then by torch's profiler the median of each kernel, where one that begins early counts its wait.
-Where three requests' tokens are not the reference's, the line says so. On a CPU, with TRITON_INTERPRET=1 and
-small shapes, the times say nothing.
+The batches, the clock and the check are those of benchmarks.gpu.verify_sampled. Options lie in pinned memory
+of the host, by slot, as vLLM keeps them; where any is asked for all of top-k, top-p and min-p are given.
+Each line: us on the device (median of calls, other logits each; then the least and the most of the repeats),
+the same of a kernel that only reads, and their ratio. Each case is checked before it is timed: three requests
+have the reference's tokens. ``--set``: constants of row_tokens' launch.py. ``--by-kernel``: by torch's
+profiler the median of each kernel, where one that begins early counts its wait. On a CPU, with
+TRITON_INTERPRET=1 and small shapes, the times say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.verify_rejection import launch
+from specctl_kernels.verify_greedy.reference import verify_greedy_reference
+from specctl_kernels.verify_rejection import verify_rejection
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.device import device_provenance
-from benchmarks.gpu.timing import times_us
+from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
 from benchmarks.gpu.verify_sampled import DEVICE, DRAFTS, DTYPES, IS_GPU, MODES, ZIPF, Case
+from testing.provenance import pairwise_ratios, summary
 
 _CALLS = 16
 _PROFILED_CALLS = 8
 _SEED = 1000
 GREEDY = "greedy"
-
-
-class _Tuned:
-    """A kernel with other launch options."""
-
-    def __init__(self, kernel: Any, **options: int) -> None:
-        self._kernel, self._options = kernel, options
-
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        launched = self._kernel[grid]
-        return lambda *values, **named: launched(*values, **{**named, **self._options})
+ALL_MODES = {**MODES, "top-k": {"temperature": 0.8, "top_k": 50}}
 
 
 def options_of(case: Case, mode: str) -> tuple[torch.Tensor | None, ...]:
     """Temperature, top_k, top_p, min_p and seeds of every request."""
-    asked = MODES[mode]
+    asked = ALL_MODES[mode]
+    off = {"temperature": 1.0, "top_k": case.vocabulary, "top_p": 1.0, "min_p": 0.0}
 
     def each(name: str, dtype: torch.dtype) -> torch.Tensor | None:
-        value = asked.get(name)
-        return None if value is None else torch.full((case.requests,), value, dtype=dtype, device=DEVICE)
+        if len(asked) == 1 and name != "temperature":
+            return None
+        return on_host(torch.full((case.requests,), asked.get(name, off[name]), dtype=dtype))
 
     cuts = each("top_k", torch.int32), each("top_p", torch.float32), each("min_p", torch.float32)
-    return each("temperature", torch.float32), *cuts, torch.arange(case.requests, device=DEVICE) + _SEED
+    return each("temperature", torch.float32), *cuts, on_host(torch.arange(case.requests) + _SEED)
+
+
+def on_host(values: torch.Tensor) -> torch.Tensor:
+    return values.pin_memory() if IS_GPU else values
 
 
 def call_of(case: Case, mode: str) -> Callable[[int], Any]:
     if mode == GREEDY:
         return lambda i: verify_greedy(case.logits[i], case.drafts[i], case.starts, width=DRAFTS + 1)
     options: Any = options_of(case, mode)
-    return lambda i: launch.verify_rejection(
+    return lambda i: verify_rejection(
         case.logits[i], case.drafts[i], case.starts, *options, case.positions,
         width=DRAFTS + 1, slots=case.slots,
     )  # fmt: skip
 
 
 def is_right(case: Case, mode: str) -> bool:
-    wanted = case.reference(options_of(case, mode))
+    if mode == GREEDY:
+        given = [one.cpu() for one in (case.logits[0], case.drafts[0], case.starts)]
+        wanted = verify_greedy_reference(*given, width=DRAFTS + 1)
+    else:
+        wanted = case.reference(options_of(case, mode))
     found = [one[: len(wanted[1])].cpu() for one in call_of(case, mode)(0)]
     return all(torch.equal(mine, other) for mine, other in zip(found, wanted, strict=True))
 
@@ -85,12 +91,28 @@ def by_kernel(call: Callable[[int], Any], inputs: int) -> dict[str, float]:
     return {name: round(sorted(us)[len(us) // 2], 1) for name, us in times.items() if max(us) > 0}
 
 
-def line(case: Case, mode: str) -> str:
+def measured(case: Case, mode: str, repeats: int, is_by_kernel: bool) -> dict[str, Any]:
+    if not is_right(case, mode):
+        return {"refused": "other tokens than the reference"}
     call = call_of(case, mode)
-    us = times_us(call, len(case.logits), _CALLS)
-    told = f"{us:.1f} us, {us / (case.bytes / READ_BYTES_PER_S * 1e6):.2f} of one read"
-    right = "" if mode == GREEDY or is_right(case, mode) else ", OTHER TOKENS than the reference"
-    return f"{told}, {by_kernel(call, len(case.logits))}{right}"
+    taken = taken_in_turn({"ours": call, "one read": case.read}, repeats, len(case.logits), _CALLS)
+    nominal_us = case.bytes / READ_BYTES_PER_S * 1e6
+    found: dict[str, Any] = {
+        "us": {name: summary(values) for name, values in taken.items()},
+        "ours over one read as measured": summary(pairwise_ratios(taken["ours"], taken["one read"])),
+        "ours over one read at 4.3 TB/s": summary([us / nominal_us for us in taken["ours"]]),
+    }
+    if is_by_kernel:
+        found["by kernel"] = by_kernel(call, len(case.logits))
+    return found
+
+
+def line(found: dict[str, Any]) -> str:
+    if "refused" in found:
+        return f"REFUSED: {found['refused']}"
+    ours, read = found["us"]["ours"], found["us"]["one read"]["median"]
+    told = f"{ours['median']:.1f} us ({ours['min']:.1f} to {ours['max']:.1f}), one read {read:.1f}"
+    return f"{told}: {ours['median'] / read:.2f} {found.get('by kernel', '')}"
 
 
 def pair(text: str) -> tuple[str, int]:
@@ -103,23 +125,30 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=[512, 2048])
     parser.add_argument("--vocabularies", type=int, nargs="*", default=[151_936])
     parser.add_argument("--dtypes", nargs="*", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--modes", nargs="*", choices=[*MODES, GREEDY], default=[*MODES, GREEDY])
+    parser.add_argument("--modes", nargs="*", choices=[*ALL_MODES, GREEDY], default=[*MODES, GREEDY])
     parser.add_argument("--zipf", type=float, default=ZIPF)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--by-kernel", action="store_true")
     parser.add_argument("--set", type=pair, nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--warps", type=pair, nargs="*", default=[], metavar="KERNEL=NUMBER")
+    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    launch = import_module("specctl_kernels.row_tokens.launch") if arguments.set else None
     for name, value in arguments.set:
         getattr(launch, name)  # an AttributeError for a name that there is none of
         setattr(launch, name, value)
-    for name, warps in arguments.warps:
-        setattr(launch, name, _Tuned(getattr(launch, name), num_warps=warps))
     print(device_provenance(), flush=True)
+    figures: dict[str, Any] = {}
     for dtype in arguments.dtypes:
         for rows in arguments.rows:
             for vocabulary in arguments.vocabularies:
                 case = Case(rows, vocabulary, DTYPES[dtype], arguments.zipf)
                 for mode in arguments.modes:
-                    print(f"{dtype}, {rows} rows of {vocabulary}, {mode}: {line(case, mode)}", flush=True)
+                    name = f"{dtype}, vocabulary {vocabulary}, {rows} rows, {mode}"
+                    figures[name] = measured(case, mode, arguments.repeats, arguments.by_kernel)
+                    print(f"{name}: {line(figures[name])}", flush=True)
+    if arguments.output:
+        found = {"provenance": device_provenance(), "zipf": arguments.zipf, "figures": figures}
+        arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

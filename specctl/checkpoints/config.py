@@ -1,4 +1,5 @@
-"""config.json of a model folder: by transformers' AutoConfig where it is installed, by hand otherwise."""
+"""config.json of a model folder. What it leaves to the defaults of its class is taken from transformers'
+AutoConfig, where that is installed; its import takes seconds, so a file that says everything does without."""
 
 from __future__ import annotations
 
@@ -15,6 +16,14 @@ from specctl.local_file import read_file
 __all__ = ["CheckpointError", "raw_config", "read_config"]
 
 CONFIG_MAX_BYTES = 16 * 1024 * 1024
+_SIZES = {
+    "hidden_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "vocab_size",
+}
 
 
 class CheckpointError(SpecctlError):
@@ -40,7 +49,12 @@ def raw_config(folder: Path) -> dict[str, Any]:
 def read_config(folder: Path) -> dict[str, Any]:
     """With the defaults of the model's class, where transformers knows it. Raises CheckpointError."""
     raw = raw_config(folder)
-    return {**_defaults(folder), **raw}
+    return raw if _says_all_sizes(raw) else {**_defaults(folder), **raw}
+
+
+def _says_all_sizes(raw: dict[str, Any]) -> bool:
+    nested = [value for value in raw.values() if isinstance(value, dict)]
+    return any(part.keys() >= _SIZES for part in (raw, *nested))
 
 
 def _defaults(folder: Path) -> dict[str, Any]:

@@ -122,6 +122,7 @@ def _autotune(options: _Options) -> int:
         is_frozen=lambda: roster.is_frozen,
     )
     board = Board(context.owner, clock)
+    board.forgotten = controls.forget
     groups: dict[str, RolloutGroup] = {}
 
     def make_loop(assignment: Assignment, policy: PolicyFile) -> TargetLoop:

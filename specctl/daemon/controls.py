@@ -36,15 +36,24 @@ class Controls:
 
     def __init__(self) -> None:
         self._targets: dict[str, _Target] = {}
+        # Of targets that left, and may come back: a cluster's pods come and go without end.
+        self._left: dict[str, Override] = {}
 
     def add(self, target: str, source: PolicySource, reporter: Reporter) -> Override:
         """The target's policy from now on."""
-        override, before = Override(source), self._targets.get(target)
+        override, known = Override(source), self._targets.get(target)
+        before = known.override if known is not None else self._left.pop(target, None)
         if before is not None:
             with contextlib.suppress(PolicyError):
-                override.set(before.override.mode, before.override.thresholds)
+                override.set(before.mode, before.thresholds)
         self._targets[target] = _Target(override, reporter)
         return override
+
+    def forget(self, target: str) -> None:
+        """It left. Only what was set over its policy is kept."""
+        known = self._targets.pop(target, None)
+        if known is not None and known.override.mode is not Mode.POLICY:
+            self._left[target] = known.override
 
     def change(self, change: ControlChange, who: str) -> None:
         """Raises TargetError for a target that is not polled, PolicyError for what cannot be set."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from specctl.doctor.finding import Finding, error, warning
 from specctl.doctor.seen import Cells, Seen
 
-__all__ = ["DRAFTS_MIN", "NEAR_ZERO", "acceptance_findings"]
+__all__ = ["DRAFTS_MIN", "NEAR_ZERO", "acceptance_findings", "first_token_acceptance"]
 
 DRAFTS_MIN = 50
 """Fewer tell nothing."""
@@ -20,7 +20,7 @@ _TEXT = ("ngram", "ngram_gpu", "suffix", "specctl_suffix")
 
 def acceptance_findings(seen: Seen) -> tuple[list[Finding], str | None]:
     """And why nothing is known, where nothing is."""
-    first, drafts, when = _first_token(seen)
+    first, drafts, when = first_token_acceptance(seen)
     if first is None:
         return [], f"{drafts} drafts were made, {DRAFTS_MIN} are needed; send requests and look again"
     method = _method(seen)
@@ -75,7 +75,7 @@ def _method(seen: Seen) -> str:
     return "" if seen.capabilities is None else seen.capabilities.method.lower()
 
 
-def _first_token(seen: Seen) -> tuple[float | None, int, str]:
+def first_token_acceptance(seen: Seen) -> tuple[float | None, int, str]:
     """Share accepted, of how many drafts, and since when."""
     if seen.after is not None:
         recent = _of_cells(seen.window_cells)

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specctl.engine.engine_source import Found, Module, Sources, installed_root, names_in, set_on_self
+from specctl.engine.engine_uses import Uses
 from specctl.engine.patches import Patch
-from specctl.engine.signatures import not_taken, wrongly_passed
+from specctl.engine.signatures import not_taken
 
 __all__ = ["Adapter", "Problem", "problems_of", "relied_on"]
-
-Type = Module | tuple[Found, ...]
-"""What an expression is: a module of the engine's, or an object of one of these classes."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,12 @@ class Problem:
 
 
 @dataclass
-class _Class:
+class OwnClass:
     """One of the plugin's own."""
 
     node: ast.ClassDef
-    file: _File
-    ours: list[_Class] = field(default_factory=list)
+    file: SourceFile
+    ours: list[OwnClass] = field(default_factory=list)
     """Itself and those of ours before it."""
     theirs: list[Found] = field(default_factory=list)
 
@@ -72,7 +70,7 @@ class _Class:
 
 
 @dataclass
-class _File:
+class SourceFile:
     path: Path
     module: str
     tree: ast.Module
@@ -84,15 +82,15 @@ class _File:
 def problems_of(adapter: Adapter, root: Path | None = None) -> list[Problem]:
     """In the order of files; empty: all is well. root: the folder that holds the engine's package; None: the
     installed one."""
-    return _Check(adapter, root).problems
+    return Check(adapter, root).problems
 
 
 def relied_on(adapter: Adapter, root: Path) -> dict[str, Found]:
     """The engine's functions that a plugin patches or overrides, by ``module:Class.name``."""
-    return _Check(adapter, root).replaced
+    return Check(adapter, root).replaced
 
 
-class _Check:
+class Check:
     def __init__(self, adapter: Adapter, root: Path | None) -> None:
         self.adapter = adapter
         root = root or installed_root(adapter.package)
@@ -107,8 +105,8 @@ class _Check:
         files = list(_files(adapter))
         self.files = {file.module: file for file in files}
         self.classes = {
-            (file.module, node.name): _Class(
-                node, file, names=frozenset({*names_in(node.body), *set_on_self(node)})
+            (file.module, node.name): OwnClass(
+                node, file, names=frozenset({*names_in(_bound(node.body)), *set_on_self(node)})
             )
             for file in files
             for node in ast.walk(file.tree)
@@ -123,14 +121,14 @@ class _Check:
         for one in self.classes.values():
             self._check_overrides(one)
         for file in files:
-            _Uses(self, file).visit(file.tree)
+            Uses(self, file).visit(file.tree)
         self.problems = list(dict.fromkeys(self.problems))
         self.problems += [Problem(words) for words in self.sources.problems.values()]
 
     def say(self, words: str, methods: frozenset[str]) -> None:
         self.problems.append(Problem(words, methods))
 
-    def _check_imports(self, file: _File) -> None:
+    def _check_imports(self, file: SourceFile) -> None:
         for node in ast.walk(file.tree):
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
@@ -144,15 +142,15 @@ class _Check:
                 # ``import a.b`` without ``as`` binds the package, whose name starts every chain.
                 local = alias.asname or (alias.name if source else package)
                 file.bound[local] = (module if source or alias.asname else package), name
-                if package == self.adapter.package and self._named(module, name) is None:
+                if package == self.adapter.package and self.named(module, name) is None:
                     self.say(f"{'.'.join(filter(None, (module, name)))} not found", file.methods)
 
-    def _named(self, module: str, name: str) -> Found | Module | None:
+    def named(self, module: str, name: str) -> Found | Module | None:
         if name:
             return self.sources.resolve(module, name)
         return Module(module) if self.sources.path(module) is not None else None
 
-    def _find_bases(self, one: _Class) -> None:
+    def _find_bases(self, one: OwnClass) -> None:
         one.ours, one.theirs = [one], []
         joined = self.adapter.joined.get(one.node.name)
         if joined is not None:
@@ -171,7 +169,7 @@ class _Check:
             elif module.partition(".")[0] == self.adapter.package:
                 self._add_theirs(one, self.sources.resolve(module, original))
 
-    def _add_theirs(self, one: _Class, found: Found | Module | None) -> None:
+    def _add_theirs(self, one: OwnClass, found: Found | Module | None) -> None:
         if isinstance(found, Found) and found.is_class and found not in one.theirs:
             one.theirs.append(found)
 
@@ -229,7 +227,7 @@ class _Check:
             inner = names_in(inner.body).get("__init__")
         return inner.args if isinstance(inner, ast.FunctionDef) else None
 
-    def _check_overrides(self, one: _Class) -> None:
+    def _check_overrides(self, one: OwnClass) -> None:
         for child in one.node.body:
             if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or child.name == "__init__":
                 continue
@@ -242,181 +240,46 @@ class _Check:
             for lack in not_taken(child.args, found.node.args, is_bound=True):
                 self.say(f"{target}: {lack}", one.file.methods)
 
-    def _behind(self, one: _Class) -> list[Found]:
+    def _behind(self, one: OwnClass) -> list[Found]:
         """The engine's classes behind it, and behind those that are derived from it."""
         return list(dict.fromkeys(found for user in self.users(one) for found in user.theirs))
 
-    def users(self, one: _Class) -> list[_Class]:
+    def users(self, one: OwnClass) -> list[OwnClass]:
         """Classes of ours that are one, and that none is derived from."""
         found = [each for each in self.classes.values() if one in each.ours]
         return [each for each in found if not any(each in other.ours[1:] for other in found)]
 
-    def _owner(self, one: _Class, name: str) -> str:
+    def _owner(self, one: OwnClass, name: str) -> str:
         for cls in self._behind(one):
             for base in self.sources.bases(cls)[0]:
                 if isinstance(base.node, ast.ClassDef) and name in names_in(base.node.body):
                     return base.node.name
         return ""
 
-    def self_types(self, one: _Class) -> tuple[Found, ...]:
+    def self_types(self, one: OwnClass) -> tuple[Found, ...]:
         return tuple(self._behind(one))
 
-    def lacks(self, one: _Class, name: str) -> str:
+    def lacks(self, one: OwnClass, name: str) -> str:
         """A class of ours that has no such attribute, of itself or of the engine's; "": all have."""
         for user in self.users(one):
             if user.theirs and not (user.defines(name) or self.has(user.theirs, name)):
                 return user.node.name
         return ""
 
-    def is_own(self, one: _Class, name: str) -> bool:
+    def is_own(self, one: OwnClass, name: str) -> bool:
         return any(user.defines(name) for user in self.users(one))
 
 
-class _Uses(ast.NodeVisitor):
-    """Attributes of the engine's objects in one file, and calls of the engine's functions."""
-
-    def __init__(self, check: _Check, file: _File) -> None:
-        self._check, self._file = check, file
-        self._inside: list[_Class] = []
-        self._hidden: list[set[str]] = [set()]
-        """Parameters that have a type of their own."""
-        self._patched: tuple[Found, ...] | None = None
-        """What ``self`` is in a wrapper."""
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._inside.append(self._check.classes[self._file.module, node.name])
-        self.generic_visit(node)
-        self._inside.pop()
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        typed = {one.arg for one in arguments if one.annotation and ast.unparse(one.annotation) != "Any"}
-        self._hidden.append(self._hidden[-1] | typed)
-        outer = self._patched
-        self._patched = self._check.wrapped.get((self._file.module, node.name), outer)
-        self.generic_visit(node)
-        self._hidden.pop()
-        self._patched = outer
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self.generic_visit(node)
-        if node.attr.startswith(("specctl", "__")):
-            return
-        if isinstance(node.value, ast.Name) and node.value.id == "self" and self._inside:
-            lacking = self._check.lacks(self._inside[-1], node.attr)
-            if lacking:
-                self._say(f"{node.attr} not found behind {lacking}")
-            return
-        owner = self._type(node.value)
-        if owner is None:
-            return
-        if isinstance(owner, Module):
-            if self._check.sources.resolve(owner.name, node.attr) is None:
-                self._say(f"{owner.name}.{node.attr} not found")
-        elif not self._check.has(owner, node.attr):
-            self._say(f"{_words(owner)}.{node.attr} not found")
-
-    def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(node)
-        found, is_bound = self._called(node.func)
-        arguments = None if found is None else self._check.sources.signature(found)
-        if found is None or arguments is None:
-            return
-        for wrong in wrongly_passed(node, arguments, is_bound=is_bound):
-            self._say(f"{found.module}.{ast.unparse(node.func)}: {wrong}")
-
-    def _called(self, func: ast.expr) -> tuple[Found | None, bool]:
-        """The engine's function or class, and whether it gets its first argument by itself."""
-        if isinstance(func, ast.Name):
-            found = self._bound(func.id)
-            return (found, found.is_class) if isinstance(found, Found) else (None, False)
-        if not isinstance(func, ast.Attribute):
-            return None, False
-        if _is_super(func.value) and self._inside:
-            found = self._check.member(self._check.self_types(self._inside[-1]), func.attr)
-            return found, True
-        owner = self._type(func.value)
-        if isinstance(owner, Module):
-            found = self._check.sources.resolve(owner.name, func.attr)
-            return (found, found.is_class) if isinstance(found, Found) else (None, False)
-        if owner is None or self._is_own(func):
-            return None, False
-        found = self._check.member(owner, func.attr)
-        return (None, False) if found is None else _bound_member(found, self._is_class(func.value))
-
-    def _is_class(self, value: ast.expr) -> bool:
-        found = self._bound(value.id) if isinstance(value, ast.Name) else None
-        return isinstance(found, Found) and found.is_class
-
-    def _is_own(self, node: ast.Attribute) -> bool:
-        is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
-        return is_self and bool(self._inside) and self._check.is_own(self._inside[-1], node.attr)
-
-    def _bound(self, name: str) -> Found | Module | None:
-        module, original = self._file.bound.get(name, ("", ""))
-        if module.partition(".")[0] != self._check.adapter.package:
-            return None
-        return self._check._named(module, original)
-
-    def _type(self, value: ast.expr) -> Type | None:
-        if isinstance(value, ast.Name):
-            if value.id == "self":
-                return (self._check.self_types(self._inside[-1]) or None) if self._inside else self._patched
-            found = self._bound(value.id)
-            if found is not None:
-                is_class = isinstance(found, Found) and found.is_class
-                return (found,) if is_class and isinstance(found, Found) else _module(found)
-            return None if value.id in self._hidden[-1] else self._objects(value.id)
-        if isinstance(value, ast.Attribute):
-            owner = self._type(value.value)
-            if isinstance(owner, Module):
-                return _module(self._check.sources.resolve(owner.name, value.attr))
-            return self._objects(value.attr)
-        return None
-
-    def _objects(self, name: str) -> tuple[Found, ...] | None:
-        """Its classes; None: nothing is said of the name."""
-        named = self._check.adapter.objects.get(name)
-        if named is None:
-            return None
-        found = [self._check.find(one) for one in named]
-        if not any(found):
-            self._say(f"{' or '.join(named)} not found")
-        return tuple(one for one in found if one is not None) or None
-
-    def _say(self, words: str) -> None:
-        self._check.say(words, self._file.methods)
-
-
-def _files(adapter: Adapter) -> Iterator[_File]:
+def _files(adapter: Adapter) -> Iterator[SourceFile]:
     for path in sorted(adapter.folder.rglob("*.py")):
         name = path.relative_to(adapter.folder).with_suffix("").as_posix()
         if name in adapter.unchecked:
             continue
         module = ".".join([adapter.plugin, *(part for part in name.split("/") if part != "__init__")])
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        yield _File(path, module, tree, adapter.methods.get(name, frozenset()))
+        yield SourceFile(path, module, tree, adapter.methods.get(name, frozenset()))
 
 
-def _module(found: Found | Module | None) -> Module | None:
-    return found if isinstance(found, Module) else None
-
-
-def _bound_member(found: Found, is_of_class: bool) -> tuple[Found | None, bool]:
-    """A function in a class, unless it is a property: whether it gets its first argument by itself."""
-    if not isinstance(found.node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return None, False
-    marks = {ast.unparse(one) for one in found.node.decorator_list}
-    if marks & {"property", "cached_property", "functools.cached_property"}:
-        return None, False
-    return found, "staticmethod" not in marks and (not is_of_class or "classmethod" in marks)
-
-
-def _is_super(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "super"
-
-
-def _words(owner: tuple[Found, ...]) -> str:
-    return " or ".join(f"{one.module}.{getattr(one.node, 'name', '')}" for one in owner)
+def _bound(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """Without what is only given a type: that is the engine's."""
+    return [one for one in body if not (isinstance(one, ast.AnnAssign) and one.value is None)]

@@ -104,11 +104,13 @@ class _Pages:
 
     async def control(self, request: web.Request) -> web.Response:
         self._access.check_control(request)
-        body = await request.content.read(BODY_MAX_BYTES + 1)
-        if len(body) > BODY_MAX_BYTES:
-            return _error(413, f"the body is over {BODY_MAX_BYTES} bytes")
+        body = bytearray()
+        async for part in request.content.iter_chunked(BODY_MAX_BYTES):
+            body += part
+            if len(body) > BODY_MAX_BYTES:
+                return _error(413, f"the body is over {BODY_MAX_BYTES} bytes")
         try:
-            change = ControlChange.model_validate_json(body)
+            change = ControlChange.model_validate_json(bytes(body))
         except ValidationError as error:
             words = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:4])
             return _error(400, plain_text(words))

@@ -60,11 +60,9 @@ class Servers(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self._shown: dict[str, list[Text]] = {}
-        table = self._table
-        for name in words.COLUMNS:
-            table.add_column(name, key=name)
-        table.focus()
+        self._shown: dict[str, Text] = {}
+        self._widths: tuple[int, ...] = ()
+        self._table.focus()
 
     @property
     def _table(self) -> DataTable[Text]:
@@ -79,25 +77,38 @@ class Servers(Screen[None]):
 
     def show(self, overview: Overview) -> None:
         table, targets = self._table, {view.target for view in overview.targets}
+        rows = {view.target: words.cells(view) for view in overview.targets}
+        chosen = self.chosen
+        is_new = self._widen(words.widths(list(rows.values())))
         for gone in self._shown.keys() - targets:
             table.remove_row(gone)
             del self._shown[gone]
         for view in overview.targets:
-            cells = words.cells(view)
-            before = self._shown.get(view.target)
-            self._shown[view.target] = cells
+            target = view.target
+            line = words.line(rows[target], self._widths, words.state(view).style)
+            before, self._shown[target] = self._shown.get(target), line
             if before is None:
-                table.add_row(*cells, key=view.target)
-                continue
-            for name, old, new in zip(words.COLUMNS, before, cells, strict=True):
-                if old != new:
-                    table.update_cell(view.target, name, new, update_width=len(new) > len(old))
+                table.add_row(line, key=target)
+            elif before != line:
+                table.update_cell(target, "line", line)
+        if is_new and chosen in rows:
+            table.move_cursor(row=table.get_row_index(chosen))
         daemon = overview.daemon
         up = sum(view.is_up is True for view in overview.targets)
         rate = sum(view.emitted_tokens_per_s or 0.0 for view in overview.targets)
-        line = f"specctl {daemon.version}  {daemon.owner}{', dry run' if daemon.is_dry_run else ''}  "
-        line += f"{len(targets)} servers, {up} reachable, {rate:,.0f} tokens/s emitted"
-        self.query_one("#head", Static).update(line)
+        head = f"specctl {daemon.version}  {daemon.owner}{', dry run' if daemon.is_dry_run else ''}  "
+        head += f"{len(targets)} servers, {up} reachable, {rate:,.0f} tokens/s emitted"
+        self.query_one("#head", Static).update(head)
+
+    def _widen(self, widths: tuple[int, ...]) -> bool:
+        """Whether the table is empty now. Columns only grow, so that the lines stand still."""
+        wider = tuple(map(max, widths, self._widths)) if self._widths else widths
+        if wider == self._widths:
+            return False
+        self._table.clear(columns=True)
+        self._widths, self._shown = wider, {}
+        self._table.add_column(words.line(words.COLUMNS, wider), key="line")
+        return True
 
     def action_details(self) -> None:
         if self.chosen is not None:
@@ -229,14 +240,14 @@ class TopApp(App[None]):
 
 
 def _buckets(detail: TargetDetail) -> Text:
-    head = f"{'batch':<9}{'setting':<28}{'sampled':<14}{'tok/s':>8}{'if off':>8}  why"
+    head = f"{'batch':<9}{'setting':<20}{'sampled':<14}{'tok/s':>8}{'if off':>8}  why"
     lines = [Text(head, "dim")]
     for one in detail.buckets:
         first, last = one.decode_batch_from, one.decode_batch_to
         batch = f"{last}" if first == last else f"{first}-{last}"
         why = one.reason.replace("_", " ") + (f": {one.detail}" if one.detail else "")
         rates = f"{words.number(one.present_tokens_per_s):>8}{words.number(one.off_tokens_per_s):>8}"
-        line = f"{batch:<9}{one.words:<28}{one.sample or words.UNKNOWN:<14}{rates}  {why}"
+        line = f"{batch:<9}{one.words:<20}{one.sample or words.UNKNOWN:<14}{rates}  {why}"
         lines.append(Text(line, "bold" if one.is_active else ""))
     return Text("\n").join(lines) if detail.buckets else Text("no decision yet", "dim")
 

@@ -42,7 +42,7 @@ DAEMON = "http://127.0.0.1:9109"
 def top(targets: tuple[str, ...], daemon: str, policy: str, token_file: Path | None) -> int:
     """A live view of the servers of a running daemon, or of each TARGET.
 
-    Keys: enter details, f freeze, o off, d dry run, r resume, q quit. Changes need the daemon's control token.
+    Keys: enter details, f freeze, o off, d dry run, r resume, q quit. Changes need a control token.
     A TARGET is polled from here, and nothing is changed on it.
     """
     try:

@@ -29,6 +29,9 @@ from specctl.watch.views import API, CONTROL_HEADER, ControlChange, DaemonView, 
 
 __all__ = ["DaemonSource", "ServersSource", "Source"]
 
+TIMEOUT_S = 10.0
+"""A daemon answers between two polls of its many servers."""
+
 _Message = TypeVar("_Message", bound=BaseModel)
 
 
@@ -49,7 +52,7 @@ class DaemonSource:
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises TargetError for what is no URL."""
-        self._http = HttpClient(url, token=token, headers={CONTROL_HEADER: "1"})
+        self._http = HttpClient(url, token=token, timeout_s=TIMEOUT_S, headers={CONTROL_HEADER: "1"})
 
     async def overview(self) -> Overview:
         return self._parsed(Overview, await self._http.get(f"{API}/targets"))

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.style import Style
 from rich.text import Text
 
 from specctl.watch.views import Mode, Point, TargetDetail, TargetView
 
-__all__ = ["COLUMNS", "UNKNOWN", "acceptance", "cells", "chart", "facts", "number", "state"]
+__all__ = [
+    "COLUMNS",
+    "UNKNOWN",
+    "acceptance",
+    "cells",
+    "chart",
+    "facts",
+    "line",
+    "number",
+    "state",
+    "widths",
+]
 
 UNKNOWN = "-"
+WIDTH_MAX = 48
+GAP = "  "
 COLUMNS = (
     "server",
     "state",
@@ -59,13 +73,13 @@ def state(view: TargetView) -> Text:
     return Text("steered", "green") if view.lease_held else Text("watched", "dim")
 
 
-def cells(view: TargetView) -> list[Text]:
+def cells(view: TargetView) -> list[str]:
     """A line of the list, in the order of ``COLUMNS``."""
     now, off = view.decode_tokens_per_s, view.off_tokens_per_s
     why = view.why_down if view.is_up is False else (view.reason or "").replace("_", " ")
-    words = [
+    return [
         view.instance,
-        "",
+        state(view).plain,
         view.model or UNKNOWN,
         view.method or UNKNOWN,
         number(view.running, 0),
@@ -77,12 +91,25 @@ def cells(view: TargetView) -> list[Text]:
         percent(view.acceptance_rate),
         why or UNKNOWN,
     ]
-    shown = [
-        Text(one, justify="right" if name in _NUMBERS else "left", no_wrap=True)
-        for name, one in zip(COLUMNS, words, strict=True)
+
+
+def widths(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Of every column, its name included."""
+    return tuple(
+        min(max([len(name), *(len(row[i]) for row in rows)]), WIDTH_MAX) for i, name in enumerate(COLUMNS)
+    )
+
+
+def line(cells: Sequence[str], wide: Sequence[int], style: str | Style = "") -> Text:
+    """One text for a row: a terminal draws it in a tenth of the time that cells take. ``style``: of the
+    state."""
+    parts = [
+        cell[:width].rjust(width) if name in _NUMBERS else cell[:width].ljust(width)
+        for name, cell, width in zip(COLUMNS, cells, wide, strict=True)
     ]
-    shown[1] = state(view)
-    return shown
+    text = Text(GAP.join(parts), no_wrap=True)
+    text.stylize(style, wide[0] + len(GAP), wide[0] + len(GAP) + wide[1])
+    return text
 
 
 def facts(view: TargetDetail, now_s: float) -> Text:
@@ -103,10 +130,11 @@ def facts(view: TargetDetail, now_s: float) -> Text:
         ),
         ("speedup", over),
         ("accepted", f"{percent(view.acceptance_rate)}{length}"),
-        ("efficiency", f"{percent(view.efficiency)} of the verified tokens are emitted"),
+        ("efficiency", f"{percent(view.efficiency)} emitted / verified"),
         ("emitted", f"{number(view.emitted_tokens_per_s)} tokens/s of the clock"),
-        ("lease", f"{lease}; afterwards: {view.fallback or UNKNOWN}"),
-        ("table", f"version {number(view.table_version, 0)}"),
+        ("table", f"version {number(view.table_version, 0)} by {view.table_owner or UNKNOWN}"),
+        ("lease", lease),
+        ("fallback", view.fallback or UNKNOWN),
     )
     return Text("\n").join(Text.assemble((f"{name:<11}", "dim"), words) for name, words in lines)
 

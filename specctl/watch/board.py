@@ -16,11 +16,10 @@ from specctl.core.messages import Choice, Plan, setting_words
 from specctl.types import Observation
 from specctl.watch.health import Health
 from specctl.watch.views import BucketView, LogLine, Mode, Point, TargetDetail, TargetView
-from specctl.watch.window import WINDOW_S, Interval, Window, of_poll
+from specctl.watch.window import PART_S, WINDOW_S, Interval, Window, of_poll
 
 __all__ = ["Board", "TargetBoard", "instance_of"]
 
-POINT_S = 2.0
 POINTS_MAX = 300
 """10 minutes."""
 LINES_MAX = 100
@@ -51,7 +50,6 @@ class TargetBoard:
         self._decisions: deque[LogLine] = deque(maxlen=LINES_MAX)
         self._events: deque[LogLine] = deque(maxlen=LINES_MAX)
         self._history: deque[Point] = deque(maxlen=POINTS_MAX)
-        self._point = Interval()
         self._point_s = float("-inf")
 
     def polled(self, observation: Observation) -> None:
@@ -74,10 +72,13 @@ class TargetBoard:
             return
         interval = of_poll(observation, plan.choices)
         if interval is not None:
-            self.window.add(interval)
-            self._point.add(interval)
-        if observation.time_s - self._point_s >= POINT_S:
-            self._add_point(observation)
+            part = self.window.add(interval)
+        else:
+            # There is still a load to show.
+            part = Interval() if observation.time_s - self._point_s >= PART_S else None
+        if part is not None:
+            self._point_s = observation.time_s
+            self._add_point(observation, part)
 
     def ticked(self) -> None:
         """A poll has ended, whatever came of it."""
@@ -180,20 +181,19 @@ class TargetBoard:
             "lease_ends_s": self._lease_ends_s if is_leased else None,
         }
 
-    def _add_point(self, observation: Observation) -> None:
-        point, lead = self._point, self.busiest
+    def _add_point(self, observation: Observation, part: Interval) -> None:
+        lead = self.busiest
         self._history.append(
             Point(
                 self._clock.utc().timestamp(),
                 observation.running,
                 observation.waiting,
-                point.emitted_tokens_per_s,
-                point.decode_tokens_per_s,
-                point.off_tokens_per_s,
+                part.emitted_tokens_per_s,
+                part.decode_tokens_per_s,
+                part.off_tokens_per_s,
                 None if lead is None else lead.before.num_speculative_tokens,
             )
         )
-        self._point, self._point_s = Interval(), observation.time_s
 
     def _line(
         self, name: str, words: str, *, is_warning: bool = False, version: int | None = None
@@ -209,6 +209,8 @@ class Board:
         """``owner``: the daemon's name in leases."""
         self.owner = owner
         self.health = Health(clock)
+        self.forgotten: Callable[[str], None] = lambda target: None
+        """Told of a target that left."""
         self._clock = clock
         self._targets: dict[str, TargetBoard] = {}
 
@@ -221,6 +223,7 @@ class Board:
     def forget(self, target: str) -> None:
         self._targets.pop(target, None)
         self.health.forget(target)
+        self.forgotten(target)
 
     def get(self, target: str) -> TargetBoard | None:
         return self._targets.get(target)
@@ -256,5 +259,5 @@ def _bucket(choice: Choice) -> BucketView:
 def _fallback(applied: AppliedTable) -> str:
     number = applied.fallback_num_speculative_tokens
     if number is None:
-        return "the table that the server was started with"
+        return "start table"
     return "off" if not number else f"{number} tokens for every batch"

@@ -12,10 +12,10 @@ from operator import mul
 from specctl.core.messages import Choice
 from specctl.types import CellDelta, Observation
 
-__all__ = ["WINDOW_S", "Interval", "Window", "of_poll"]
+__all__ = ["PART_S", "WINDOW_S", "Interval", "Window", "of_poll"]
 
 WINDOW_S = 30.0
-PART_S = 3.0
+PART_S = 2.0
 
 
 @dataclass(slots=True)
@@ -114,13 +114,15 @@ class Window:
     def __init__(self) -> None:
         self._parts: deque[Interval] = deque()
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: Interval) -> Interval | None:
+        """Returns a part that is complete now."""
         parts = self._parts
         if not parts or parts[-1].interval_s >= PART_S:
             parts.append(Interval())
+            while sum([part.interval_s for part in parts]) >= WINDOW_S + PART_S:
+                parts.popleft()
         parts[-1].add(interval)
-        while len(parts) > 1 and sum(part.interval_s for part in parts) - parts[0].interval_s >= WINDOW_S:
-            parts.popleft()
+        return parts[-1] if parts[-1].interval_s >= PART_S else None
 
     def total(self) -> Interval:
         total = Interval()

@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
 
 import pytest
+from fakes.engine import FakeEngine
 
 pytest.importorskip("tokenizers")
 
@@ -70,34 +72,93 @@ def test_a_chart_has_a_line_for_each_arm(tmp_path):
     assert text.count("<path") > 4
 
 
+class Serving(FakeEngine):
+    """Completions too: an answer takes 50 ms, and steps run in real time while the block lasts."""
+
+    def __enter__(self):
+        self.done, self.answered = threading.Event(), 0
+        self.stepping = threading.Thread(target=self._run)
+        self.stepping.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.done.set()
+        self.stepping.join()
+        super().__exit__(*error)
+
+    def _run(self):
+        while not self.done.wait(0.02):
+            with self.lock:
+                self.advance(0.02)
+
+    def metrics(self):
+        name = "vllm:request_time_per_output_token_seconds"
+        lines = [f"# TYPE {name} histogram", f"{name}_sum {0.01 * self.answered}"]
+        lines += [f"{name}_count {self.answered}", super().metrics()]
+        tokens = "vllm:generation_tokens_total"
+        return "\n".join(lines).replace(tokens, f"# TYPE {tokens} counter\n{tokens}", 1)
+
+    def respond(self, method, path, headers, body):
+        if method == "POST":
+            time.sleep(0.05)
+            with self.lock:
+                self.answered += 1
+            return 200, b"{}"
+        return super().respond(method, path, headers, body)
+
+
+@pytest.fixture
+def urls():
+    with Serving() as server, Serving() as other:
+        yield [server.url, other.url]
+
+
+def run(module, monkeypatch, tmp_path, words):
+    folder = ["--model", str(tmp_path), "--folder", str(tmp_path / "logs")]
+    output = tmp_path / "report.json"
+    command = [module.__name__, *folder, "--output", str(output), *map(str, words)]
+    monkeypatch.setattr("sys.argv", command)
+    module.main()
+    return json.loads(output.read_text())
+
+
+def texts(tmp_path, count, length):
+    file = tmp_path / "texts.json"
+    file.write_text(json.dumps([[number] * length for number in range(count)]))
+    return file
+
+
+def test_phases_measure_every_arm_of_every_phase(urls, monkeypatch, tmp_path):
+    file = texts(tmp_path, 40, 300)
+    words = ["--urls", *urls, "--copying", file, "--chat", file, "--requests", 1, 2, "--settings", 0, 2]
+    words += ["--rounds", 2, "--phase-s", 1.0, "--fill-s", 0.2, "--static-s", 0.2, "--few-times", 1]
+    found = run(phases, monkeypatch, tmp_path, words)
+    assert len(found["rounds"]) == 2
+    for one in found["rounds"]:
+        assert list(one["tokens/s"]) == ["copying 1", "chat 2", "copying 2", "chat 1"]
+        for row in one["tokens/s"].values():
+            assert set(row) == {"0", "2", "never enabled", "autotune"}
+            assert all(rate > 0 for rate in row.values())
+    assert found["figures"]["asked"]["best static"] == 0.97
+    assert (tmp_path / "logs" / "round-2" / "audit.jsonl").exists()
+
+
+def test_rates_measure_every_arm_at_every_rate(urls, monkeypatch, tmp_path):
+    words = ["--urls", *urls, "--texts", texts(tmp_path, 40, 400), "--rates", 20, 40, "--constants", 0, 2]
+    words += ["--rounds", 1, "--rate-s", 1.0, "--fill-s", 0.3, "--chart", tmp_path / "chart.svg"]
+    found = run(rates, monkeypatch, tmp_path, words)
+    for row in found["figures"]["rates"].values():
+        assert set(row["ms per token"]) == {"0 drafts", "2 drafts", "never enabled", "autotune"}
+        assert row["best / autotune"] == 1.0
+    assert (tmp_path / "chart.svg").exists()
+
+
 def test_requests_arrive_at_the_rate_that_is_asked_for():
-    arrived = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self):
-            arrived.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    async def run():
-        bodies = ({"number": number} for number in itertools.count())
-        async with rates.arriving(f"http://127.0.0.1:{server.server_port}", bodies, 100.0, seed=1):
+    async def arrivals(url):
+        async with rates.arriving(url, itertools.repeat({}), 50.0, seed=1):
             await asyncio.sleep(1.0)
 
-    try:
-        asyncio.run(run())
-    finally:
-        server.shutdown()
-        server.server_close()
-    # 100 expected with a standard deviation of 10; a slow machine sends late and never too many.
-    assert 20 <= len(arrived) <= 150
+    with Serving() as server:
+        asyncio.run(arrivals(server.url))
+        # 50 expected with a standard deviation of 7; a slow machine answers late and never too many.
+        assert 10 <= server.answered <= 80

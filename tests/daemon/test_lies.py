@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 import logging
@@ -32,6 +33,8 @@ from specctl.engine_api.observer import EngineObserver
 from specctl.http_client import Response
 from specctl.metrics.exporter import Exporter
 from specctl.policy.loader import parse_policy
+from specctl.watch.board import Board
+from specctl.watch.views import DaemonView, Overview
 
 COURSES = int(os.environ.get("SPECCTL_LYING_COURSES", "60"))
 POLLS = 30
@@ -42,6 +45,7 @@ ODD: tuple[Any, ...] = (
     1e-300, 5e-324, 1e20, 1e-9, -1e-9, "", "x", "\x1b[2J\n", [], {}, [[]], [0], [1] * 64, "live", "fallback",
 )  # fmt: skip
 SAMPLES = ("0", "-1", "1e300", "NaN", "+Inf", "1e18", "5e-324", "x")
+DAEMON = DaemonView(owner="me", version="0", time_s=0.0)
 TREES = (
     *(Setting(num_speculative_tokens=number) for number in range(5)),
     Setting(num_speculative_tokens=4, tree_topk=2, verify_width_tokens=8),
@@ -67,6 +71,11 @@ def replaced(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
     except (KeyError, IndexError, TypeError):
         pass
     return value
+
+
+def refused(word: str) -> None:
+    """No JSON has it."""
+    raise AssertionError(word)
 
 
 class Liar:
@@ -107,7 +116,7 @@ class Liar:
             if rng.random() < 0.2:
                 self.standing.pop(path, None)
         for where, odd in edits:
-            value = replaced(value, where, odd)
+            value = replaced(value, where, copy.deepcopy(odd))
         return json.dumps(value).encode()
 
 
@@ -125,19 +134,29 @@ def test_no_lie_raises(seed: int, tmp_path: Path) -> None:
     group = RolloutGroup()
     if rng.random() < 0.5:
         group.join("http://neighbour:1")
-    reporter = Reporter(client.target, "me", AuditLog(tmp_path / "audit", clock), exporter)
+    board = Board("me", clock)
+    shown = board.add(client.target)
+    reporter = Reporter(client.target, "me", AuditLog(tmp_path / "audit", clock), exporter, shown)
     loop = TargetLoop(
         client.target, EngineObserver(client, clock), client, Source(parse_policy(rng.choice(POLICIES), "p")),
         reporter, LoopContext("me", clock), group,
     )  # fmt: skip
 
     async def course() -> None:
-        for _ in range(POLLS):
+        for poll in range(POLLS):
             engine.advance(1.0)
             clock.advance(1.0)
             if rng.random() < 0.03:
                 engine.restart()
             await loop.tick()
+            if poll % 6 == 5:
+                shown_to_people()
+
+    def shown_to_people() -> None:
+        """What the page and top are given, of this server and all beside it."""
+        overview = Overview(daemon=DAEMON, targets=board.views())
+        for view in (overview, shown.detail()):
+            json.loads(view.model_dump_json(), parse_constant=refused)
 
     asyncio.run(course())
     generate_latest(exporter.registry)

@@ -181,3 +181,22 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     kept.close()
     assert (kept.failures, path.exists()) == (1, False)
     assert victim.stat().st_mode & 0o777 == 0o644
+
+
+def test_servers_of_two_versions_do_not_set_aside_each_others_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, index = tmp_path / "corpus", SuffixIndex(OPTIONS, 1, 1024)
+    kept = keeper(index, path)
+    kept.open()
+    answer(index, range(50))
+    with monkeypatch.context() as newer:
+        newer.setattr("specctl.draft.corpus_file.CHAINS_LAYOUT", 99)
+        other = SuffixIndex(OPTIONS, 1, 1024)
+        answer(other, range(60, 90))
+        keeper(other, path).close()
+    written = path.read_bytes()
+    kept.close()
+    assert (kept.is_open, kept.failures) == (False, 1)
+    assert path.read_bytes() == written
+    assert list(tmp_path.glob("*.refused-*")) == []

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import assert_refused, wait_for
+from support.engine_metrics import assert_metrics_hold_the_plugins
 from support.sampled_steps import assert_samples_fill_both_cells, ran
 from support.sglang_control import (
     LISTING,
@@ -105,6 +106,13 @@ def test_a_row_samples_another_setting(suffix, base, sampled):
     for shape, one in found.items():
         assert sum(one.ranks) == (sum(one.accepted_at) if shape[1] > 1 else 0)
     assert all(one.verified_tokens >= one.request_steps for one in found.values())
+
+
+def test_the_engines_own_metrics_hold_the_plugins(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    suffix.complete(LISTING)
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert_metrics_hold_the_plugins(suffix, 8, "sglang:num_running_reqs")
 
 
 def test_tokens_are_verified_by_their_chances(suffix, reference):

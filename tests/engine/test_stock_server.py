@@ -2,6 +2,8 @@
 
 import asyncio
 import importlib.util
+import json
+import time
 from math import hypot
 
 import httpx
@@ -13,6 +15,7 @@ from support.random_head import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_cpu import checked_at
+from specctl.cli.main import main
 from testing.lossless import compare
 from testing.servers import vllm_server
 
@@ -48,6 +51,13 @@ def assert_daemon_beside_is_harmless(control, folder, token=None):
     prompts = PROMPTS[:4]
     reference = [control.complete(prompt) for prompt in prompts]
     assert_daemon_is_harmless(run_daemon(control, folder, prompts, token=token), reference)
+
+
+def doctor_codes(url, capsys, *more):
+    """What ``specctl doctor`` finds, notes apart."""
+    main(["doctor", url, "--json", "--window", "1", *more])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return {finding["code"] for finding in findings if finding["severity"] != "note"}
 
 
 class TestNgram:
@@ -87,6 +97,18 @@ class TestNgram:
 class TestEagle3:
     def test_lossless_while_the_table_changes(self, eagle3):
         assert_lossless(eagle3)
+
+    def test_doctor_finds_nothing_and_then_what_was_planted(self, eagle3, tmp_path, capsys):
+        """Other tests leave a table without a lease, which is a note."""
+        for prompt in PROMPTS:
+            eagle3.complete(prompt)
+        assert doctor_codes(eagle3.server.url, capsys, "--policy", "balanced") == set()
+        policy = tmp_path / "p.yaml"
+        policy.write_text("kind: goodput\nknobs: {num_speculative_tokens: {min: 9, max: 12}}\n")
+        assert doctor_codes(eagle3.server.url, capsys, "--policy", str(policy)) == {"policy-cannot-act"}
+        assert eagle3.put(eagle3.change(2, lease_s=0.5, owner="autotune gone")).status_code == 200
+        time.sleep(1.0)
+        assert doctor_codes(eagle3.server.url, capsys) == {"lease-ran-out"}
 
     def test_samples_of_off_and_of_drafts(self, eagle3):
         assert_chains_are_sampled(eagle3, PROMPTS, 4, max_tokens=48)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,14 @@ def test_tensors_are_gathered_from_several_files(tmp_path: Path) -> None:
     write(tmp_path, EAGLE3, without("mask_hidden"))
     save_file({"mask_hidden": np.zeros(3 * HIDDEN, np.float16)}, tmp_path / "other.safetensors")
     assert check(tmp_path).file == tmp_path / "other.safetensors"
+
+
+def test_a_bin_file_that_may_run_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    with tarfile.open(tmp_path / "pytorch_model.bin", "w"):
+        pass
+    with pytest.raises(ValueError, match="expected safetensors"):
+        check(tmp_path)
 
 
 def test_tensors_of_a_bin_file_are_not_checked(tmp_path: Path) -> None:

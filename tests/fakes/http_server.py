@@ -37,6 +37,9 @@ class FakeServer:
             def do_PUT(self) -> None:
                 self._serve()
 
+            def do_POST(self) -> None:
+                self._serve()
+
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if (parts := stream(self.path)) is not None:

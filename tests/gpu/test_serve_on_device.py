@@ -10,11 +10,11 @@ from support.on_device import (
     PROMPTS,
     Servers,
     assert_failures_cost_drafts_only,
+    assert_our_kernels_verify,
     assert_table_is_obeyed,
     failing_environment,
     need_gpus,
     steps_with,
-    verified_by,
 )
 from support.random_head import write_random_dflash, write_tiny_mtp
 
@@ -96,7 +96,7 @@ def test_the_live_table_is_obeyed_and_changes_no_token(servers, method):
     assert control.get("capabilities")["num_speculative_tokens_legal"] == list(range(FULL + 1))
     assert_table_is_obeyed(control, FULL, drafted)
     if method in OURS and not ON_CPU:
-        assert set(verified_by(control)) == {"specctl"}
+        assert_our_kernels_verify(control)
 
 
 def test_what_raises_while_drafting_costs_drafts_only(servers, fail_file):

@@ -5,10 +5,10 @@ from support.on_device import (
     ON_CPU,
     Servers,
     assert_failures_cost_drafts_only,
+    assert_our_kernels_verify,
     assert_table_is_obeyed,
     failing_environment,
     need_gpus,
-    verified_by,
 )
 from support.sglang_control import cells_by_number, controlled_sglang_server
 
@@ -26,10 +26,10 @@ ALGORITHMS = {
 }
 FAILING = "SPECCTL_SUFFIX, failing"
 _ON_A_GPU = (
-    *("--attention-backend", "triton", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
+    *("--dtype", "float16", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
     *("--cuda-graph-max-bs-decode", "8", "--disable-prefill-cuda-graph"),
 )
-"""fa3 computes in bf16, in which outputs part where two tokens tie."""
+"""SGLang has no float32 on a GPU. In float16 eight times fewer outputs part by ties than in bf16."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_live_table_is_obeyed_and_changes_no_token(servers, algorithm):
     control = servers[algorithm]
     assert_table_is_obeyed(control, FULL, drafted)
     if algorithm.startswith("SPECCTL_") and not ON_CPU:
-        assert set(verified_by(control)) == {"specctl"}
+        assert_our_kernels_verify(control)
 
 
 def test_what_raises_while_drafting_costs_drafts_only(servers, fail_file):

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from fakes.engine import FakeEngine, Traffic
+from fakes.rig import Source
 from support.shown_daemon import CONTROL, READ, ShownDaemon, shown_daemon, write_tokens
 
-from specctl.watch.views import CONTROL_HEADER, Overview, TargetDetail
+from specctl.daemon.controls import Controls
+from specctl.errors import TargetError
+from specctl.policy.loader import parse_policy
+from specctl.watch.views import CONTROL_HEADER, ControlChange, Mode, Overview, TargetDetail
 
 BEARER = {"Authorization": f"Bearer {CONTROL}"}
 CHANGE = {**BEARER, CONTROL_HEADER: "1"}
@@ -198,3 +206,91 @@ def test_files_of_the_page_come_with_a_policy_and_are_asked_for_by_their_hash() 
             assert (await browser.get(path))[0] == 404
 
     browse(course)
+
+
+def test_a_change_may_come_in_pieces(tmp_path: Path) -> None:
+    async def course(browser: Browser) -> None:
+        body = json.dumps({"target": browser.daemon.engines[0].url, "mode": "freeze"}).encode()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for byte in body:
+                await asyncio.sleep(0)
+                yield bytes([byte])
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b" " * 4096
+
+        headers = {**CHANGE, "Content-Type": "application/json"}
+        url = f"{browser.daemon.url}/api/v1/control"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url, data=pieces(), headers=headers) as answer:
+                assert answer.status == 200
+            try:
+                async with session.post(url, data=endless(), headers=headers) as answer:
+                    assert answer.status == 413
+            except aiohttp.ClientConnectionError:
+                # The daemon closed while the rest was still sent.
+                pass
+
+    browse(course, token_file=write_tokens(tmp_path))
+
+
+def test_of_targets_that_left_only_what_was_set_is_kept() -> None:
+    controls, source = Controls(), Source(parse_policy("kind: goodput", "p"))
+    reporter: Any = SimpleNamespace(event=lambda event: None)
+    for number in range(100):
+        controls.add(f"http://t{number}:1", source, reporter)
+    controls.change(ControlChange(target="http://t7:1", mode=Mode.OFF), "me")
+    for number in range(100):
+        controls.forget(f"http://t{number}:1")
+    with pytest.raises(TargetError):
+        controls.change(ControlChange(target="http://t7:1", mode=Mode.OFF), "me")
+    assert (len(controls._targets), len(controls._left)) == (0, 1)
+    assert controls.add("http://t7:1", source, reporter).mode is Mode.OFF
+    assert controls.add("http://t8:1", source, reporter).mode is Mode.POLICY
+    assert controls._left == {}
+
+
+def test_the_command_serves_it(tmp_path: Path) -> None:
+    """``specctl autotune`` with a token file, as a process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def course(engine: FakeEngine) -> None:
+        url = f"http://127.0.0.1:{port}"
+        async with aiohttp.ClientSession(headers=CHANGE) as session:
+
+            async def until(path: str, is_there: Callable[[Any], bool]) -> None:
+                async with asyncio.timeout(60):
+                    while True:
+                        try:
+                            async with session.get(url + path) as answer:
+                                if is_there(
+                                    await answer.json(content_type=None) if "api" in path else answer
+                                ):
+                                    return
+                        except aiohttp.ClientError:
+                            pass
+                        await asyncio.sleep(0.1)
+
+            await until("/readyz", lambda answer: answer.status == 200)
+            await until("/", lambda answer: answer.status == 200)
+            change = {"target": engine.url, "mode": "off"}
+            async with session.post(f"{url}/api/v1/control", json=change) as answer:
+                assert answer.status == 200
+            await until("/api/v1/targets", lambda body: body["targets"][0]["mode"] == "off")
+            async with asyncio.timeout(60):
+                while engine.tokens_at(1):
+                    await asyncio.sleep(0.1)
+
+    with FakeEngine(start_tokens=4) as engine:
+        options = ["--policy", "balanced", "--target", engine.url, "--metrics-port", str(port)]
+        options += ["--page-token-file", str(write_tokens(tmp_path))]
+        command = [sys.executable, "-m", "specctl.cli.main", "autotune", *options]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
+            try:
+                asyncio.run(course(engine))
+            finally:
+                daemon.terminate()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.engine_control import Control
@@ -19,10 +18,11 @@ __all__ = [
     "PROMPTS",
     "Servers",
     "assert_failures_cost_drafts_only",
+    "assert_our_kernels_verify",
     "assert_table_is_obeyed",
     "failing_environment",
     "need_gpus",
-    "verified_by",
+    "steps_with",
 ]
 
 ON_CPU = os.environ.get("SPECCTL_GPU_TESTS") == "cpu"
@@ -99,11 +99,13 @@ def assert_table_is_obeyed(control: Control, most: int, drafted: Callable[[Contr
         assert (drafted(control) > drafts) == (number > 0)
 
 
-def verified_by(control: Control) -> Mapping[str, int]:
-    """Batches of drafts by who verified them: ``specctl``, or ``engine_REASON``."""
-    proposer: Mapping[str, Any] = control.get("telemetry")["proposer"] or {}
-    word = "batches_verified_by_"
-    return {name.removeprefix(word): count for name, count in proposer.items() if name.startswith(word)}
+def assert_our_kernels_verify(control: Control) -> None:
+    """The batches of drafts since the last start of the server: 3 of vLLM's own warm-up have a logit bias."""
+    word, found = "batches_verified_by_", control.get("telemetry")["proposer"]
+    batches = {name.removeprefix(word): n for name, n in found.items() if name.startswith(word)}
+    assert batches.pop("specctl") > 0, found
+    assert batches.pop("engine_logit_bias", 0) <= 3, found
+    assert batches == {}, found
 
 
 def failing_environment(file: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A vLLM that the plugin does not fit: its reader of --speculative-config goes on as stock, or refuses ours."""
+"""A vLLM that the plugin does not fit: stock methods go on as stock, ours are refused."""
 
 import os
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def test_a_release_that_is_not_in_the_table(monkeypatch, caplog, version):
     monkeypatch.setattr(engine_args, "engine_version", lambda: version)
     assert is_stock(caplog, f"{version} was not tested")
     assert OPTIONS_ENV not in os.environ
-    with pytest.raises(ValueError, match="specctl_suffix cannot run: .* was not tested"):
+    with pytest.raises(ValueError, match=r"specctl_suffix cannot run: .* was not tested"):
         read(OURS)
     read({**NGRAM, "specctl": {"untested_engine": "allow"}})
     assert os.environ[OPTIONS_ENV]
@@ -81,5 +81,5 @@ def test_a_function_that_another_plugin_has_replaced(monkeypatch, caplog):
 
     monkeypatch.setattr(engine_args, "check_conflicts", conflict)
     assert is_stock(caplog, "x:A.f has been replaced by other")
-    with pytest.raises(ValueError, match="x:A.f has been replaced by other"):
+    with pytest.raises(ValueError, match=r"x:A\.f has been replaced by other"):
         read(OURS)

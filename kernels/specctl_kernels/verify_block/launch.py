@@ -28,7 +28,7 @@ from specctl_kernels.verify_rejection.launch import (
     scratch_of,
 )
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
+from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]

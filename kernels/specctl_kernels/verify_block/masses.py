@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.verify_rejection.residual import weights_of
-from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
+from specctl_kernels.row_law.stats import scale_of, temperature_of
 
 __all__ = ["masses_kernel"]
 

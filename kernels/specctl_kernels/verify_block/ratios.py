@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.draws import uniforms_at
-from specctl_kernels.verify_rejection.judge import (
+from specctl_kernels.row_law.draws import uniforms_at
+from specctl_kernels.row_law.judge import (
     has_cuts,
     of_row,
     options_of,
@@ -17,7 +17,7 @@ from specctl_kernels.verify_rejection.judge import (
 )
 from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
+from specctl_kernels.row_law.stats import scale_of, temperature_of
 
 __all__ = ["accept_uniforms", "cuts_kernel", "ratios_kernel"]
 

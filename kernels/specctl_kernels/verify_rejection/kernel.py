@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import wait_for_previous
-from specctl_kernels.verify_rejection.judge import (
+from specctl_kernels.row_law.judge import (
     acceptance_terms,
     has_cuts,
     left_by_the_read,
@@ -18,8 +18,8 @@ from specctl_kernels.verify_rejection.judge import (
 )
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.verify_rejection.stats import first_best_of_piece, scale_of, temperature_of
-from specctl_kernels.verify_rejection.threshold import kept_by_reading
+from specctl_kernels.row_law.stats import first_best_of_piece, scale_of, temperature_of
+from specctl_kernels.row_law.threshold import kept_by_reading
 
 __all__ = ["first_best", "verify_kernel"]
 

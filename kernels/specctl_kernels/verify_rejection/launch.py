@@ -10,8 +10,9 @@ from specctl_kernels.dependent_launch import followed_early, launched_early
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
+from specctl_kernels.verify_rejection.one_hot import one_hot_kernel
 from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
-from specctl_kernels.verify_rejection.stats import gather_kernel, stats_grid, stats_kernel
+from specctl_kernels.row_law.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
@@ -121,28 +122,35 @@ def verify_rejection(
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
     is_limited = not (top_k is None and top_p is None and min_p is None)
     part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
-    found = _found(logits, requests, parts) if is_limited else _NOTHING_FOUND
+    found: Any = _NOTHING_FOUND if draft_logits is not None else _NO_SCRATCH
+    if is_limited:
+        found = (_found if draft_logits is not None else _scratch)(logits, requests, parts)
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
         logits, logits.stride(0), columns, *drafted, starts, temperature, top_k, *partials, width, pieces,
         requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
         **_registers(logits.device, _READ_REGISTERS),
         **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
-    rows = (
-        logits, logits.stride(0), columns, *drafted, *partials, pieces,
-        drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms,
-    )  # fmt: skip
+    given = (drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms)
+    emitted = (tokens, tokens.stride(0), counts, not_finite, width)
+    sizes = layout | kept_sizes(part, parts)
+    marks = {"NO_TOKEN": NO_TOKEN, "NOT_FINITE": NOT_FINITE, "PIECE": piece}
     early = launched_early(logits.device)
+    if draft_logits is None:
+        one_hot_kernel[(requests,)](
+            logits, logits.stride(0), columns, *partials[:3], pieces, *given, found.parts, parts, *found[1:],
+            *emitted, **sizes, **marks, num_warps=8, **early,
+        )  # fmt: skip
+        return tokens, counts
+    rows = (logits, logits.stride(0), columns, *drafted, *partials, pieces, *given)
     if is_limited:
         search_kernel[(requests * SEARCHED.value,)](
-            *rows, found.parts, parts, *found[:7], width, **layout, **kept_sizes(part, parts),
+            *rows, found.parts, parts, *found[:7], width, **sizes,
             num_warps=8, **_registers(logits.device, _SEARCH_REGISTERS), **early,
         )  # fmt: skip
     verify_kernel[(requests,)](
-        *rows, *found[:6], tokens, tokens.stride(0), counts, not_finite, width,
-        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, PIECE=piece, **layout, SHORT=_SHORT,
-        LIST=LIST, MOST_PASSES=MOST_PASSES,
-        num_warps=8 if draft_logits is None else 16, **early,
+        *rows, *found[:6], *emitted, ROUNDING=ROUNDING, **layout, **marks, SHORT=_SHORT, LIST=LIST,
+        MOST_PASSES=MOST_PASSES, num_warps=16, **early,
     )  # fmt: skip
     return tokens, counts
 
@@ -189,6 +197,33 @@ class _Found(NamedTuple):
 
 
 _NOTHING_FOUND = _Found(*(None,) * 8)
+
+
+class _Scratch(NamedTuple):
+    """What a request without a distribution of its drafts is verified with."""
+
+    parts: Any
+    """Of all rows: the largest entry of each part."""
+    over: Any
+    """The parts of a row that reach over an entry."""
+    taken: Any
+    short: Any
+    short_ids: Any
+    lists: Any
+    """As ``_Found``'s, of the row at which a request is."""
+
+
+_NO_SCRATCH = _Scratch(*(None,) * 6)
+
+
+def _scratch(logits: torch.Tensor, requests: int, parts: int) -> _Scratch:
+    return _Scratch(*workspace(logits, _scratch_parts, requests, logits.shape[0], parts))
+
+
+def _scratch_parts(requests: int, rows: int, parts: int) -> list[Part]:
+    short, short_ids, lists, taken = scratch_of(requests)
+    over = ((requests, power_of_2(parts, 2)), torch.int32)
+    return [((rows, parts), torch.float32), over, taken, short, short_ids, lists]
 
 
 def _found(logits: torch.Tensor, requests: int, parts: int) -> _Found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.runs import RUN_BITS, RUNS, listed_runs, loaded_runs
+from specctl_kernels.row_law.runs import RUN_BITS, RUNS, listed_runs, loaded_runs
 
 __all__ = ["cut_of_parts", "listed_of_parts"]
 

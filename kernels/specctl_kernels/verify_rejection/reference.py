@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
+from specctl_kernels.verify_rejection.one_hot import ROUNDS
 
 __all__ = [
     "distribution", "is_finite", "law_of_two", "sample_by", "uniforms_reference",
@@ -61,15 +63,37 @@ def is_finite(logits: torch.Tensor) -> bool:
     return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
 
 
+def first_kept(
+    logits: torch.Tensor, options: tuple[float, int, float, float], draft: int, rounds: list[Any]
+) -> int:
+    """A sample of what the options keep: the first that is kept of samples of the whole law, each of them the
+    draft if a first number is under its probability, else one of the others by a second number. The last
+    numbers are for a sample of what is kept alone."""
+    whole, kept = distribution(logits, options[0]), distribution(logits, *options)
+    others = whole.clone()
+    if 0 <= draft < len(whole):
+        others[draft] = 0.0
+    if others.sum() == 0:
+        others = whole
+    for accept, sample in rounds[:-1]:
+        is_draft = 0 <= draft < len(whole) and accept < whole[draft]
+        token = draft if is_draft else sample_by(others, sample)
+        if kept[token] > 0:
+            return token
+    return sample_by(kept, rounds[-1][1])
+
+
 def _chain(
     logits: torch.Tensor,
     drafts: list[int],
     draft_logits: torch.Tensor | None,
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
+    later: torch.Tensor | None,
     not_finite: torch.Tensor | None,
 ) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution and none are counted."""
+    """What one request emits; None where it came to a row without a distribution and none are counted.
+    ``later``: of each row the numbers of its later rounds, where no draft of the batch has a distribution."""
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
@@ -80,6 +104,11 @@ def _chain(
             return [*emitted, int(values.double().nan_to_num(-math.inf, math.inf, -math.inf).argmax())]
         p = distribution(values, *options)
         accept, sample = uniforms[row].tolist()
+        if later is not None:
+            emitted.append(first_kept(values, options, draft, [(accept, sample), *later[row].tolist()]))
+            if emitted[-1] != draft:
+                return emitted
+            continue
         if not 0 <= draft < len(p):
             return [*emitted, sample_by(p, sample)]
         if draft_logits is not None and not is_finite(draft_logits[row]):
@@ -136,7 +165,7 @@ def verify_rejection_reference(
         fed = drafts[start + 1 : end].tolist()
         emitted: list[int] | None
         if temperature[req] > 0 and (top_k is None or top_k[req] != 1):
-            options = (
+            law = (
                 float(temperature[req]),
                 int(top_k[req]) if top_k is not None else 0,
                 float(top_p[req]) if top_p is not None else 1.0,
@@ -144,7 +173,9 @@ def verify_rejection_reference(
             )
             slot = int(draft_slots[req]) if draft_slots is not None else -1
             given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
-            emitted = _chain(logits[start:end], fed, given, options, uniforms[start:end], not_finite)
+            numbers = uniforms[start:end]
+            later = _later_rounds(int(seeds[req]), positions[start:end]) if draft_logits is None else None
+            emitted = _chain(logits[start:end], fed, given, law, numbers, later, not_finite)
         else:
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]
@@ -152,6 +183,14 @@ def verify_rejection_reference(
         counts[req] = NOT_FINITE if emitted is None else len(emitted)
         tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
     return tokens, counts
+
+
+def _later_rounds(seed: int, positions: torch.Tensor) -> torch.Tensor:
+    """float64[N, rounds, 2]"""
+    rounds = torch.arange(1, ROUNDS.value + 1)
+    places = rounds.repeat(len(positions))
+    at = positions.repeat_interleave(len(rounds))
+    return uniforms_reference(places * 0 + seed, at, places).view(len(positions), len(rounds), 2)
 
 
 def uniforms_reference(

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
-from specctl_kernels.verify_rejection.judge import (
+from specctl_kernels.row_law.judge import (
     acceptance_terms,
     has_cuts,
     left_by_the_read,
@@ -17,7 +17,7 @@ from specctl_kernels.verify_rejection.judge import (
     surely_kept,
 )
 from specctl_kernels.verify_rejection.kept import truncation_of
-from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
+from specctl_kernels.row_law.stats import scale_of, temperature_of
 
 __all__ = ["SEARCHED", "search_kernel"]
 

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.row_argmax.kernel import best_of_pieces
-from specctl_kernels.verify_rejection.judge import options_of
-from specctl_kernels.verify_rejection.stats import scale_of, temperature_of
+from specctl_kernels.row_law.judge import options_of
+from specctl_kernels.row_law.stats import scale_of, temperature_of
 from specctl_kernels.verify_tree.residual import sample_left, sample_left_of_list
 from specctl_kernels.verify_tree.rows import nodes_of, parents_in_links, write_rows
 from specctl_kernels.verify_tree.walk import walk

@@ -19,7 +19,7 @@ from specctl_kernels.verify_rejection.launch import (
     parts_in,
     scratch_of,
 )
-from specctl_kernels.verify_rejection.stats import stats_grid, stats_kernel
+from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
 from specctl_kernels.workspace import Part, workspace
 

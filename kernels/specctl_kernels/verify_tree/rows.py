@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.draws import uniforms_at
-from specctl_kernels.verify_rejection.judge import of_row
+from specctl_kernels.row_law.draws import uniforms_at
+from specctl_kernels.row_law.judge import of_row
 
 __all__ = ["nodes_of", "parents_in_links", "row_totals", "uniforms_of", "write_rows"]
 

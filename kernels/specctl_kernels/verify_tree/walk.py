@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.judge import has_cuts, of_row, surely_kept
+from specctl_kernels.row_law.judge import has_cuts, of_row, surely_kept
 from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.verify_tree.rows import row_totals, uniforms_of
 

@@ -151,7 +151,7 @@ def _seen_drafts(mask: torch.Tensor | None, layer: Any, requests: int, width: in
 class _StandIn(ModuleType):
     """A module of ``sgl_kernel``: what is not there fails when it is called, by its name."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]  # a package, of no files
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

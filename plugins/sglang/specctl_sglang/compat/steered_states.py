@@ -37,6 +37,8 @@ __all__ = ["SteeredByStates"]
 class SteeredByStates(Steered, BaseSpecWorker):
     """Goes before one of SGLang's workers among the bases of a class."""
 
+    at_start: Shape
+
     @property
     def reads_hidden_states(self) -> bool:
         """Whether the draft model needs the target's, of a plain decode too."""

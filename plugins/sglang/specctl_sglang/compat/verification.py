@@ -206,9 +206,10 @@ def _sampled_by_ours(
         return original(*given, **named)
     if named.get("watermark_state") is not None and has_watermarks(batch):
         # Drawn by SGLang's own verification, which also records what it drew.
-        found, reason = None, "watermark"
+        tried: tuple[Verified | None, str | None] = (None, "watermark")
     else:
-        found, reason = _tried(*given)
+        tried = _tried(*given)
+    found, reason = tried
     batches.count(reason)
     if found is None:
         return original(*given, **named)
@@ -315,5 +316,6 @@ def _compile(logits: torch.Tensor, requests: int, rows: int) -> None:
     links = torch.full((requests, rows), -1, device=logits.device)
     trees = (logits.new_zeros((requests * rows, logits.shape[1])), zeros, links, links)
     verify_greedy_linked_trees(*trees, depth=rows)
-    for cuts in ((None, None, None), (ones.to(torch.int32), ones, ones)):
+    all_cuts: list[tuple[Any, Any, Any]] = [(None, None, None), (ones.to(torch.int32), ones, ones)]
+    for cuts in all_cuts:
         verify_linked_trees(*trees, ones, *cuts, zeros[:requests], zeros, depth=rows)

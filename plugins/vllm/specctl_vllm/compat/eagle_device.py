@@ -26,7 +26,7 @@ __all__ = ["RestingEagleSpeculator"]
 _RING = 32
 
 
-class RestingEagleSpeculator(EagleSpeculator):  # type: ignore[misc]
+class RestingEagleSpeculator(EagleSpeculator):
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self._backlog = Backlog(_RING, self.max_num_tokens, self.max_num_reqs, self.num_speculative_steps)

@@ -81,7 +81,7 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
         clock = self.specctl_clock
         GUARD.call("clock.mark", None, clock.mark)
         if proposer is not None:
-            drafts = [[] for _ in sampled_token_ids]
+            drafts: Any = [[] for _ in sampled_token_ids]
             if not GUARD.is_resting:
                 least = getattr(scheduler_output, "specctl_min_token_prob", None)
                 given = self.input_batch, sampled_token_ids, wanted, least

@@ -45,7 +45,7 @@ def _drafts_of(rows: int) -> int:
     return rows // 2
 
 
-class PEagleSpeculator(DraftModelSpeculator):  # type: ignore[misc]
+class PEagleSpeculator(DraftModelSpeculator):
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         parallel = vllm_config.parallel_config

@@ -18,7 +18,7 @@ from specctl_vllm.proposers.confidence import confidences
 __all__ = ["DeviceSuffixSpeculator"]
 
 
-class DeviceSuffixSpeculator(BaseSpeculator):  # type: ignore[misc]
+class DeviceSuffixSpeculator(BaseSpeculator):
     supports_mm_inputs = False
     draft_logits = None
 

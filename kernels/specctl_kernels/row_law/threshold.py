@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.judge import of_row
-from specctl_kernels.verify_rejection.runs import RUN_BITS, RUNS, listed_runs, loaded_runs
+from specctl_kernels.row_law.judge import of_row
+from specctl_kernels.row_law.runs import RUN_BITS, RUNS, listed_runs, loaded_runs
 
 __all__ = ["LOWEST", "bound_of_min_p", "bound_of_top_p", "kept_by_reading"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.draws import uniforms_at
+from specctl_kernels.row_law.draws import uniforms_at
 
 __all__ = [
     "acceptance_terms",

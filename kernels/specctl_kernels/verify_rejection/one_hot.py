@@ -1,0 +1,204 @@
+"""Rejection sampling along a chain of drafts without a distribution: samples of the whole law are drawn until
+one is kept by the cuts, so that no kept set is looked for."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specctl_kernels.dependent_launch import wait_for_previous
+from specctl_kernels.row_law.draws import uniforms_at
+from specctl_kernels.row_law.judge import (
+    has_cuts,
+    left_by_the_read,
+    of_row,
+    options_of,
+    own_logits_of,
+    rows_of,
+    surely_kept,
+    totals_of,
+)
+from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.verify_rejection.kept import truncation_of
+from specctl_kernels.verify_rejection.kept_one import NOT_TOLD, is_kept
+from specctl_kernels.verify_rejection.kernel import first_best
+from specctl_kernels.verify_rejection.residual import sample_list, sample_row
+
+__all__ = ["ROUNDS", "one_hot_kernel"]
+
+ROUNDS = tl.constexpr(8)
+"""Samples of a row's whole law, before what is kept is looked for and sampled from by itself."""
+
+
+@triton.jit
+def _kept_token(
+    logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, parts_ptr, parts, over_ptr, taken_ptr,
+    short_ptr, short_ids_ptr, lists_ptr, req, at, top, scale, total, draft, weight, value, seed, position, accept,
+    sample, top_k, top_p, min_p,
+    PIECE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+    SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
+):  # fmt: skip
+    """int32: a sample of what the cuts keep of row ``at``. A sample of the whole law is the draft if accept is
+    under its probability, else one of the others; of such samples the first that is kept has the kept law."""
+    row_ptr = logits_ptr + at * logits_stride
+    place = req.to(tl.int64)
+    threshold = scale * 0.0 + float("-inf")
+    nothing, none = scale * 0.0, draft * 0
+    listed = draft * 0 - 1
+    is_found = draft * 0
+    token = draft * 0 - 1
+    begun = draft * 0
+    while (is_found == 0) & (begun < ROUNDS):
+        token = draft
+        entry = value
+        if (draft < 0) | (accept * total.to(tl.float64) >= weight.to(tl.float64)):
+            token = sample_row(
+                row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, top, scale,
+                nothing + float("-inf"), sample, draft, row_ptr, none, nothing, nothing, nothing,
+                False, False, PIECE, PADDED,
+            )  # fmt: skip
+            entry = tl.load(row_ptr + token).to(tl.float32)
+        is_found = is_kept(
+            row_ptr, columns, parts_ptr + at * parts, parts, over_ptr + place * PARTS, entry, top, scale,
+            total, top_k, top_p, min_p, PARTS, PART,
+        )  # fmt: skip
+        if is_found == NOT_TOLD:
+            if threshold == float("-inf"):
+                threshold, _kept, listed = truncation_of(
+                    logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
+                    short_ids_ptr, lists_ptr, at, place, top, scale, total, top_k, top_p, min_p,
+                    PARTS, PART, SHORT, LIST, MOST_PASSES,
+                )  # fmt: skip
+            is_found = (entry >= threshold).to(tl.int32)
+        begun += 1
+        if is_found == 0:
+            accept, sample = uniforms_at(seed, position, begun)
+    if is_found == 0:
+        if threshold == float("-inf"):
+            threshold, _kept, listed = truncation_of(
+                logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
+                lists_ptr, at, place, top, scale, total, top_k, top_p, min_p,
+                PARTS, PART, SHORT, LIST, MOST_PASSES,
+            )  # fmt: skip
+        if listed >= 0:
+            token = sample_list(
+                short_ptr + place * SHORT, short_ids_ptr + place * SHORT, listed, top, scale, threshold,
+                sample, none - 1, row_ptr, none, nothing, nothing, nothing, False, SHORT,
+            )  # fmt: skip
+        else:
+            token = sample_row(
+                row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, top, scale,
+                threshold, sample, none - 1, row_ptr, none, nothing, nothing, nothing, False, True, PIECE, PADDED,
+            )  # fmt: skip
+    return token
+
+
+@triton.jit
+def one_hot_kernel(
+    logits_ptr,  # [N, columns]
+    logits_stride, columns,
+    best_ptr, mass_ptr,  # float32[N, pieces]
+    at_ptr,  # int32[N, pieces]
+    pieces,
+    drafts_ptr,  # integer[N]
+    starts_ptr,  # int32[R + 1]
+    temperature_ptr,  # float32[R]
+    top_k_ptr,  # int32[R] or None
+    top_p_ptr, min_p_ptr,  # float32[R] or None
+    seeds_ptr,  # int64[R]
+    positions_ptr,  # int64[N]
+    uniforms_ptr,  # float64[N, 2] or None
+    parts_ptr,  # float32[N, parts] or None
+    parts,
+    over_ptr,  # int32[R, PARTS] or None
+    taken_ptr,  # int32[R, SHORT] or None
+    short_ptr,  # float32[R, SHORT] or None
+    short_ids_ptr,  # int32[R, SHORT] or None
+    lists_ptr,  # float32[R, LIST] or None
+    tokens_ptr,  # int64[R, width]
+    tokens_stride,
+    counts_ptr,  # int32[R]
+    not_finite_ptr,  # int64[1] or None
+    width,
+    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+    PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
+    MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
+    IS_LIMITED: tl.constexpr = parts_ptr is not None
+    req = tl.program_id(0)
+    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
+    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
+    wait_for_previous(IS_EARLY)
+    # All that is waited for together.
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
+    _piece_at, _is_in, best, mass, accept, sample = left_by_the_read(
+        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
+    )
+    token = rows * 0
+    is_bad_stop = rows * 0
+    if temperature > 0:
+        scale = scale_of(temperature)
+        top, total, is_bad = totals_of(best, mass, scale)
+        value = tl.where(is_bad == 0, own_logit, float("-inf"))
+        weight = tl.exp2((value - top) * scale)
+        is_taken = is_draft & (is_bad == 0)
+        is_taken = is_taken & (accept * total.to(tl.float64) < weight.to(tl.float64))
+        is_accepted = is_taken.to(tl.int32)
+        is_cut = rows < 0
+        if IS_LIMITED:
+            top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
+            is_cut = has_cuts(top_k, top_p, min_p, columns)
+            if is_cut:
+                is_accepted = is_accepted & surely_kept(
+                    value, top, weight, total, top_k, top_p, min_p, columns
+                )
+        stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
+        is_open = (stop < rows).to(tl.int32)
+        while is_open != 0:
+            is_open = is_open * 0
+            at = (start + stop).to(tl.int64)
+            stop_draft = of_row(tl.where(is_draft, draft + 1, 0), row, stop) - 1
+            if of_row(is_bad, row, stop) != 0:
+                is_bad_stop += 1
+                if not_finite_ptr is not None:
+                    tl.atomic_add(not_finite_ptr, 1)
+                    token = first_best(logits_ptr + at * logits_stride, columns, pieces, PIECE)
+                    is_bad_stop = is_bad_stop * 0
+            else:
+                stop_top, stop_total = of_row(top, row, stop), of_row(total, row, stop)
+                if IS_LIMITED:
+                    token = stop_draft * 0 - 1
+                    if is_cut:
+                        token = _kept_token(
+                            logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, parts_ptr, parts,
+                            over_ptr, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, at, stop_top, scale,
+                            stop_total, stop_draft, of_row(weight, row, stop), of_row(own_logit, row, stop),
+                            tl.load(seeds_ptr + req), tl.load(positions_ptr + at), of_row(accept, row, stop),
+                            of_row(sample, row, stop), top_k, top_p, min_p,
+                            PIECE, PADDED, PARTS, PART, SHORT, LIST, MOST_PASSES,
+                        )  # fmt: skip
+                        if (token == stop_draft) & (stop_draft >= 0):
+                            is_accepted = is_accepted | (row == stop).to(tl.int32)
+                            stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
+                            is_open = (stop < rows).to(tl.int32)
+                if is_cut == 0:
+                    row_ptr = logits_ptr + at * logits_stride
+                    nothing = scale * 0.0
+                    token = sample_row(
+                        row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, stop_top,
+                        scale, nothing + float("-inf"), of_row(sample, row, stop), stop_draft, row_ptr,
+                        stop * 0, nothing, nothing, nothing, False, False, PIECE, PADDED,
+                    )  # fmt: skip
+    else:
+        winner = tl.argmax(best, axis=1, tie_break_left=True)
+        first_piece = (start + row).to(tl.int64) * pieces
+        choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
+        stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
+        token = of_row(choice, row, stop)
+    emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
+    emitted = tl.where((row <= stop) & (rows > 0) & (is_bad_stop == 0), emitted, NO_TOKEN)
+    goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
+    tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
+    count = tl.where(rows > 0, stop + 1, 0)
+    tl.store(counts_ptr + req, tl.where(is_bad_stop != 0, NOT_FINITE, count))
