@@ -72,6 +72,8 @@ class Controller:
 
     def __init__(self) -> None:
         self._space: Space | None = None
+        self._limits_of_others: tuple[ClassLimit, ...] = ()
+        self._limits_put: tuple[ClassLimit, ...] = ()
 
     @property
     def space(self) -> Space | None:
@@ -117,8 +119,7 @@ class Controller:
         self._rails = Rails(space)
         self._latency = MeanLatency()
         self._thresholds = Thresholds(len(space.buckets))
-        self._limits_of_others: tuple[ClassLimit, ...] = ()
-        self._limits_put: tuple[ClassLimit, ...] = ()
+        self._limits_of_others = self._limits_put = ()
 
     def _meet_limits(self, in_force: tuple[ClassLimit, ...]) -> None:
         if in_force != self._limits_put:
@@ -167,8 +168,8 @@ class Controller:
             choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
         choices = _put_back(choices, held, space)
         rows, changes = planned_rows(choices, applied.rows)
-        wanted = self.class_limits(policy) if held.class_limits is None else held.class_limits
-        limits, events = _class_limits(observation.target, capabilities, wanted)
+        asked = self.class_limits(policy) if held.class_limits is None else held.class_limits
+        limits, events = _class_limits(observation.target, capabilities, asked)
         changes = (*changes, *limits_changes(applied.class_limits, limits))
         return self._finished(observation, policy, choices, expected, rows, limits, changes, events)
 

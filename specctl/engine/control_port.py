@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import socket
 import stat
 from collections.abc import Iterator
@@ -19,27 +18,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from specctl.engine import rank_calls, routes
+from specctl.engine.options import check_address
 
-__all__ = ["ControlPort", "check_address"]
-
-_TCP = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]/]+):([0-9]{1,5})")
-_SOCKET_PATH_MAX_BYTES = 107
-
-
-def check_address(text: str) -> str:
-    """``HOST:PORT``, or ``unix:PATH`` with an absolute path, in which ``{pid}`` is the process.
-
-    Raises ValueError.
-    """
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        if not path.startswith("/") or len(path.encode()) > _SOCKET_PATH_MAX_BYTES:
-            raise ValueError(f"expected an absolute path of at most {_SOCKET_PATH_MAX_BYTES} bytes")
-        return text
-    match = _TCP.fullmatch(text)
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        raise ValueError("expected HOST:PORT or unix:PATH")
-    return text
+__all__ = ["ControlPort"]
 
 
 class ControlPort:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specctl.engine.control_port import ControlPort, check_address
+from specctl.engine.control_port import ControlPort
+from specctl.engine.options import check_address
 from specctl.http_client import HttpClient, Response
 
 ANSWER = {"contract_version": 2, "version": 3}

@@ -56,6 +56,14 @@ SERVER: tuple[Patch, ...] = (
         "none: no thread about it",
         "a general plugin can open routes",
     ),
+    Patch(
+        "vllm.v1.engine.async_llm:AsyncLLM._run_output_handler",
+        imported("specctl_vllm.control.embedded", "wrap_run_output_handler"),
+        "server",
+        "A program that embeds the engine has no API server, and so no routes.",
+        "none: no thread about it",
+        "an engine without an API server can be steered",
+    ),
 )
 
 ENGINE: tuple[Patch, ...] = (
