@@ -79,6 +79,23 @@ def phases(measure: str) -> str:
     return f"{min(found.values()):.2f} ({worst}) to {max(found.values()):.2f}"
 
 
+def phases_h100(measure: str) -> str:
+    """By phase from the least to the most, or one figure for all phases."""
+    found = figure_at("gpu-phases-h100.json", "figures", measure)
+    if isinstance(found, list):
+        return ", ".join(f"{value:.2f}" for value in found)
+    medians = {phase: one["median"] for phase, one in found.items()}
+    least, most = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    return f"{medians[least]:.2f} ({least}) to {medians[most]:.2f} ({most})"
+
+
+def smoke(engine: str) -> str:
+    methods = figure_at("gpu-smoke.json", engine, "methods")
+    results = [one["result"] if isinstance(one, dict) else one for one in methods.values()]
+    passed = sum(result.startswith("passed") for result in results)
+    return f"{passed} of {len(results)} servers" + (", the rest not run" if passed < len(results) else "")
+
+
 def cpu_phases(measure: str) -> str:
     phases = figure_at("cpu-phases.json", "phases")
     return "; ".join(

@@ -11,14 +11,17 @@ from tools.results_figures import (
     gate,
     peagle_sglang,
     phases,
+    phases_h100,
     ratio,
     ratios,
     regret,
+    smoke,
     verify,
     verify_greedy,
 )
 
 H200 = "1 H200"
+H100 = "1 H100"
 CPU = "2 CPU cores"
 SIMULATED = "simulated, costs of an H200"
 
@@ -54,6 +57,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.compare copying",
             SUFFIX,
+        ),
+        Row(
+            "vLLM 0.33.0: start, live table, greedy tokens of 0 drafts, our kernels, an entry that raises",
+            lambda: smoke("vllm 0.33.0, runner V2, float32"),
+            H100,
+            "python -m pytest -m gpu tests/gpu/test_serve_on_device.py",
+            "gpu-smoke.json",
+        ),
+        Row(
+            "SGLang 0.5.23, the same, in float16",
+            lambda: smoke("sglang 0.5.23, fa3, float16"),
+            H100,
+            "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
+            "gpu-smoke.json",
         ),
     ),
     "daemon": (
@@ -105,6 +122,30 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.phases",
             "gpu-phases.json",
+        ),
+        Row(
+            "8 phases, vLLM 0.33.0, prefix caching, one round: by phase, against its best static setting",
+            lambda: phases_h100("autotune / best static of the phase"),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
+        ),
+        Row(
+            "all phases together, against the best single static setting; against each phase's best",
+            lambda: "; ".join(
+                phases_h100(f"all phases, autotune / best {words}, by round")
+                for words in ("single static", "static of each phase")
+            ),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
+        ),
+        Row(
+            "the same, against a server that never enabled speculation, by phase",
+            lambda: phases_h100("autotune / never enabled"),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
         ),
         Row(
             "chat at 256 requests, held, against never enabled",
