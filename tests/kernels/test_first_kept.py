@@ -5,6 +5,7 @@ number, where rows take several rounds and where no round finds one.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -39,16 +40,17 @@ def test_the_rule_has_exactly_the_kept_law(cuts: tuple[int, float, float], draft
     """All edges of the laws lie between cells, so a cell's middle stands for all of it: the law is exact."""
     options = (BITS, *cuts)
     kept = distribution(LOGITS, *options)
-    others = 8 - WEIGHTS[draft] if draft >= 0 else 8
-    last_cells = int(sum(weight for weight, k in zip(WEIGHTS, kept.tolist(), strict=True) if k > 0))
-    law: dict[int, Fraction] = dict.fromkeys(range(5), Fraction(0))
-    for (accept, chance), (sample, of_sample) in product(middles(8), middles(others)):
-        for (again, second), (other, of_other) in product(middles(8), middles(others)):
-            for last, of_last in middles(last_cells):
-                token = first_kept(LOGITS, options, draft, [(accept, sample), (again, other), (0.0, last)])
-                law[token] += chance * of_sample * second * of_other * of_last
-    wanted = [Fraction(w, last_cells) if k > 0 else Fraction(0) for w, k in zip(WEIGHTS, kept, strict=True)]
-    assert list(law.values()) == wanted
+    weights = [weight if k > 0 else 0 for weight, k in zip(WEIGHTS, kept.tolist(), strict=True)]
+    of_draft = (WEIGHTS[draft], weights[draft]) if draft >= 0 else (0, 0)
+    first = list(product(middles(8), middles(8 - of_draft[0])))
+    last = list(product(middles(sum(weights)), middles(max(sum(weights) - of_draft[1], 1))))
+    for rounds in (product(first, last), product(last)):
+        law = dict.fromkeys(range(5), Fraction(0))
+        for drawn in rounds:
+            numbers = [(accept[0], sample[0]) for accept, sample in drawn]
+            chance = math.prod(accept[1] * sample[1] for accept, sample in drawn)
+            law[first_kept(LOGITS, options, draft, numbers)] += chance
+        assert list(law.values()) == [Fraction(weight, sum(weights)) for weight in weights]
 
 
 def alone(logits: torch.Tensor, requests: int, **options: Any) -> dict[str, Any]:
