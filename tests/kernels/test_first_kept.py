@@ -24,8 +24,8 @@ LOGITS = torch.tensor([2.0, 0.0, 1.0, 0.0, float("-inf")])
 WEIGHTS = [4, 1, 2, 1, 0]
 CUTS = {
     "none": (0, 1.0, 0.0), "top-k": (2, 1.0, 0.0), "top-p": (0, 0.7, 0.0), "min-p": (0, 1.0, 0.4),
-    "top-p of the largest": (0, 0.3, 0.0), "top-k and top-p": (2, 0.6, 0.0), "top-p after min-p": (0, 0.9, 0.4),
-    "all": (3, 0.7, 0.2),
+    "top-p of the largest": (0, 0.3, 0.0), "top-k and top-p": (2, 0.6, 0.0),
+    "top-p after min-p": (0, 0.9, 0.4), "all": (3, 0.7, 0.2),
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def is_kept(
     row_ptr, columns, parts_ptr, parts, over_ptr, value, top, scale, total, top_k, top_p, min_p,
     PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """1 where an entry of a row is kept, else 0; for cuts of which top-p is the only one, or is none. Kept are
+    """1 where an entry of a row is kept, else 0; for cuts of which top-p is the only one or none. Kept are
     all over whom fewer than k lie, and less than top-p of the mass. parts_ptr float32[parts], the largest of
     each ``PART`` columns; over_ptr int32[PARTS], to work with."""
     is_top_k = ((top_k > 0) & (top_k < columns)).to(tl.int32)

@@ -121,7 +121,8 @@ def _kept_token(
         else:
             token = sample_row(
                 row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, top, scale,
-                threshold, sample, draft, row_ptr, none, nothing, nothing, nothing, False, True, PIECE, PADDED,
+                threshold, sample, draft, row_ptr, none, nothing, nothing, nothing,
+                False, True, PIECE, PADDED,
             )  # fmt: skip
     return token
 

@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "first_over", "list_weights_of", "masses_known", "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
+    "first_over", "list_weights_of", "masses_known",
+    "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
     "weights_of",
 ]  # fmt: skip
 
