@@ -7,11 +7,11 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
 # Need no engine, no torch and no model.
-ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate
+ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check test test-quick test-kernels lint fuzz demo demo-sglang bench bench-suffix bench-kernels lock clean
+.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint docs fuzz faults soak demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -20,9 +20,9 @@ setup:
 setup-sglang:
 	@$(PYTHON) tools/setup_sglang.py
 
-# A target and two draft heads, trained here: SPECCTL_SHARED=.cache/reference runs the tests with them.
+# A target and two draft heads for the tests, trained here once, in about 3 minutes.
 reference-models: setup
-	@$(BIN)/python -m tools.reference_models .cache/reference/models
+	@$(PYTHON) tools/setup.py reference
 
 # Lint, types and the tests that need no engine, in an environment without one.
 check:
@@ -33,28 +33,43 @@ check:
 		tests="$(CHECK)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m 'not alone' $(CHECKED)"
 
 # Servers and what is timed come last: they want the machine to themselves.
-test: setup setup-sglang
+test: setup setup-sglang reference-models
 	@$(PYTHON) tools/lanes.py \
 		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
 		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \
 		tests="$(BIN)/python -m pytest --durations=10 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
 	$(PART) engines $(BIN)/python -m pytest --durations=20 -m "engine or alone"
 
-test-quick: setup lint
+test-quick: setup reference-models lint
 	$(PART) tests $(BIN)/python -m pytest -m "not engine"
 
 # Kernels under Triton's interpreter, in a process of their own.
 test-kernels: setup
 	$(PART) kernels env TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest tests/kernels
 
+# The documentation as a site, in build/site.
+docs: setup
+	$(PART) docs $(BIN)/mkdocs build -q
+
 lint: setup
 	$(PART) lint $(BIN)/ruff check --no-cache .
 	$(PART) format $(BIN)/ruff format --check .
 	$(PART) types $(BIN)/mypy
 
+# What the newest releases of both engines lack or do differently for the plugins, by their source.
+check-engines: setup
+	@$(BIN)/python -m tools.check_engines
+
 # Mutated inputs for every parser; INPUTS=10000000 for all night.
 fuzz: setup
 	@PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --inputs $(or $(INPUTS),100000)
+
+# Faults on a real vLLM server and its daemon, and half an hour of load with 20 changes a second.
+faults: setup
+	@$(BIN)/python -m testing.faults --model $(or $(MODEL),.cache/models/gemma3-270m)
+
+soak: setup
+	@$(BIN)/python -m testing.soak --model $(or $(MODEL),.cache/models/gemma3-270m) --minutes $(or $(MINUTES),30)
 
 demo: setup
 	@$(BIN)/python -m demo

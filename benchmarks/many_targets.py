@@ -65,7 +65,7 @@ def main() -> None:
         return
     roots = [ROOT] if options.beside is None else [ROOT, options.beside.resolve()]
     with contextlib.ExitStack() as stack:
-        arms = [stack.enter_context(_Arm(root, options)) for root in roots]
+        arms = [stack.enter_context(Arm(root, options)) for root in roots]
         time.sleep(options.warm_up)
         result = measure(arms, options.seconds)
     decisions = statistics.quantiles(decision_ms(), n=20)
@@ -81,7 +81,7 @@ def main() -> None:
         options.output.write_text(json.dumps({**known, "runs": [*known["runs"], run]}, indent=2) + "\n")
 
 
-def measure(arms: list[_Arm], seconds: float) -> dict[str, object]:
+def measure(arms: list[Arm], seconds: float) -> dict[str, object]:
     """Short windows, as neighbours on the machine come and go; of all arms at the same time."""
     windows: list[list[dict[str, float]]] = [[] for _ in arms]
     for arm in arms:
@@ -143,15 +143,17 @@ def _commit(root: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-class _Arm:
+class Arm:
     """A checkout's daemon in a process, and its servers in another."""
 
-    def __init__(self, root: Path, options: argparse.Namespace) -> None:
+    def __init__(self, root: Path, options: argparse.Namespace, port: int = 0) -> None:
+        """``port``: where the daemon serves metrics and page; 0: nowhere."""
         self.root = root
+        self._port = port
         self._options = options
         self._before: tuple[float, float] = (0.0, 0.0)
 
-    def __enter__(self) -> _Arm:
+    def __enter__(self) -> Arm:
         self._stack = contextlib.ExitStack()
         command = [sys.executable, __file__, "--serve", "--targets", str(self._options.targets)]
         pipe = subprocess.PIPE
@@ -198,17 +200,17 @@ class _Arm:
             "--targets",
             str(targets),
         ]
-        return [*command, "--metrics-port", "0", "--audit-log", str(folder / "audit.jsonl")]
+        return [*command, "--metrics-port", str(self._port), "--audit-log", str(folder / "audit.jsonl")]
 
     def window(self) -> dict[str, float]:
         """What came since the last call."""
         at_s, cpu_s = self._before
         told = self._ask("count")
-        self._before = told["at_s"], _cpu_s(self._daemon.pid)
+        self._before = told["at_s"], cpu_s_of(self._daemon.pid)
         return {**told, "took_s": told["at_s"] - at_s, "cpu_s": self._before[1] - cpu_s}
 
     def memory_mb(self) -> float:
-        return _memory_mb(self._daemon.pid)
+        return memory_mb_of(self._daemon.pid)
 
     def _ask(self, words: str) -> dict[str, float]:
         assert self._servers.stdin is not None
@@ -290,12 +292,12 @@ def _counts(servers: list[_Server]) -> dict[str, float]:
     return told
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb_of(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
     return round(kilobytes / 1024, 1)

@@ -1,16 +1,15 @@
-"""``specctl autotune`` against every static setting on a real server, phase by phase.
+"""``specctl autotune`` against every static setting on a real server, by one call of ``specctl bench``.
 
     python -m benchmarks.phases vllm|sglang --model FOLDER [--rounds N] [--seconds S] [--output FILE]
 
-One server of specctl's suffix method on this machine's CPU. Arms take turns in rounds, the order turned round
-in every other one. In the arm ``specctl`` a fresh daemon goes on from the most drafts, its search included. A
-ratio is one round's; a file has the median and the range over the rounds.
+One server of specctl's suffix method on this machine's CPU. In the arm ``autotune`` a fresh daemon goes on
+from the start table, its search included. A ratio is one round's; a file has the median and the range over
+the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -20,38 +19,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from demo.arms import ArmRun, run_rounds
-from demo.phases import Phase
-from demo.result import OFF, OURS, identical_outputs
-from testing.load import run_load
+from specctl.bench.arms import parse_arm
+from specctl.bench.results import BenchResult
+from testing.bench import specctl_bench
 from testing.provenance import provenance
-from testing.servers import Server, suffix_server
+from testing.servers import suffix_server
 
 MOST = 8
-KINDS = {"copying": ("copying",), "chat": ("high-entropy",), "mixed": ("copying", "high-entropy")}
+KINDS = {"copying": "copying", "chat": "chat", "mixed": "copying+chat"}
 MAX_TOKENS = {"copying": 96, "chat": 24, "mixed": 48}
+OFF, OURS = "off", "autotune"
 TO_STATIC, TO_OFF, TO_BEST_CONSTANT = 0.97, 0.98, 1.10
 
 
 def main() -> int:
     options = _options()
-    phases = [_phase(text) for text in options.phases.split(",")]
-    statics = [int(number) for number in options.statics.split(",")]
     with (
         tempfile.TemporaryDirectory() as name,
         suffix_server(options.engine, options.model, Path(name) / "server.log", MOST) as server,
     ):
-        rounds = asyncio.run(_rounds(server, options, phases, statics, Path(name)))
+        load = round(os.getloadavg()[2], 2)
+        _, result = specctl_bench([server.url, *_arguments(options)], Path(name))
     report = {
         "provenance": provenance(),
         "engine": options.engine,
         "model": options.model.name,
         "seconds of a phase": options.seconds,
-        "load of the machine at the start": round(os.getloadavg()[2], 2),
+        "load of the machine at the start": load,
         "targets": {"to_best_static": TO_STATIC, "to_off": TO_OFF, "to_best_constant": TO_BEST_CONSTANT},
-        **summary(phases, rounds),
+        **summary(result),
     }
     text = json.dumps(report, indent=1)
     print(text)
@@ -72,60 +68,49 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _phase(text: str) -> Phase:
-    kind, _, requests = text.partition(":")
-    return Phase(text, KINDS[kind], concurrency=int(requests), max_tokens=MAX_TOKENS[kind])
+def _arguments(options: argparse.Namespace) -> list[str]:
+    words = ["--endpoint", "completions", "--ignore-eos"]
+    for arm in (OFF, *options.statics.split(","), OURS):
+        words += ["--arm", arm]
+    for text in options.phases.split(","):
+        kind, _, requests = text.partition(":")
+        words += ["--load", f"{KINDS[kind]} name={text} concurrency={requests} output={MAX_TOKENS[kind]}"]
+    return [*words, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
 
 
-async def _rounds(
-    server: Server, options: argparse.Namespace, phases: Sequence[Phase], statics: Sequence[int], folder: Path
-) -> list[list[ArmRun]]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
-        for phase in phases:
-            prompts = phase.prompts()[: phase.concurrency]
-            await run_load(client, server.model, prompts, concurrency=phase.concurrency, max_tokens=16)
-    arms = {OFF: 0, **{f"static {number}": number for number in statics}, OURS: MOST}
-
-    def ended(run: ArmRun) -> None:
-        speeds = ", ".join(f"{load.tokens_per_s:.1f}" for load in run.loads)
-        print(f"{run.name}: {speeds} tokens/s", file=sys.stderr, flush=True)
-
-    return await run_rounds(
-        arms,
-        server,
-        OURS,
-        rounds=options.rounds,
-        policy="balanced",
-        seconds=options.seconds,
-        folder=folder,
-        live=lambda text: None,
-        ended=ended,
-        phases=phases,
-    )
-
-
-def summary(phases: Sequence[Phase], rounds: Sequence[Sequence[ArmRun]]) -> dict[str, Any]:
-    """By phase and over all: tokens/s of the arms, and specctl over the best static setting and over off."""
+def summary(result: BenchResult) -> dict[str, Any]:
+    """By phase and over all: tokens/s of the arms, and autotune over the best static setting and over off."""
     found: dict[str, Any] = {"phases": {}}
-    names = [run.name for run in rounds[0] if run.name != OURS]
-    for i, phase in enumerate(phases):
-        speeds = [{run.name: run.loads[i].tokens_per_s for run in runs} for runs in rounds]
-        found["phases"][phase.name] = _against(names, speeds)
-    means = [{run.name: run.tokens_per_s for run in runs} for runs in rounds]
-    found["all phases"] = _against(names, means)
-    identical, compared = identical_outputs(rounds, len(phases))
-    found["outputs"] = {"identical": identical, "compared": compared}
+    names = [arm.name for arm in result.arms]
+    rounds = range(result.rounds)
+    speeds = {(run.round, run.load, run.arm): run.tokens_per_s for run in result.runs}
+    phases = [load.title for load in result.loads]
+    for phase in phases:
+        found["phases"][phase] = against([{name: speeds[i, phase, name] for name in names} for i in rounds])
+    found["all phases"] = against(
+        [
+            {name: statistics.fmean(speeds[i, phase, name] for phase in phases) for name in names}
+            for i in rounds
+        ]
+    )
+    checks = result.outputs
+    found["outputs"] = {
+        "identical": sum(one.identical for one in checks),
+        "compared": sum(one.compared for one in checks),
+    }
     return found
 
 
-def _against(names: Sequence[str], speeds: Sequence[dict[str, float]]) -> dict[str, Any]:
+def against(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
     """The best static setting is that of the medians, so that no round's luck chooses it."""
-    best = max(names, key=lambda name: statistics.median(one[name] for one in speeds))
+    ours = next(name for name in rounds[0] if name == parse_arm(OURS).name)
+    statics = [name for name in rounds[0] if name != ours]
+    best = max(statics, key=lambda name: statistics.median(one[name] for one in rounds))
     return {
-        "tokens_per_s": {name: _range([one[name] for one in speeds]) for name in (*names, OURS)},
+        "tokens_per_s": {name: _range([one[name] for one in rounds]) for name in (*statics, ours)},
         "best_static": best,
-        "to_best_static": _range([one[OURS] / one[best] for one in speeds]),
-        "to_off": _range([one[OURS] / one[OFF] for one in speeds]),
+        "to_best_static": _range([one[ours] / one[best] for one in rounds]),
+        "to_off": _range([one[ours] / one[OFF] for one in rounds]),
     }
 
 

@@ -1,4 +1,4 @@
-"""``make bench``: specctl on a real vllm serve without a GPU, in one run, arms interleaved.
+"""``make bench``: specctl on a real vllm serve without a GPU, by calls of ``specctl bench``.
 
     python -m benchmarks.run_cpu [--repeats 3] [--skip-stock-suffix]
 
@@ -9,7 +9,6 @@ plain (never speculating), specctl (specctl_suffix, 8 tokens) and stock (vLLM's 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import json
 import os
@@ -21,25 +20,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks.copying import listed, load_prompts
-from testing.autotune import CpuShare, autotune
-from testing.load import LoadResult, run_load
-from testing.lossless import put_table
-from testing.provenance import ROOT, provenance, summary
+from specctl.bench.results import BenchResult
+from testing.bench import specctl_bench
+from testing.provenance import ROOT, pairwise_ratios, provenance, summary
 from testing.servers import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 TOKENS = 8
 COPYING_OUTPUT_TOKENS = 64
-ENTROPY_OUTPUT_TOKENS = 24
+CHAT_OUTPUT_TOKENS = 24
 CONFIGS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "specctl": {"method": "specctl_suffix", "num_speculative_tokens": TOKENS},
     "stock": {"method": "suffix", "num_speculative_tokens": TOKENS},
 }
 ARCTIC = "arctic-inference==0.1.1"
+COMMON = ["--endpoint", "completions", "--ignore-eos", "--outputs", "0", "--baseline", "plain"]
 
 
 def main() -> int:
@@ -59,7 +56,7 @@ def main() -> int:
             print(f"bench: starting {name} ...", flush=True)
             log = Path(logs) / f"{name}.log"
             servers[name] = stack.enter_context(vllm_server(arguments.model, log, CONFIGS[name]))
-        figures = asyncio.run(measure(servers, arguments.repeats, Path(logs)))
+        figures = measure(servers, arguments.repeats, Path(logs))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     report = {"provenance": source, "model": arguments.model.name, "figures": figures}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -74,135 +71,80 @@ def install_arctic() -> None:
     print(f"bench: building {ARCTIC} for the stock arm ...", flush=True)
     pip = [sys.executable, "-m", "pip", "-q", "install"]
     subprocess.run([*pip, "nanobind==2.9.2", "cmake", "grpcio-tools", "wheel", "ninja"], check=True)
-    env = {**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", ARCTIC], check=True, env=env)
+    # CMake looks for a Python of its own, which may be another release than this one.
+    scripts = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "CMAKE_BUILD_PARALLEL_LEVEL": "1",
+        "CMAKE_ARGS": f"-DPython_EXECUTABLE={sys.executable} -DPython3_EXECUTABLE={sys.executable}",
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
+    }
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", ARCTIC], check=True, env=environment)
+    # A module that was built for another Python is found, and cannot be loaded.
+    subprocess.run([sys.executable, "-c", "import arctic_inference.suffix_decoding"], check=True)
 
 
-async def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    clients = {name: httpx.AsyncClient(base_url=server.url, timeout=600) for name, server in servers.items()}
-    try:
-        for client in clients.values():
-            await run_load(client, "model", ["Warm the engine up."], concurrency=1, max_tokens=8)
-        await put_table(clients["specctl"], 0)
-        figures["step at 0 drafts, specctl / plain"] = await overhead(clients, repeats)
-        await put_table(clients["specctl"], TOKENS)
-        figures["copying"] = await copying(clients, repeats)
-        figures["high entropy"] = await high_entropy(clients, servers["specctl"], repeats, folder)
-    finally:
-        for client in clients.values():
-            await client.aclose()
-    return figures
-
-
-async def overhead(clients: Mapping[str, httpx.AsyncClient], repeats: int) -> dict[str, Any]:
-    """Seconds for each token after the first, of one request; the arms take turns."""
-    ratios = []
-    for i in range(2 * repeats + 2):
-        prompt = [f"{i}. The harbour at night was quiet, and"]
-        order = ("plain", "specctl") if i % 2 else ("specctl", "plain")
-        speeds = {}
-        for name in order:
-            result = await run_load(clients[name], "model", prompt, concurrency=1, max_tokens=48)
-            speeds[name] = result.decode_tokens_per_s
-        ratios.append(speeds["plain"] / speeds["specctl"])
-        print(f"bench: step at 0 drafts: {ratios[-1]:.3f} x", flush=True)
-    return {"ratio": summary(ratios), "own share": await own_share(clients["specctl"])}
-
-
-async def own_share(client: httpx.AsyncClient) -> dict[str, float]:
-    """The plugin's own seconds in steps of one request without drafts, as a share of those steps' seconds."""
-    before = await _telemetry(client)
-    await run_load(client, "model", ["The harbour in the morning was"], concurrency=1, max_tokens=96)
-    after = await _telemetry(client)
-    cells = [_off_cell(telemetry) for telemetry in (before, after)]
-    steps, step_s, draft_s = (cells[1][key] - cells[0][key] for key in ("steps", "step_s", "draft_s"))
-    steering_s = after["steering_s"] - before["steering_s"]
-    print(f"bench: own share at 0 drafts: {(steering_s + draft_s) / step_s:.2%}", flush=True)
+def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:
+    pair = {name: servers[name] for name in ("plain", "specctl")}
+    prompts = load_prompts(listed())
+    file = folder / "copying.jsonl"
+    rows = (json.dumps({"id": f"{i}", "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts))
+    file.write_text("".join(rows), encoding="utf-8")
+    # Each prompt comes once to each server in the first call, so that no server has seen it.
+    each = ["--as-they-are", "--no-warm-up", "--requests", str(len(prompts) // repeats)]
+    copying = [f"{file} name=copying concurrency=1 output={COPYING_OUTPUT_TOKENS}"]
+    rounds = ["--rounds", str(repeats)]
+    off_rounds = ["--rounds", str(2 * repeats + 2), "--requests", "2"]
+    warm_up = ["--rounds", "1", "--requests", "1"]
+    _call(servers, str(TOKENS), ["chat concurrency=1 output=8"], warm_up, folder)
+    cold = _call(servers, str(TOKENS), copying, [*each, *rounds], folder)
+    warm = _call(servers, str(TOKENS), copying, [*each, *rounds], folder)
+    off = _call(pair, "off", ["chat concurrency=1 output=48"], off_rounds, folder)
+    chat = _call(
+        pair,
+        "autotune",
+        [f"chat concurrency=1 output={CHAT_OUTPUT_TOKENS}"],
+        [*rounds, "--seconds", "20"],
+        folder,
+    )
     return {
-        "steps": steps,
-        "scheduler_us_per_step": round(1e6 * steering_s / steps, 1),
-        "index_us_per_step": round(1e6 * draft_s / steps, 1),
-        "share_of_step": round((steering_s + draft_s) / step_s, 5),
+        "step at 0 drafts, specctl / plain": _compared(off)["specctl / plain after the first"],
+        "copying": {"prompts": len(prompts), "cold": _compared(cold), "warm": _compared(warm)},
+        "chat, autotune": _compared(chat),
     }
 
 
-async def _telemetry(client: httpx.AsyncClient) -> dict[str, Any]:
-    answer = await client.get("/specctl/v1/telemetry")
-    answer.raise_for_status()
-    telemetry: dict[str, Any] = answer.json()
-    return telemetry
+def _call(
+    servers: Mapping[str, Server], arm: str, loads: Sequence[str], more: Sequence[str], folder: Path
+) -> BenchResult:
+    words = [server.url for server in servers.values()]
+    for name in servers:
+        words += ["--name", name]
+    for load in loads:
+        words += ["--load", load]
+    _, result = specctl_bench([*words, "--arm", arm, *COMMON, *more], folder)
+    return result
 
 
-def _off_cell(telemetry: Mapping[str, Any]) -> dict[str, float]:
-    wanted = {"decode_batch_to": 1, "num_speculative_tokens": 0, "has_prefill": False}
-    return next(
-        cell for cell in telemetry["cells"] if all(cell[key] == value for key, value in wanted.items())
-    )
-
-
-async def copying(clients: Mapping[str, httpx.AsyncClient], repeats: int) -> dict[str, Any]:
-    """Each group of prompts runs on every server in turn: first cold (no server has seen them), then warm."""
-    prompts = load_prompts(listed())
-    groups = [prompts[i::repeats] for i in range(repeats)]
-    figures = {}
-    for kind in ("cold", "warm"):
-        speeds = await _rounds(clients, groups, COPYING_OUTPUT_TOKENS, f"copying, {kind}")
-        figures[kind] = _compared(speeds)
-    return {"prompts": len(prompts), **figures}
-
-
-async def high_entropy(
-    clients: Mapping[str, httpx.AsyncClient], server: Server, repeats: int, folder: Path
-) -> dict[str, Any]:
-    """specctl autotune steers the specctl server; no prompt comes twice."""
-    prompts = entropy_prompts()
-    groups = [prompts[i::repeats] for i in range(repeats)]
-    pair = {name: clients[name] for name in ("plain", "specctl")}
-    with autotune(server.url, folder) as daemon:
-        share = CpuShare(daemon.pid)
-        speeds = await _rounds(pair, groups, ENTROPY_OUTPUT_TOKENS, "high entropy")
-        figures = {"daemon, share of a core": round(share(), 4)}
-    return {"prompts": len(prompts), **figures, **_compared(speeds)}
-
-
-def entropy_prompts() -> list[str]:
-    rows = map(json.loads, (ROOT / "demo" / "prompts.jsonl").read_text(encoding="utf-8").splitlines())
-    return [row["prompt"] for row in rows if row["kind"] == "high-entropy"]
-
-
-async def _rounds(
-    clients: Mapping[str, httpx.AsyncClient], groups: Sequence[Sequence[str]], max_tokens: int, title: str
-) -> dict[str, list[LoadResult]]:
-    """Arms take turns on each group, and the first of them changes from group to group."""
-    results: dict[str, list[LoadResult]] = {name: [] for name in clients}
-    names = list(clients)
-    for i, group in enumerate(groups):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
-            result = await run_load(clients[name], "model", group, concurrency=1, max_tokens=max_tokens)
-            results[name].append(result)
-            print(
-                f"bench: {title}, group {i + 1}: {name} {result.tokens_per_s:.1f} tok/s, "
-                f"{result.decode_tokens_per_s:.1f} after the first token",
-                flush=True,
-            )
-    return results
-
-
-def _compared(results: Mapping[str, Sequence[LoadResult]]) -> dict[str, Any]:
-    """Tokens/s of each arm, and specctl's ratio to the others group by group."""
+def _compared(result: BenchResult) -> dict[str, Any]:
+    """Tokens/s of each server, and specctl's ratio to the others round by round."""
     figures: dict[str, Any] = {}
-    for name, loads in results.items():
-        figures[f"{name} tokens/s"] = summary([load.tokens_per_s for load in loads])
-        figures[f"{name} tokens/s after the first"] = summary([load.decode_tokens_per_s for load in loads])
-    for other in results:
-        if other == "specctl":
+    ours = next(arm.name for arm in result.arms if arm.name not in CONFIGS)
+    speeds = {}
+    for arm in result.arms:
+        name = "specctl" if arm.name == ours else arm.name
+        runs = [run for run in result.runs if run.arm == arm.name]
+        speeds[name] = [run.tokens_per_s for run in runs], [run.decode_tokens_per_s or 0.0 for run in runs]
+    for name, (whole, decode) in speeds.items():
+        figures[f"{name} tokens/s"] = summary(whole)
+        figures[f"{name} tokens/s after the first"] = summary(decode)
+    for name in speeds:
+        if name == "specctl":
             continue
-        pairs = list(zip(results["specctl"], results[other], strict=True))
-        figures[f"specctl / {other}"] = summary([a.tokens_per_s / b.tokens_per_s for a, b in pairs])
-        figures[f"specctl / {other} after the first"] = summary(
-            [a.decode_tokens_per_s / b.decode_tokens_per_s for a, b in pairs]
-        )
+        for i, words in enumerate(("", " after the first")):
+            ratios = pairwise_ratios(speeds["specctl"][i], speeds[name][i])
+            figures[f"specctl / {name}{words}"] = summary(ratios)
     return figures
 
 

@@ -1,1 +1,1 @@
-"""The demo: a real server, the daemon beside it, a load that changes; off, fixed and specctl compared."""
+"""The demo: a real server and ``specctl bench`` on it, under a load that changes."""

@@ -8,6 +8,8 @@ SpecctlError
 │   ├── AccessRefused    the server wants a token, or another one
 │   └── OtherContract    a plugin of another contract version, or whose capabilities cannot be read
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
+├── BenchInputError      an arm, a load, prompts or a result file of a benchmark cannot be used
+├── BenchFailed          a benchmark ran and measured nothing: the server refused or lost its requests
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 ├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
 ├── TargetError          a target cannot be reached, answers late, or is no engine
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessRefused",
+    "BenchFailed",
+    "BenchInputError",
     "ContractError",
     "CorpusFileError",
     "LeaseHeld",
@@ -114,3 +118,11 @@ class NotSteered(TargetError):
 
 class TargetsError(SpecctlError):
     """A source of targets cannot be read, or is wrong. Names source, place, expected and got."""
+
+
+class BenchInputError(SpecctlError):
+    """An arm, a load, prompts or a result file of a benchmark cannot be used."""
+
+
+class BenchFailed(SpecctlError):
+    """A benchmark ran and measured nothing: the server refused or lost its requests."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from base64 import b64encode
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +21,7 @@ from specctl.errors import SpecctlError, TargetError
 from specctl.local_file import open_secret, read_file
 from specctl.plain_text import plain_text
 
-__all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token"]
+__all__ = ["TIMEOUT_S", "HttpClient", "Response", "normalise_target", "read_token", "shown_target"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ CONNECTIONS_MAX = 4
 TOKEN_MAX_BYTES = 4096
 TARGET_MAX_CHARACTERS = 2048
 _WORDS_MAX = 200
+_USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,14 @@ class _TooLarge(Exception):
     """The answer's body is over the bound."""
 
 
+def shown_target(target: str) -> str:
+    """For logs, metrics and errors: without a user's name and password, in one printable line."""
+    return plain_text(_USER.sub(r"\1", target), TARGET_MAX_CHARACTERS)
+
+
 def normalise_target(target: str) -> str:
     """``host:port``, a URL or ``unix:///SOCKET`` -> URL without a trailing slash. Raises TargetError."""
-    name = plain_text(target)
+    name = plain_text(shown_target(target))
     if len(target) > TARGET_MAX_CHARACTERS or not target.isprintable():
         raise TargetError(f"{name}: not a URL")
     url = target if "://" in target else f"http://{target}"
@@ -106,12 +114,14 @@ class HttpClient:
         body_max_bytes: int = BODY_MAX_BYTES,
         connections_max: int = CONNECTIONS_MAX,
         ca_file: Path | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """``ca_file``: certificates to trust instead of the usual ones; OSError when it is unreadable.
+        ``headers``: sent with every request.
 
         Raises TargetError for what is no URL with a host.
         """
-        self.target = target
+        self.target = shown_target(target)
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
         self._connections_max = connections_max
@@ -123,7 +133,7 @@ class HttpClient:
         if url.scheme == "https":
             own = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
             self._trust = own or _usual_trust()
-        self._headers = _headers(url, token)
+        self._headers = {**_headers(url, token), **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
@@ -139,6 +149,33 @@ class HttpClient:
 
     async def get(self, path: str, *, body_max_bytes: int | None = None) -> Response:
         return await self._send("GET", path, None, body_max_bytes)
+
+    async def lines(
+        self, path: str, *, line_max_bytes: int, silence_max_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer that goes on. Ends where the server ends it.
+
+        Raises TargetError for a status other than 200, a line over ``line_max_bytes``, no byte within
+        ``silence_max_s`` and a broken connection. Close the iterator to end the connection.
+        """
+        where = f"{self.target}{plain_text(path, _WORDS_MAX)}"
+        session = self._session or self._opened()
+        try:
+            url = URL(f"{self._base}{path}", encoded=True)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_max_s)
+            async with session.get(url, allow_redirects=False, timeout=timeout) as response:
+                if response.status != 200:
+                    raise TargetError(f"{where}: HTTP {response.status}")
+                begun = b""
+                async for part in response.content.iter_any():
+                    *whole, begun = (begun + part).split(b"\n")
+                    for line in whole:
+                        yield line
+                    if len(begun) > line_max_bytes:
+                        raise TargetError(f"{where}: a line is over {line_max_bytes} bytes")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            words = plain_text(" ".join(str(error).split()), _WORDS_MAX) or type(error).__name__
+            raise TargetError(f"{where}: {words}") from error
 
     async def put(self, path: str, json_body: bytes) -> Response:
         return await self._send("PUT", path, json_body)

@@ -66,6 +66,14 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
+def _resolved(path: Path) -> Path:
+    """Without links; as it is where that cannot be asked for."""
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return path.absolute()
+
+
 def open_secret(path: Path) -> str | None:
     """A warning where every user of this machine can read or change the file; else None."""
     with contextlib.suppress(OSError, ValueError):
@@ -115,8 +123,9 @@ async def in_thread(function: Callable[[], _Result], name: str) -> _Result:
     def run() -> None:
         try:
             answer.set_result(function())
-        except Exception as error:
-            answer.set_exception(error)
+        except BaseException as error:
+            # Also what ends a thread: who waits must not wait for ever.
+            answer.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.wrap_future(answer)
@@ -131,7 +140,8 @@ class Reading(Generic[_Result]):
         self._running: asyncio.Future[_Result] | None = None
 
     async def result(self) -> _Result | None:
-        """None: the disk is slow. The call goes on, and a later one returns what it read."""
+        """None: the disk is slow. The call goes on, and a later one returns what it read. Raises what the
+        function raises, and RuntimeError where no thread can be started."""
         if self._running is None:
             self._running = asyncio.ensure_future(in_thread(self._function, self._name))
         done, _ = await asyncio.wait({self._running}, timeout=READING_PATIENCE_S)
@@ -151,7 +161,10 @@ class WatchedFile(Generic[_Result]):
         self._load, self._what = load, what
         self._stamp = _stamp(path)
         self.value = load(path)
+        self.resolved = _resolved(path)
+        """Without links, when it was read last."""
         self._reading = Reading(self._read, f"{what} {path.name}")
+        self._is_starved = False
 
     def refresh(self) -> bool:
         """Whether another one was taken. Logs a refusal once for each wrong state of the file."""
@@ -159,18 +172,30 @@ class WatchedFile(Generic[_Result]):
 
     async def refresh_async(self) -> bool:
         """The same; the file is read in a thread, so that a slow disk does not hold up the event loop."""
-        return self._take(await self._reading.result())
+        try:
+            read = await self._reading.result()
+        except RuntimeError as error:
+            if not self._is_starved:
+                logger.error("%s: cannot be read now, the last good one stays: %s", self.path, error)
+            self._is_starved = True
+            return False
+        self._is_starved = False
+        return self._take(read)
 
     def _read(self) -> _Result | SpecctlError | None:
-        """None: the file is as it was. Changes nothing that others see."""
+        """None: the file is as it was. Changes nothing that is in force."""
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return None
         self._stamp = stamp
+        self.resolved = _resolved(self.path)
         try:
             return self._load(self.path)
         except SpecctlError as error:
             return error
+        except Exception as error:
+            logger.exception("%s: a bug in reading it", self.path)
+            return SpecctlError(f"{plain_text(str(self.path))}: cannot be used ({type(error).__name__})")
 
     def _take(self, read: _Result | SpecctlError | None) -> bool:
         if isinstance(read, SpecctlError):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,19 +30,3 @@ def autotune(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-class CpuShare:
-    """Share of one core that a process used since this object was made."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._since = self._cpu_s(), time.monotonic()
-
-    def __call__(self) -> float:
-        cpu_s, started_s = self._since
-        return (self._cpu_s() - cpu_s) / (time.monotonic() - started_s)
-
-    def _cpu_s(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

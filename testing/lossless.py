@@ -24,7 +24,8 @@ from testing.provenance import provenance
 
 KINDS = ("json_mode", "humaneval", "gsm8k", "sql", "mt_bench")
 PROMPT_MAX_CHARS = 1200
-SHARED = Path(os.environ.get("SPECCTL_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("SPECCTL_SHARED", Path(__file__).parents[1] / ".cache" / "reference"))
+"""Holds data/prompts."""
 
 
 @dataclass(frozen=True)

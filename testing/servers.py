@@ -1,4 +1,4 @@
-"""Start a real vLLM or SGLang server on this machine's CPU and stop it with everything it started."""
+"""Start a real vLLM or SGLang server on this machine and stop it with everything it started."""
 
 from __future__ import annotations
 
@@ -77,11 +77,13 @@ def sglang_server(
     algorithm: str,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    module: str = "specctl_sglang.cpu_serve",
 ) -> Iterator[Server]:
     """The same with SGLang, speculating by ``algorithm``. Its KV cache is bounded by its tokens; the share of
-    the free memory leaves room for what other programs take while it starts."""
+    the free memory leaves room for what other programs take while it starts. ``module``: sglang.launch_server
+    on a GPU."""
     port = free_port()
-    parts = [str(SGLANG_PYTHON), "-m", "specctl_sglang.cpu_serve", "--model-path", str(model)]
+    parts = [str(SGLANG_PYTHON), "-m", module, "--model-path", str(model)]
     parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
     parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
     parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.9"]

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHARED = Path(os.environ.get("SPECCTL_SHARED", ROOT.parent / "shared"))
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+SHARED = Path(os.environ.get("SPECCTL_SHARED", CACHE / "reference"))
 
 
 def _folder(path: Path, setting: str) -> Path:
@@ -16,7 +16,7 @@ def _folder(path: Path, setting: str) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_models() -> Path:
-    """The reference target and its draft heads."""
+    """The reference target and its draft heads, as ``make reference-models`` trains them."""
     return _folder(SHARED / "models", "SPECCTL_SHARED")
 
 

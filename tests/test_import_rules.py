@@ -22,10 +22,12 @@ SHARED = {
     "json_bounds",
     "local_file",
     "plain_text",
+    "terminal",
     "types",
     "yaml_model",
     "yaml_text",
 }
+EXAMINES = {"checkpoints", "cli", "core", "engine", "engine_api", "policy", "simulate"}
 # What each part of the daemon may use beside itself. Decisions are in core, and only the daemon's loop and
 # the command line join it with input and output.
 PARTS: dict[str, set[str]] = {
@@ -33,13 +35,23 @@ PARTS: dict[str, set[str]] = {
     "core": {"contract", "types"},
     "policy": SHARED | {"core"},
     "engine_api": SHARED,
-    "metrics": SHARED | {"core"},
+    "watch": SHARED | {"core"},
+    "metrics": SHARED | {"core", "watch"},
     "targets": SHARED,
-    "daemon": SHARED | {"core", "metrics", "policy", "targets"},
+    "daemon": SHARED | {"core", "metrics", "policy", "targets", "watch"},
+    # The page lets callers in by the same rules as the engine's routes.
+    "page": SHARED | {"engine", "watch"},
+    "top": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "targets", "watch"},
     "record": SHARED | {"engine_api"},
-    "cli": SHARED | {"core", "daemon", "engine_api", "metrics", "policy", "record", "targets"},
-    "engine": {"__version__", "contract", "draft", "errors", "local_file"},
-    "draft": {"contract", "engine", "errors"},
+    "cli": SHARED
+    | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
+    "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
+    "bench": SHARED | {"core", "engine_api", "policy", "record"},
+    "draft": {"contract", "engine", "errors", "terminal"},
+    "checkpoints": {"errors", "local_file"},
+    # They measure and simulate where they are asked to, and import that then.
+    "doctor": SHARED | EXAMINES,
+    "recommend": SHARED | EXAMINES | {"doctor"},
 }
 ENGINES = {"torch", "vllm", "sglang", "triton"}
 PLUGINS = {"specctl_vllm", "specctl_sglang", "specctl_kernels"}
@@ -104,6 +116,12 @@ def test_plugins_never_import_the_daemon(path: Path) -> None:
     assert own(path) <= {"__version__", "contract", "draft", "engine", "errors", "plain_text"}
 
 
+@pytest.mark.parametrize("path", sources("specctl/engine", "plugins"), ids=name)
+def test_an_engine_takes_nothing_of_the_metrics_but_their_names(path: Path) -> None:
+    taken = {module for module in imports(path) if module.startswith("specctl.metrics")}
+    assert taken <= {"specctl.metrics.names"}
+
+
 def test_kernels_import_torch_and_triton_only() -> None:
     allowed = {"torch", "triton", "specctl_kernels", "__future__"} | set(sys.stdlib_module_names)
     for path in sources("kernels"):
@@ -119,7 +137,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_the_command_starts_without_its_commands() -> None:
-    assert not loaded("import specctl.cli.main") & (HEAVY | {"aiohttp", "numpy", "pydantic"})
+    assert not loaded("import specctl.cli.main") & (HEAVY | {"aiohttp", "numpy", "pydantic", "rich"})
 
 
 @pytest.mark.parametrize("command", ["cli.autotune", "cli.status", "cli.record", "cli.policy", "cli.freeze"])
@@ -127,6 +145,6 @@ def test_no_command_of_a_server_needs_an_engine_a_compiler_or_a_fit(command: str
     assert not loaded(f"import specctl.{command}") & HEAVY
 
 
-@pytest.mark.parametrize("command", ["simulate.command", "simulate.profiling.command"])
-def test_options_of_the_simulators_commands_are_known_without_its_libraries(command: str) -> None:
+@pytest.mark.parametrize("command", ["simulate.command", "simulate.profiling.command", "draft.command"])
+def test_options_of_commands_with_extras_are_known_without_its_libraries(command: str) -> None:
     assert not loaded(f"import specctl.{command}") & HEAVY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,28 @@ def test_whatever_is_asked_for_is_locked(name: str, extras: tuple[str, ...]) -> 
     versions = locked(name)
     for one in asked(*extras):
         assert any(version in one.specifier for version in versions[canonicalize_name(one.name)]), one
+
+
+@pytest.mark.parametrize("name", ["daemon", "development"])
+def test_whatever_they_need_in_turn_is_locked(name: str) -> None:
+    versions = locked(name)
+    for package in versions:
+        try:
+            needed = map(Requirement, metadata.requires(package) or ())
+        except metadata.PackageNotFoundError:
+            # For another system or release of Python.
+            continue
+        for one in needed:
+            if one.marker is None or one.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(one.name) in versions, f"{package} needs {one}"
+
+
+def test_every_hash_is_whole_and_of_one_kind() -> None:
+    for name in ("daemon", "development", "model"):
+        text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8")
+        hashes = re.findall(r"--hash=(\S+)", text)
+        assert hashes
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes)
 
 
 def test_the_daemon_needs_neither_an_engine_nor_torch() -> None:

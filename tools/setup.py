@@ -2,7 +2,8 @@
 
 Runs with Python 3.11 to 3.13 and its standard library. Each stage leaves a stamp, so that a second run takes
 a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``. With
-the word ``check`` it only installs the project, without an engine, in ``.venv-check``.
+the word ``check`` it only installs the project, without an engine, in ``.venv-check``; with ``reference`` it
+trains the tests' models, in ``.venv``, which is there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ STAMPS = VENV / "specctl-stamps"
 LOCKS = ROOT / "locks"
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 MODEL = CACHE / "models" / "gemma3-270m"
+REFERENCE = CACHE / "reference" / "models"
+"""A small target and draft heads, trained here."""
 
 TORCH = "2.13.0"
 VLLM = "0.32.0"
@@ -43,6 +46,9 @@ def main() -> int:
         stage("virtual environment without engines", make_venv, sys.version)
         locked = (LOCKS / "development.txt").read_text(encoding="utf-8")
         stage("specctl without engines", install_project_alone, project, locked, *packages())
+        return 0
+    if sys.argv[1:] == ["reference"]:
+        stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
         return 0
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
@@ -138,6 +144,22 @@ def install_model_package() -> None:
 
 def build_model() -> None:
     subprocess.run([str(PYTHON), str(ROOT / "tools" / "build_model.py"), str(MODEL)], check=True)
+
+
+def train_reference_models() -> None:
+    command = [str(PYTHON), "-m", "tools.reference_models", str(REFERENCE)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def recipe() -> list[str]:
+    """What the models are made by: another recipe makes others."""
+    files = sorted((ROOT / "tools" / "reference_models").glob("*.py"))
+    return [path.read_text(encoding="utf-8") for path in files]
+
+
+def has_reference_models() -> bool:
+    folders = (REFERENCE / f"reference-{name}" for name in ("target", "eagle3", "peagle"))
+    return all((folder / "config.json").is_file() for folder in folders)
 
 
 def keep_torch() -> list[str]:

@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -52,6 +52,24 @@ def passages(documents: Iterable[Sequence[int]], most: int, seed: int) -> list[l
     return found[:most]
 
 
+def copying_prompts(tokenizer_file: Path, count: int, seed: int = 0) -> list[list[int]]:
+    """Token ids of at most ``count`` prompts, each with a passage of its own."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    before = tokenizer.encode("Repeat the following text.\n\n").ids
+    after = tokenizer.encode("\n\nThe same text again:\n\n", add_special_tokens=False).ids
+    pieces = passages(_encoded(tokenizer), count, seed)
+    return [[*before, *piece, *after, *piece[:OPENING_TOKENS]] for piece in pieces]
+
+
+def plain_texts(tokenizer_file: Path, count: int) -> list[list[int]]:
+    """Token ids of the first ``count`` texts."""
+    return list(itertools.islice(_encoded(Tokenizer.from_file(str(tokenizer_file))), count))
+
+
+def _encoded(tokenizer: Tokenizer) -> Iterator[list[int]]:
+    return (tokenizer.encode(file.text()).ids for file in code_files(default_roots()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a folder with tokenizer.json")
@@ -60,15 +78,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
-    texts = (tokenizer.encode(file.text()).ids for file in code_files(default_roots()))
+    file = arguments.model / "tokenizer.json"
     if arguments.chat:
-        prompts = list(itertools.islice(texts, arguments.count))
+        prompts = plain_texts(file, arguments.count)
     else:
-        before = tokenizer.encode("Repeat the following text.\n\n").ids
-        after = tokenizer.encode("\n\nThe same text again:\n\n", add_special_tokens=False).ids
-        pieces = passages(texts, arguments.count, arguments.seed)
-        prompts = [[*before, *piece, *after, *piece[:OPENING_TOKENS]] for piece in pieces]
+        prompts = copying_prompts(file, arguments.count, arguments.seed)
     arguments.output.write_text(json.dumps(prompts) + "\n", encoding="utf-8")
     lengths = [len(prompt) for prompt in prompts]
     print(f"{len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, median {median(lengths)}")

@@ -3,19 +3,21 @@ the running daemon whether it took the file."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import re
 import stat
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import click
 from pydantic import ValidationError
 
+from specctl.cli.options import POLICY
 from specctl.errors import SpecctlError, TargetError
 from specctl.frozen_files import FROZEN_ROUTE, FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient
@@ -23,9 +25,10 @@ from specctl.local_file import is_file, read_file
 from specctl.plain_text import plain_text
 from specctl.policy.loader import find_policy, parse_policy, shipped_policies
 from specctl.targets.file import parse_targets
+from specctl.terminal import examples, json_option, print_json, progress
 from specctl.yaml_text import Document
 
-__all__ = ["EXIT_NOT_CONFIRMED", "add_arguments", "freeze", "run"]
+__all__ = ["EXIT_NOT_CONFIRMED", "freeze", "freeze_command", "thaw_command"]
 
 EXIT_NOT_CONFIRMED = 5
 FILE_MAX_BYTES = 4 * 1024 * 1024
@@ -35,26 +38,47 @@ DAEMON = "http://127.0.0.1:9109"
 _KEY = re.compile(r"^frozen[ \t]*:.*$", re.MULTILINE)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = _DESCRIPTION
-    parser.add_argument("file", metavar="FILE", help="the policy file or targets file of the daemon")
+def _shared(command: Callable[..., int]) -> Any:
+    """What both commands take."""
     words = f"the running daemon's metrics port; default: {DAEMON}"
-    parser.add_argument("--daemon", default=DAEMON, metavar="URL", help=words)
+    file = click.argument("file", type=POLICY)
+    daemon = click.option("--daemon", default=DAEMON, metavar="URL", help=words)
+    return file(daemon(json_option()(command)))
 
 
-_DESCRIPTION = (
-    "freeze: hold the tables of running servers as they are; nothing is changed, leases are renewed. thaw: "
-    "end a freeze. Sets the key `frozen` in the file, which the daemon reads within a second, and asks the "
-    "daemon whether it did. Exit code 5: the file is changed, and no daemon confirmed it."
+@click.command(
+    "freeze",
+    epilog=examples(
+        "specctl freeze policy.yaml", "specctl freeze targets.yaml --daemon http://127.0.0.1:9200"
+    ),
 )
+@_shared
+def freeze_command(file: str, daemon: str, as_json: bool) -> int:
+    """Hold the tables of running servers as they are: nothing is changed, leases are renewed.
+
+    FILE is the policy file or targets file of the daemon. Sets the key `frozen` in it, which the daemon reads
+    within a second, and asks the daemon whether it did. Exit code 5: the file is changed, and no daemon
+    confirmed it.
+    """
+    return freeze(file, is_frozen=True, daemon=daemon, as_json=as_json)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Raises SpecctlError."""
-    return freeze(options.file, is_frozen=options.command == "freeze", daemon=options.daemon)
+@click.command(
+    "thaw",
+    epilog=examples("specctl thaw policy.yaml", "specctl thaw policy.yaml --json"),
+)
+@_shared
+def thaw_command(file: str, daemon: str, as_json: bool) -> int:
+    """End a freeze.
+
+    FILE is the policy file or targets file of the daemon. Clears the key `frozen` in it, which the daemon
+    reads within a second, and asks the daemon whether it did. Exit code 5: the file is changed, and no daemon
+    confirmed it.
+    """
+    return freeze(file, is_frozen=False, daemon=daemon, as_json=as_json)
 
 
-def freeze(file: str, *, is_frozen: bool, daemon: str) -> int:
+def freeze(file: str, *, is_frozen: bool, daemon: str, as_json: bool = False) -> int:
     """A running daemon takes the file up within a second; ``daemon``: URL of its metrics port.
 
     Returns 0 when that daemon says that it did, else EXIT_NOT_CONFIRMED: the file is changed all the same.
@@ -75,16 +99,24 @@ def freeze(file: str, *, is_frozen: bool, daemon: str) -> int:
         if _is_frozen(edited, str(path), "; after adding the key, which it takes only by hand") != is_frozen:
             raise SpecctlError(f"{path}: the key frozen is not where it was expected; set it by hand")
         _write(path, edited)
-    word = "frozen" if is_frozen else "thawed"
+    known, why = None, None
     try:
-        known = asyncio.run(_confirmed(daemon, path, is_frozen))
+        with progress("asking the daemon"):
+            known = asyncio.run(_confirmed(daemon, path, is_frozen))
     except TargetError as error:
-        print(
-            f"{path}: frozen: {str(is_frozen).lower()} is written, but not confirmed: {error}",
-            file=sys.stderr,
+        why = str(error)
+    if as_json:
+        targets = None if known is None else known.targets
+        print_json(
+            {"file": str(path), "frozen": is_frozen, "confirmed": why is None, "why": why, "targets": targets}
         )
+    if known is None:
+        words = f"{path}: frozen: {str(is_frozen).lower()} is written, but not confirmed: {why}"
+        click.secho(words, err=True, fg="yellow")
         return EXIT_NOT_CONFIRMED
-    print(f"{path}: {word}, as the daemon at {daemon} says ({known.targets} target(s))")
+    if not as_json:
+        word = "frozen" if is_frozen else "thawed"
+        click.echo(f"{path}: {word}, as the daemon at {daemon} says ({known.targets} target(s))")
     return 0
 
 

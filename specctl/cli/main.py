@@ -1,118 +1,197 @@
-"""The ``specctl`` command.
-
-Exit codes: 0 done (a daemon: stopped by SIGTERM or SIGINT); 1 a target cannot be reached or breaks the
-contract; 2 wrong arguments; 3 a policy file is wrong; 4 a file or port on this machine cannot be used;
-5 no daemon confirmed a freeze; 130 interrupted.
-"""
+"""The ``specctl`` command. A command's module is imported once the command is chosen."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple
 
+import click
+
+from specctl import __version__
 from specctl.errors import ContractError, PolicyError, SpecctlError, TargetError
+from specctl.terminal import StderrHandler, examples, log_options
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "PROGRAM", "cli", "main"]
 
 EXIT_TARGET = 1
+EXIT_ARGUMENTS = 2
 EXIT_POLICY = 3
 EXIT_LOCAL = 4
 EXIT_INTERRUPTED = 130
-LEVELS = ("debug", "info", "warning", "error")
+PROGRAM = "specctl"
+COMPLETE_VARIABLE = "_SPECCTL_COMPLETE"
 
 
-class Runnable(Protocol):
-    """What a command's module has. It is imported once its command is chosen."""
+class Place(NamedTuple):
+    """Where a command is: ``module:attribute``, and its line in the list of commands."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, options: argparse.Namespace) -> int:
-        """``options.command``: the command's name. Raises SpecctlError."""
-
-
-class Command(NamedTuple):
-    module: str
+    where: str
     words: str
 
 
-COMMANDS = {
-    "autotune": Command("specctl.cli.autotune", "watch servers and retune them"),
-    "status": Command("specctl.cli.status", "what a server does now"),
-    "freeze": Command("specctl.cli.freeze", "hold the tables of running servers as they are"),
-    "thaw": Command("specctl.cli.freeze", "end a freeze"),
-    "policy": Command("specctl.cli.policy", "check, show or describe policy files"),
-    "corpus": Command("specctl.draft.command", "make and inspect files of finished outputs"),
-    "record": Command("specctl.cli.record", "write a log of a running server, for replay and simulate"),
-    "replay": Command("specctl.cli.replay", "what a policy decides on a recorded log, poll by poll"),
-    "simulate": Command("specctl.simulate.command", "compare policies on a load, on virtual time"),
-    "patches": Command("specctl.engine.command", "what the plugin changes in an engine, and why"),
-    "profile": Command(
-        "specctl.simulate.profiling.command", "measure a server's step costs, for specctl simulate"
-    ),
+SECTIONS: dict[str, dict[str, Place]] = {
+    "Choose and measure": {
+        "recommend": Place("specctl.recommend.command:recommend", "which method fits, and how to launch it"),
+        "bench": Place("specctl.bench.command:bench", "compare settings on your own server and prompts"),
+        "profile": Place("specctl.simulate.profiling.command:profile", "measure a server's step costs"),
+        "simulate": Place("specctl.simulate.command:simulate", "compare policies on a load, on virtual time"),
+    },
+    "Run": {
+        "autotune": Place("specctl.cli.autotune:autotune", "watch servers and retune them"),
+        "freeze": Place("specctl.cli.freeze:freeze_command", "hold the tables of running servers"),
+        "thaw": Place("specctl.cli.freeze:thaw_command", "end a freeze"),
+        "policy": Place("specctl.cli.policy:policy", "check, show or describe policy files"),
+        "corpus": Place("specctl.draft.command:corpus", "make and inspect files of finished outputs"),
+    },
+    "See and find out": {
+        "status": Place("specctl.cli.status:status", "what a server does now"),
+        "top": Place("specctl.top.command:top", "a live view of one or many servers"),
+        "doctor": Place("specctl.doctor.command:doctor", "what is wrong with a server or a launch command"),
+        "record": Place("specctl.cli.record:record", "write a log of a running server"),
+        "replay": Place("specctl.cli.replay:replay", "what a policy decides on a recorded log"),
+        "patches": Place("specctl.engine.command:patches", "what the plugin changes in an engine, and why"),
+        "completion": Place("specctl.cli.completion:completion", "print the completion script of a shell"),
+    },
+}
+COMMANDS = {name: place for section in SECTIONS.values() for name, place in section.items()}
+EXIT_CODES = """\b
+Exit codes:
+  0    done (a daemon: stopped by SIGTERM or SIGINT)
+  1    a target cannot be reached or breaks the contract; doctor: an error was found
+  2    wrong arguments
+  3    a policy file is wrong
+  4    a file or port on this machine cannot be used, or a package is missing
+  5    the file is changed, and no daemon confirmed the freeze
+  130  interrupted
+"""
+EPILOG = "\n\n".join(
+    (
+        examples(
+            "specctl status http://localhost:8000",
+            "specctl autotune --policy balanced --target http://localhost:8000",
+            "specctl COMMAND --help",
+        ),
+        EXIT_CODES,
+    )
+)
+
+
+class Program(click.Group):
+    """Lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if _is_there(name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS or not _is_there(cmd_name):
+            return None
+        module, _, attribute = COMMANDS[cmd_name].where.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return _with_log_options(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        there = self.list_commands(ctx)
+        width = max(map(len, there))
+        for title, section in SECTIONS.items():
+            rows = [(name.ljust(width), place.words) for name, place in section.items() if name in there]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(COMMANDS[name].where.partition(":")[0]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+# Packages of the optional groups, and the group that brings each.
+_EXTRAS = {
+    "llvmlite": "draft",
+    "matplotlib": "simulate",
+    "numba": "draft",
+    "sklearn": "simulate",
+    "xxhash": "draft",
 }
 
 
+def _missing(error: ModuleNotFoundError) -> str:
+    """Raises the error again when no group brings the module."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        raise error
+    return f"{PROGRAM}: this needs the package {package}: pip install 'specctl-serving[{_EXTRAS[package]}]'"
+
+
+def _with_log_options(command: click.Command) -> click.Command:
+    """The same options before a command and after it; of a group, also after each of its commands."""
+    taken = {name for option in command.params for name in option.opts}
+    command.params += [option for option in log_options() if not taken & set(option.opts)]
+    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    for inner in getattr(command, "commands", {}).values():
+        _with_log_options(inner)
+    return command
+
+
+cli = Program(
+    PROGRAM,
+    help="Steers speculative decoding on running servers.",
+    epilog=EPILOG,
+    params=[*log_options()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")(cli)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
-    options, command = _parsed(arguments)
-    logging.basicConfig(
-        level=getattr(logging, options.log_level.upper()),
-        format="%(asctime)s %(levelname).1s %(message)s",
-        stream=sys.stderr,
-    )
+    """Returns the exit code. Raises SystemExit with 2 for wrong arguments."""
+    if COMPLETE_VARIABLE in os.environ:
+        return _complete(os.environ[COMPLETE_VARIABLE])
+    handler = StderrHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger().setLevel(logging.INFO)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    colour = False if os.environ.get("NO_COLOR") else None
     try:
-        return command.run(options)
-    except PolicyError as error:
-        print(error, file=sys.stderr)
-        return EXIT_POLICY
-    except (TargetError, ContractError) as error:
-        print(error, file=sys.stderr)
-        return EXIT_TARGET
+        with cli.make_context(PROGRAM, given, color=colour) as context:
+            return int(cli.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.UsageError as error:
+        error.show()
+        raise SystemExit(EXIT_ARGUMENTS) from None
     except SpecctlError as error:
-        print(error, file=sys.stderr)
+        click.secho(str(error), err=True, fg="red", color=colour)
+        return _exit_code(error)
+    except ModuleNotFoundError as error:
+        click.secho(_missing(error), err=True, fg="red", color=colour)
         return EXIT_LOCAL
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
+        # Python writes the rest at exit, and would complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
 
 
-def _parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Runnable]:
-    """The command first, then its own options."""
-    width = max(map(len, COMMANDS))
-    parser = argparse.ArgumentParser(
-        prog="specctl",
-        usage="specctl [-h] [--log-level LEVEL] COMMAND ...",
-        description="Steers speculative decoding on running servers.",
-        epilog="commands:\n"
-        + "\n".join(f"  {name:{width}}  {command.words}" for name, command in COMMANDS.items())
-        + "\n\nspecctl COMMAND --help lists a command's options. Exit codes: 0 done, 1 target, 2 arguments,\n"
-        "3 policy, 4 local file or port, 5 freeze not confirmed.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_log_level(parser, "info")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="see below")
-    rest = parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    rest.required = False
-    first = parser.parse_args(arguments)
-    chosen = COMMANDS[first.command]
-    module = cast(Runnable, importlib.import_module(chosen.module))
-    own = argparse.ArgumentParser(prog=f"specctl {first.command}", description=chosen.words)
-    _add_log_level(own, first.log_level)
-    module.add_arguments(own)
-    own.set_defaults(command=first.command, refuse=own.error)
-    return own.parse_args(first.rest), module
+def _exit_code(error: SpecctlError) -> int:
+    if isinstance(error, PolicyError):
+        return EXIT_POLICY
+    return EXIT_TARGET if isinstance(error, TargetError | ContractError) else EXIT_LOCAL
 
 
-def _add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--log-level", default=default, choices=LEVELS, metavar="LEVEL", help=f"{', '.join(LEVELS)}"
-    )
+def _complete(instruction: str) -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
 
 
 if __name__ == "__main__":

@@ -1,53 +1,63 @@
-"""``specctl policy validate|show|schema``."""
+"""``specctl policy validate|show|schema``. Each raises PolicyError for a wrong file."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import click
 
+from specctl.cli.options import POLICY
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import POLICY_ADAPTER
+from specctl.terminal import examples, json_option, print_json
 from specctl.yaml_text import dump_yaml
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["policy"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for name, action, words in (
-        ("validate", validate, "say what is wrong with a policy file"),
-        ("show", show, "print a policy with every default filled in"),
-        ("schema", schema, "print the JSON schema (of FILE's kind, when given)"),
-    ):
-        command = actions.add_parser(name, help=words, description=words)
-        command.add_argument("file", nargs="?" if name == "schema" else None, metavar="FILE")
-        command.set_defaults(action=action)
+@click.group(
+    epilog=examples(
+        "specctl policy validate policy.yaml",
+        "specctl policy show balanced > policy.yaml",
+        "specctl policy schema > policy.schema.json",
+    )
+)
+def policy() -> None:
+    """Check, show or describe policy files. FILE is a file, or a shipped policy's name."""
 
 
-def run(options: argparse.Namespace) -> int:
-    """Raises PolicyError."""
-    return int(options.action(options.file))
-
-
-def validate(file: str) -> int:
-    """Raises PolicyError with everything that is wrong."""
+@policy.command(epilog=examples("specctl policy validate policy.yaml"))
+@click.argument("file", type=POLICY)
+@json_option()
+def validate(file: str, as_json: bool) -> int:
+    """Say what is wrong with a policy file. Exit code 3: something is."""
     path = find_policy(file)
-    policy = load_policy(path)
-    print(f"{path}: valid, kind {policy.kind}")
+    kind = load_policy(path).kind
+    if as_json:
+        print_json({"file": str(path), "valid": True, "kind": kind})
+    else:
+        click.echo(f"{path}: valid, kind {kind}")
     return 0
 
 
-def show(file: str) -> int:
-    """Raises PolicyError."""
-    policy = load_policy(find_policy(file))
-    print(dump_yaml(policy.model_dump(mode="json")), end="")
+@policy.command(epilog=examples("specctl policy show balanced"))
+@click.argument("file", type=POLICY)
+@json_option("JSON in place of YAML")
+def show(file: str, as_json: bool) -> int:
+    """Print a policy with every default filled in."""
+    shown = load_policy(find_policy(file)).model_dump(mode="json")
+    if as_json:
+        print_json(shown)
+    else:
+        click.echo(dump_yaml(shown), nl=False)
     return 0
 
 
-def schema(file: str | None) -> int:
-    """Raises PolicyError for a wrong ``file``; without one the schema covers every kind."""
+@policy.command(epilog=examples("specctl policy schema", "specctl policy schema balanced"))
+@click.argument("file", type=POLICY, required=False)
+@json_option("the schema is JSON with or without it")
+def schema(file: str | None, as_json: bool) -> int:
+    """Print the JSON schema of FILE's kind, or of every kind."""
     described = POLICY_ADAPTER.json_schema()
     if file is not None:
         described = type(load_policy(find_policy(file))).model_json_schema()
-    print(json.dumps(described, indent=2))
+    print_json(described)
     return 0

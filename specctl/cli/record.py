@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import math
 from pathlib import Path
 
+import click
+
+from specctl.cli.options import FILE, token_file_option
 from specctl.clock import SystemClock
 from specctl.daemon.fleet import stop_on_signals
 from specctl.engine_api.client import EngineClient
@@ -15,74 +17,89 @@ from specctl.errors import SpecctlError
 from specctl.http_client import HttpClient, normalise_target, read_token
 from specctl.record.recorder import Recorder
 from specctl.record.writer import LogWriter
+from specctl.terminal import clock_progress, examples
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["record"]
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 2.0
-MAX_BYTES = 256 * 1024 * 1024
+EVERY_S = "2"
+MAX_BYTES = "256M"
 PATIENCE_S = 5.0
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _WORDS = {"asked": "stopped", "time": "its time is over", "size": "the log has reached its size"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; an existing log goes on"
-    )
-    parser.add_argument(
-        "--every", type=_seconds, default=EVERY_S, metavar="SECONDS", help=f"default: {EVERY_S:g}"
-    )
-    parser.add_argument("--for", dest="for_s", type=_seconds, metavar="SECONDS", help="default: until asked")
-    parser.add_argument(
-        "--max-bytes", type=_size, default=MAX_BYTES, metavar="N", help="end there; 64M, 2G; default: 256M"
-    )
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the read scope")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Raises SpecctlError for what is wrong before the first line, and when the disk fails."""
-    asyncio.run(_record(options))
-    return 0
-
-
-async def _record(options: argparse.Namespace) -> None:
-    token = None if options.token_file is None else read_token(options.token_file)
-    target = normalise_target(options.target)
-    stop = asyncio.Event()
-    stop_on_signals(stop)
-    async with HttpClient(target, token=token, timeout_s=PATIENCE_S) as client:
-        recorder = Recorder(EngineClient(client), SystemClock(), every_s=options.every)
-        await recorder.reach()
-        with LogWriter(options.output, max_bytes=options.max_bytes) as writer:
-            if writer.size_bytes >= options.max_bytes:
-                raise SpecctlError(f"{options.output}: has reached --max-bytes {options.max_bytes} already")
-            logger.info("recording %s every %g s to %s", target, options.every, options.output)
-            reason = await recorder.run(writer, stop, for_s=options.for_s)
-            size = writer.size_bytes
-    logger.info("%s: %d readings, %d bytes", _WORDS[reason], recorder.readings, size)
-
-
 def _seconds(text: str) -> float:
-    """For argparse."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0.05 <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0.05, got {text!r}")
+        raise click.BadParameter(f"expected seconds from 0.05, got {text!r}")
     return value
 
 
 def _size(text: str) -> int:
-    """Bytes, with K, M or G, for argparse."""
+    """Bytes, with K, M or G."""
     number = text.rstrip("KMG")
     unit = text[len(number) :]
     if not number.isascii() or not number.isdigit() or unit not in _UNITS:
-        raise argparse.ArgumentTypeError(f"expected bytes such as 5000000, 64M or 2G, got {text!r}")
+        raise click.BadParameter(f"expected bytes such as 5000000, 64M or 2G, got {text!r}")
     value = int(number) * _UNITS[unit]
     if value < 16 * 1024:
-        raise argparse.ArgumentTypeError(f"expected at least 16K, got {text!r}")
+        raise click.BadParameter(f"expected at least 16K, got {text!r}")
     return value
+
+
+@click.command(
+    epilog=examples(
+        "specctl record http://localhost:8000 --output load.jsonl --for 3600",
+        "specctl record http://localhost:8000 --output load.jsonl --every 1 --max-bytes 1G",
+    )
+)
+@click.argument("target")
+@click.option(
+    "--output", required=True, type=FILE, metavar="FILE", help="JSON lines; an existing log goes on"
+)
+@click.option("--every", type=_seconds, default=EVERY_S, metavar="SECONDS", help=f"default: {EVERY_S}")
+@click.option("--for", "for_s", type=_seconds, metavar="SECONDS", help="default: until asked")
+@click.option(
+    "--max-bytes",
+    type=_size,
+    default=MAX_BYTES,
+    metavar="N",
+    help="end there; 64M, 2G; default: " + MAX_BYTES,
+)
+@token_file_option("read")
+def record(
+    target: str,
+    output: Path,
+    every: float,
+    for_s: float | None,
+    max_bytes: int,
+    token_file: Path | None,
+) -> int:
+    """Write a telemetry log of a running server, for specctl replay, simulate and recommend."""
+    token = None if token_file is None else read_token(token_file)
+    asyncio.run(_record(normalise_target(target), token, output, every, for_s, max_bytes))
+    return 0
+
+
+async def _record(
+    target: str, token: str | None, output: Path, every_s: float, for_s: float | None, max_bytes: int
+) -> None:
+    """Raises SpecctlError for what is wrong before the first line, and when the disk fails."""
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    async with HttpClient(target, token=token, timeout_s=PATIENCE_S) as client:
+        recorder = Recorder(EngineClient(client), SystemClock(), every_s=every_s)
+        await recorder.reach()
+        with LogWriter(output, max_bytes=max_bytes) as writer:
+            if writer.size_bytes >= max_bytes:
+                raise SpecctlError(f"{output}: has reached --max-bytes {max_bytes} already")
+            logger.info("recording %s every %g s to %s", target, every_s, output)
+            with clock_progress(f"recording {target}", for_s):
+                reason = await recorder.run(writer, stop, for_s=for_s)
+            size = writer.size_bytes
+    logger.info("%s: %d readings, %d bytes", _WORDS[reason], recorder.readings, size)

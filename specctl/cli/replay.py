@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import click
+
+from specctl.cli.options import FILE, POLICY
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 from specctl.core.controller import Controller
@@ -19,41 +23,88 @@ from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
 from specctl.record.lines import Header, Line, Reading, Told
 from specctl.record.reader import Cells, read_lines
+from specctl.terminal import examples, json_option, print_json, progress
 from specctl.types import Observation
 
-__all__ = ["Replay", "add_arguments", "run"]
+__all__ = ["Replay", "replay"]
 
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Pass a log of specctl record through the decisions of specctl autotune. Prints a line for each "
-        "reading: seconds of the log, reason, change or why there is none. A decision counts as put in force "
-        "where the log's next table shows it. Bounds on measured latencies are left out: a log has none."
+@click.command(
+    epilog=examples(
+        "specctl replay load.jsonl --policy balanced",
+        "specctl replay load.jsonl --policy policy.yaml --json | jq .reasons",
     )
-    parser.add_argument("log", type=Path, metavar="LOG")
-    parser.add_argument("--policy", required=True, metavar="FILE", help="a file, or a shipped policy's name")
+)
+@click.argument("log", type=FILE)
+@click.option(
+    "--policy", required=True, type=POLICY, metavar="FILE", help="a file, or a shipped policy's name"
+)
+@json_option()
+def replay(log: Path, policy: str, as_json: bool) -> int:
+    """Pass a log of specctl record through the decisions of specctl autotune.
 
-
-def run(options: argparse.Namespace) -> int:
-    """Raises PolicyError, and SimulationInputError for a log on which nothing can be decided."""
-    policy = load_policy(find_policy(options.policy))
+    Prints a line for each reading: seconds of the log, reason, change or why there is none. A decision counts
+    as put in force where the log's next table shows it. Bounds on measured latencies are left out: a log has
+    none.
+    """
     skipped: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    changes = 0
-    for plan in Replay(policy).plans(read_lines(options.log, skipped)):
-        reasons[plan.reason.value] += 1
-        changes += plan.is_change
-        words = plan.explanation if plan.changed or not plan.is_change else "; ".join(plan.changes)
-        print(f"{plan.time_s:9.1f} s  {plan.reason.value:<16}  {words}")
-    if not reasons:
-        raise SimulationInputError(f"{options.log}: no reading of a server with the specctl plugin")
-    counts = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
-    print(f"{reasons.total()} decisions, {changes} of them change the table: {counts}")
+    plans = Replay(load_policy(find_policy(policy))).plans(read_lines(log, skipped))
+    counted = _counted_json(plans) if as_json else _printed(plans)
+    if not counted.reasons:
+        raise SimulationInputError(f"{log}: no reading of a server with the specctl plugin")
+    if as_json:
+        decisions = {"total": counted.reasons.total(), "changes": counted.changes}
+        reasons = dict(counted.reasons.most_common())
+        print_json({**decisions, "reasons": reasons, "decisions": counted.decisions, "skipped": skipped})
+    else:
+        counts = ", ".join(f"{name} {count}" for name, count in counted.reasons.most_common())
+        total = counted.reasons.total()
+        click.echo(f"{total} decisions, {counted.changes} of them change the table: {counts}")
     for words, count in skipped.items():
-        logger.warning("%s: skipped: %s (%d)", options.log, words, count)
+        logger.warning("%s: skipped: %s (%d)", log, words, count)
     return 0
+
+
+@dataclass(slots=True)
+class _Counted:
+    reasons: Counter[str] = field(default_factory=Counter)
+    changes: int = 0
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, plan: Plan) -> None:
+        self.reasons[plan.reason.value] += 1
+        self.changes += plan.is_change
+
+
+def _printed(plans: Iterator[Plan]) -> _Counted:
+    counted = _Counted()
+    for plan in plans:
+        counted.add(plan)
+        words = plan.explanation if plan.changed or not plan.is_change else "; ".join(plan.changes)
+        click.echo(f"{plan.time_s:9.1f} s  {plan.reason.value:<16}  {words}")
+    return counted
+
+
+def _counted_json(plans: Iterator[Plan]) -> _Counted:
+    counted = _Counted()
+    with progress("replaying") as update:
+        for plan in plans:
+            counted.add(plan)
+            update(words=f"replaying: {plan.time_s:.0f} s of the log")
+            rows = None if plan.rows is None else [row.model_dump(mode="json") for row in plan.rows]
+            counted.decisions.append(
+                {
+                    "time_s": plan.time_s,
+                    "reason": plan.reason.value,
+                    "is_change": plan.is_change,
+                    "changes": list(plan.changes),
+                    "explanation": plan.explanation,
+                    "rows": rows,
+                }
+            )
+    return counted
 
 
 class Replay:

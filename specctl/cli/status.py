@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
+
+from specctl.cli.options import token_file_option
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit, class_words
 from specctl.contract.setting import Setting
@@ -21,9 +22,10 @@ from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, s
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
 from specctl.errors import NotSteered, OtherContract, TargetError
 from specctl.http_client import HttpClient, normalise_target, read_token
+from specctl.terminal import examples, json_option, print_json
 from specctl.types import CellDelta, ShadowDelta, StockDelta
 
-__all__ = ["add_arguments", "row_words", "run"]
+__all__ = ["row_words", "status"]
 
 WINDOW_S = 1.0
 _PATIENCE_S = 15.0
@@ -56,20 +58,30 @@ class _Seen:
     steered: _Steered | None = None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    words = "count from the engine's start on, instead of over one second"
-    parser.add_argument("--since-start", action="store_true", help=words)
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the read scope")
+@click.command(
+    epilog=examples(
+        "specctl status http://localhost:8000",
+        "specctl status localhost:8000 --json | jq .table.rows",
+        "specctl status http://localhost:8000 --since-start --token-file token",
+    )
+)
+@click.argument("target")
+@json_option()
+@click.option("--since-start", is_flag=True, help="count from the engine's start on, not over one second")
+@token_file_option("read")
+def status(target: str, as_json: bool, since_start: bool, token_file: Path | None) -> int:
+    """Print what a server does now: its requests, the table in force, acceptance and speed.
 
-
-def run(options: argparse.Namespace) -> int:
-    """Raises TargetError and ContractError."""
-    token = None if options.token_file is None else read_token(options.token_file)
-    window_s = None if options.since_start else WINDOW_S
-    seen = asyncio.run(_read(normalise_target(options.target), token, window_s))
-    print(json.dumps(_as_json(seen), indent=2) if options.json else "\n".join(_described(seen)))
+    TARGET is the URL of a vLLM or SGLang server, with or without the specctl plugin.
+    """
+    token = None if token_file is None else read_token(token_file)
+    window_s = None if since_start else WINDOW_S
+    seen = asyncio.run(_read(normalise_target(target), token, window_s))
+    if as_json:
+        print_json(_as_json(seen))
+        return 0
+    for line in _described(seen):
+        click.secho(line, fg="yellow") if line.startswith("  warning") else click.echo(line)
     return 0
 
 

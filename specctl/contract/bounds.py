@@ -32,7 +32,9 @@ def _first_warnings(value: Any) -> Any:
 
 
 def _first_counters(value: Any) -> Any:
-    return dict(islice(value.items(), COUNTERS_MAX)) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return {plain_text(str(name), 64): count for name, count in islice(value.items(), COUNTERS_MAX)}
 
 
 BootId = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_boot_id)]

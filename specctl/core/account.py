@@ -15,7 +15,7 @@ import numpy as np
 from specctl.contract.setting import Setting
 from specctl.core.canary import ran
 from specctl.core.forecast import Forecast
-from specctl.core.messages import Choice, Plan, Reason
+from specctl.core.messages import Choice, Plan
 from specctl.core.space import Floats
 from specctl.types import CellDelta, Observation
 
@@ -185,7 +185,7 @@ class RestartAdvice:
         ):
             self.__init__()  # type: ignore[misc]
             return was
-        if plan.forecast is None or not plan.forecast.is_active.any() or plan.reason is Reason.FROZEN:
+        if plan.forecast is None or not plan.forecast.is_active.any() or plan.is_held:
             return False
         self._count(observation)
         self.is_advised = was or self._is_due(after_s)

@@ -6,6 +6,7 @@ What a plan changes is remembered only once the engine has accepted it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -46,7 +47,9 @@ class CorePolicy(Protocol):
     @property
     def sampling(self) -> SamplingSettings: ...
     @property
-    def classes(self) -> tuple[ClassLimit, ...]: ...
+    def classes(self) -> tuple[ClassLimit, ...] | None:
+        """None: whatever rules somebody else has put."""
+
     @property
     def frozen(self) -> bool: ...
     @property
@@ -69,6 +72,8 @@ class Controller:
 
     def __init__(self) -> None:
         self._space: Space | None = None
+        self._limits_of_others: tuple[ClassLimit, ...] = ()
+        self._limits_put: tuple[ClassLimit, ...] = ()
 
     @property
     def space(self) -> Space | None:
@@ -81,7 +86,13 @@ class Controller:
             return
         if self._space is None:
             self._begin(observation.capabilities)
+        if observation.applied is not None:
+            self._meet_limits(observation.applied.class_limits)
         self._learn(observation)
+
+    def class_limits(self, policy: CorePolicy) -> tuple[ClassLimit, ...]:
+        """The policy's rules for classes; where it does not speak of them, those that others have put."""
+        return self._limits_of_others if policy.classes is None else policy.classes
 
     def plan(self, observation: Observation, policy: CorePolicy, held: Held = NOTHING_HELD) -> Plan:
         """What should be in force after this poll; asking changes nothing."""
@@ -99,6 +110,7 @@ class Controller:
         """The engine has put the plan's table in force."""
         buckets = [i for i, choice in enumerate(plan.choices) if choice.is_change]
         self._rails.accepted(buckets, plan.time_s)
+        self._limits_put = plan.class_limits
 
     def _begin(self, capabilities: Capabilities) -> None:
         self._space = space = Space.of(capabilities)
@@ -107,6 +119,11 @@ class Controller:
         self._rails = Rails(space)
         self._latency = MeanLatency()
         self._thresholds = Thresholds(len(space.buckets))
+        self._limits_of_others = self._limits_put = ()
+
+    def _meet_limits(self, in_force: tuple[ClassLimit, ...]) -> None:
+        if in_force != self._limits_put:
+            self._limits_of_others = self._limits_put = in_force
 
     def _learn(self, observation: Observation) -> None:
         cells, interval_s = observation.cells, observation.interval_s
@@ -128,15 +145,13 @@ class Controller:
         space = self._space
         assert space is not None
         eligible, lacks = policy.eligible(space)
-        if not eligible.any() and not policy.frozen:
-            return _nothing(observation, Reason.NOT_POSSIBLE, lacks)
         expected = self._forecast(observation, space, applied, policy, eligible)
         buckets, objective = range(len(space.buckets)), policy.objective
         if policy.frozen:
             words = "nothing is changed, the table in force is held"
-            picked = [(int(expected.present[bucket]), Reason.FROZEN, words) for bucket in buckets]
-            choices = choices_of(expected, picked, applied.rows)
-            return self._finished(observation, policy, choices, expected, applied.rows, applied.class_limits)
+            return self._as_it_is(observation, policy, expected, applied, Reason.FROZEN, words)
+        if not eligible.any():
+            return self._as_it_is(observation, policy, expected, applied, Reason.NOT_POSSIBLE, lacks)
         constraints = self._constraints(observation, policy, held, expected)
         if objective is None:
             picked = [self._by_hand(policy, expected, eligible, constraints, bucket) for bucket in buckets]
@@ -153,9 +168,26 @@ class Controller:
             choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
         choices = _put_back(choices, held, space)
         rows, changes = planned_rows(choices, applied.rows)
-        limits, events = _class_limits(observation.target, capabilities, policy, held)
+        asked = self.class_limits(policy) if held.class_limits is None else held.class_limits
+        limits, events = _class_limits(observation.target, capabilities, asked)
         changes = (*changes, *limits_changes(applied.class_limits, limits))
         return self._finished(observation, policy, choices, expected, rows, limits, changes, events)
+
+    def _as_it_is(
+        self,
+        observation: Observation,
+        policy: CorePolicy,
+        expected: Forecast,
+        applied: AppliedTable,
+        reason: Reason,
+        words: str,
+    ) -> Plan:
+        """The table in force, so that its lease can be renewed."""
+        picked = [(present, reason, words) for present in expected.present.tolist()]
+        choices = choices_of(expected, picked, applied.rows)
+        plan = self._finished(observation, policy, choices, expected, applied.rows, applied.class_limits)
+        explanation = words if plan.lead is None else plan.explanation
+        return replace(plan, reason=reason, explanation=explanation, is_held=True)
 
     def _forecast(
         self,
@@ -184,14 +216,8 @@ class Controller:
     ) -> list[Constraint]:
         # What was worse on trial is taken back at once.
         may_wait = np.array([last not in held.settings for _, last in expected.space.buckets])
-        dwell = self._rails.dwell(
-            policy.guard_rails,
-            expected.present,
-            may_wait,
-            expected.is_active,
-            expected.gain.shape[1],
-            observation.time_s,
-        )
+        dwell_s = policy.guard_rails.dwell_s
+        dwell = self._rails.dwell(dwell_s, expected.present, may_wait, observation.time_s)
         return [*held_constraints(held, expected.space), dwell]
 
     def _by_hand(
@@ -304,10 +330,9 @@ def _nothing(observation: Observation, reason: Reason, explanation: str) -> Plan
 
 
 def _class_limits(
-    target: str, capabilities: Capabilities, policy: CorePolicy, held: Held
+    target: str, capabilities: Capabilities, wanted: tuple[ClassLimit, ...]
 ) -> tuple[tuple[ClassLimit, ...], tuple[Event, ...]]:
-    """All of the policy's rules, or none where the engine does not take as many: fewer is another policy."""
-    wanted = policy.classes if held.class_limits is None else held.class_limits
+    """All rules, or none where the engine does not take as many: fewer is another policy."""
     most = capabilities.class_limits_max
     if len(wanted) <= most:
         return wanted, ()

@@ -50,7 +50,7 @@ class MeanLatency:
         """``_open``, ``_known``: steps, seconds, request-steps, tokens, intervals with a queue, intervals;
         the first since the last reading of the engine's own metrics."""
         cells = [cell for cell in observation.cells or () if cell.request_steps]
-        self._open += (
+        gains = (
             sum(cell.steps for cell in cells),
             sum(cell.step_s for cell in cells),
             sum(cell.request_steps for cell in cells),
@@ -58,6 +58,7 @@ class MeanLatency:
             1.0 if observation.waiting else 0.0,
             1.0,
         )
+        self._open += np.array(gains, np.float64)
         self._open_s += observation.interval_s or 0.0
         stock = observation.stock
         if stock is None or (stock.ttft is None and stock.tpot is None):

@@ -96,6 +96,8 @@ class Plan:
     lead: Choice | None = None
     has_prices: bool = False
     """The forecast's prices are money."""
+    is_held: bool = False
+    """Nothing may change: frozen, or the policy is not possible here. The rows are those in force."""
 
     @property
     def is_change(self) -> bool:

@@ -18,12 +18,8 @@ __all__ = [
     "Held",
     "RailSettings",
     "Rails",
-    "all_but_present",
     "held_constraints",
 ]
-
-IDLE_DWELL_S = 5.0
-"""A bucket without traffic changes for nobody, so it waits longer."""
 
 
 class RailSettings(Protocol):
@@ -49,7 +45,7 @@ class Held(NamedTuple):
     """What is held from outside, by bucket's last decode batch, with the reason in words.
 
     ``settings``: the only one that a bucket may have; ``ceilings``: none that drafts or verifies more.
-    ``class_limits``: in the place of the policy's; None: the policy's own.
+    ``class_limits``: in the place of those that are wanted; None: those.
     """
 
     settings: Mapping[int, tuple[Setting, Reason, str]] = {}
@@ -65,33 +61,18 @@ class Rails:
 
     def __init__(self, space: Space) -> None:
         self._changed_s = np.full(len(space.buckets), -np.inf)
+        self._settings = len(space.settings)
 
     def accepted(self, buckets: list[int], time_s: float) -> None:
         self._changed_s[buckets] = time_s
 
-    def dwell(
-        self,
-        settings: RailSettings,
-        present: Ints,
-        may_wait: Bools,
-        is_active: Bools,
-        settings_count: int,
-        time_s: float,
-    ) -> Constraint:
+    def dwell(self, dwell_s: float, present: Ints, may_wait: Bools, time_s: float) -> Constraint:
         """A bucket that changed lately keeps what it has; one that is False in ``may_wait`` does not."""
-        dwell_s = np.where(is_active, settings.dwell_s, max(settings.dwell_s, IDLE_DWELL_S))
         is_soon = may_wait & (time_s - self._changed_s < dwell_s)
-        words = f"changed less than {settings.dwell_s:g} s ago"
-        shape = len(present), settings_count
-        return Constraint(all_but_present(is_soon, present, shape), Reason.DWELL, words)
-
-
-def all_but_present(held: Bools, present: Ints, shape: tuple[int, int]) -> Bools:
-    """[bucket, setting]: everything, but in the held buckets only the setting in force."""
-    allowed = np.ones(shape, np.bool_)
-    allowed[held] = False
-    allowed[np.arange(shape[0]), present] = True
-    return allowed
+        allowed = np.ones((len(present), self._settings), np.bool_)
+        allowed[is_soon] = False
+        allowed[np.arange(len(present)), present] = True
+        return Constraint(allowed, Reason.DWELL, f"changed less than {dwell_s:g} s ago")
 
 
 def held_constraints(held: Held, space: Space) -> list[Constraint]:

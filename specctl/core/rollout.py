@@ -115,7 +115,7 @@ class RolloutGroup:
         return tuple(events)
 
     def held(
-        self, server: ServerState, policy_limits: tuple[ClassLimit, ...], settings: RolloutSettings
+        self, server: ServerState, wanted_limits: tuple[ClassLimit, ...], settings: RolloutSettings
     ) -> Held:
         """What the server's plan is made under."""
         self._has_trials = settings.canary_s > 0
@@ -130,14 +130,14 @@ class RolloutGroup:
             most, why = self._most(bucket, settled, member, server, is_alone=is_alone)
             if why is not None:
                 ceilings[bucket] = most, Reason.CANARY_WAIT, why
-        limits = policy_limits
-        if not is_alone and _looser(policy_limits, member.class_limits):
-            is_open = self._approved_limits == policy_limits or (
+        limits = wanted_limits
+        if not is_alone and _looser(wanted_limits, member.class_limits):
+            is_open = self._approved_limits == wanted_limits or (
                 self._canary is None
                 and server.time_s >= max(member.barred_until_s, self._limits_paused_until_s)
                 and self._has_samples(member)
             )
-            limits = policy_limits if is_open else member.class_limits
+            limits = wanted_limits if is_open else member.class_limits
         return Held(exact, ceilings, limits)
 
     def try_start(self, server: ServerState, plan: Plan) -> tuple[bool, tuple[Event, ...]]:

@@ -8,6 +8,7 @@ moved to agree with the measured ones nearby.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,8 +27,10 @@ STEPS_MAX = 200.0
 """An offset forgets beyond so many steps."""
 LEVEL_STEPS = 8.0
 """Steps after which the level has followed by half."""
+STALL_RATIO = 1.25
+"""A step that alone raised the mean of its cell so much over the others stalled: something held it up."""
 CLIP_LOG = 0.4
-"""A step may be this much slower than expected at a time; more is a stall unless it repeats."""
+"""A setting's steps may be this much slower than expected at a time; more is a stall unless it repeats."""
 UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5
 NOISE_FLOOR = 0.01
 STEP_MIN_S, STEP_MAX_S = 1e-6, 1e4
@@ -129,18 +132,15 @@ class StepCost:
             at = self._space.number_of(cell)
             if at is None:
                 continue
-            self._learn_noise(cell)
             steps, seconds = measured.get(at, (0.0, 0.0))
-            measured[at] = steps + cell.steps, seconds + cell.step_s
+            measured[at] = steps + cell.steps, seconds + cell.steps * self._usual_s(cell)
             self._learn_width(at, cell)
         known = {at: one for at, one in measured.items() if self._weight[bucket, at] >= STEPS_MIN}
-        level_before = self._level[bucket]
         if known:
             self._move_level(bucket, known)
-        rise = self._level[bucket] - level_before
         for at, (steps, seconds) in measured.items():
             log_s = np.log(seconds / steps)
-            self._move_offset(bucket, at, steps, log_s, rise, is_alone=len(measured) == 1)
+            self._move_offset(bucket, at, steps, log_s, is_alone=len(measured) == 1)
 
     def _move_level(self, bucket: int, known: dict[int, tuple[float, float]]) -> None:
         weights = {at: steps * min(self._weight[bucket, at], STEPS_MAX) for at, (steps, _) in known.items()}
@@ -150,35 +150,38 @@ class StepCost:
         }
         miss = sum(weights[at] * misses[at] for at in known) / sum(weights.values())
         steps = sum(steps for steps, _ in known.values())
-        self._level[bucket] += steps / (steps + LEVEL_STEPS) * min(miss, 2.0 * CLIP_LOG)
+        self._level[bucket] += steps / (steps + LEVEL_STEPS) * miss
 
-    def _move_offset(
-        self, bucket: int, at: int, steps: float, log_s: float, rise: float, *, is_alone: bool
-    ) -> None:
-        """
-        Args:
-            rise: of the level in this interval. Another setting's stall is no reason to take this one's back.
-            is_alone: no other setting ran, so that what is missing is the level's.
-        """
+    def _move_offset(self, bucket: int, at: int, steps: float, log_s: float, *, is_alone: bool) -> None:
+        """``is_alone``: no other setting ran, so that what is missing is the level's."""
         weight = self._weight[bucket, at]
         own = log_s - self._level[bucket]
-        if weight < STEPS_MIN:
-            # The first steps of a setting may hold a compilation, so that later ones may take them back.
-            share = steps / (steps + weight)
-            self._log_s[bucket, at] += share * (own - self._log_s[bucket, at]) if weight else own
-        elif not is_alone:
+        if not weight:
+            self._log_s[bucket, at] = own
+        elif weight < STEPS_MIN or not is_alone:
             miss = own - self._log_s[bucket, at]
-            gain = steps / (steps + min(weight, STEPS_MAX))
-            if miss + max(rise, 0.0) < -CLIP_LOG:
-                gain, weight = 1.0, 0.0
+            # The first step of a setting may hold a compilation, which the next one shows.
+            is_first_slow = weight < STEPS_MIN and miss < -CLIP_LOG
+            gain = 1.0 if is_first_slow else steps / (steps + min(weight, STEPS_MAX))
             self._log_s[bucket, at] += gain * min(miss, CLIP_LOG)
         self._weight[bucket, at] = min(weight + steps, STEPS_MAX)
 
-    def _learn_noise(self, cell: CellDelta) -> None:
-        if cell.steps > 1:
-            mean = cell.step_s / cell.steps
-            variance = max(cell.step_s_squared / cell.steps - mean * mean, 0.0) / (mean * mean)
-            self._noise += cell.steps / (cell.steps + 200.0) * (min(variance, 1.0) - self._noise)
+    def _usual_s(self, cell: CellDelta) -> float:
+        """Mean seconds of a step, a stall left out; learns the noise of those without.
+
+        Were one step longer and all others alike, the others' seconds would follow from the sums of seconds
+        and of their squares.
+        """
+        mean = cell.step_s / cell.steps
+        if cell.steps == 1:
+            return mean
+        variance = max(cell.step_s_squared / cell.steps - mean * mean, 0.0)
+        others = mean - math.sqrt(variance / (cell.steps - 1))
+        if 0.0 < others < mean / STALL_RATIO:
+            return others
+        noise = min(variance / (mean * mean), 1.0)
+        self._noise += cell.steps / (cell.steps + 200.0) * (noise - self._noise)
+        return mean
 
     def _learn_width(self, at: int, cell: CellDelta) -> None:
         """An engine may score more positions than it drafted, where requests share one width."""

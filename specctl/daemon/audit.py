@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ logger = logging.getLogger(__name__)
 class AuditLog:
     """Appends whole lines with one write each and opens the file anew, so it may be rotated at any time."""
 
-    def __init__(self, path: Path | None, clock: Clock) -> None:
-        """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log."""
+    def __init__(self, path: Path | None, clock: Clock, on_lost: Callable[[], None] = lambda: None) -> None:
+        """Raises SpecctlError when the file cannot be opened for appending. ``path`` None: no log.
+        ``on_lost`` is called for every record that the file did not take."""
         self._path = path
-        self._clock = clock
+        self._on_lost = on_lost
+        self.clock = clock
         self._lost = 0
         if path is not None:
             try:
@@ -58,13 +61,14 @@ class AuditLog:
             if not self._lost:
                 logger.error("audit log %s: %s", self._path, error.strerror or error)
             self._lost += 1
+            self._on_lost()
             return
         if self._lost:
             logger.warning("audit log %s: is written again, %d record(s) are lost", self._path, self._lost)
         self._lost = 0
 
     def _line(self, event: str, target: str, record: dict[str, Any]) -> bytes:
-        line = {"when": iso_utc(self._clock.utc()), "event": event, "target": target, **record}
+        line = {"when": iso_utc(self.clock.utc()), "event": event, "target": target, **record}
         return (json.dumps(line, allow_nan=False) + "\n").encode()
 
 

@@ -15,6 +15,7 @@ from specctl.metrics.exporter import Exporter
 from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment
 from specctl.targets.roster import LiveRoster
+from specctl.watch.board import Board
 
 __all__ = ["Fleet", "stop_on_signals"]
 
@@ -46,7 +47,10 @@ class Fleet:
         make_loop: Callable[[Assignment, PolicyFile], TargetLoop],
         gauge: Exporter,
         clock: Clock,
+        board: Board | None = None,
     ) -> None:
+        """``board``: where page and top read; None: nobody does."""
+        self._board = board or Board("", clock)
         self._roster = roster
         self._policies = policies
         self._make_loop = make_loop
@@ -60,7 +64,7 @@ class Fleet:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(running.assignment.target.url for running in self._running.values())
+        return tuple(running.assignment.target.name for running in self._running.values())
 
     def loops_of(self, policy: Path | None) -> list[TargetLoop]:
         """The loops that a policy file decides on; None: all of them."""
@@ -71,7 +75,11 @@ class Fleet:
         """Until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             while not stop.is_set():
-                self._reconcile(group)
+                try:
+                    self._reconcile(group)
+                except Exception:
+                    # A bug, or a policy file that just went: the targets that run go on.
+                    logger.exception("the targets could not be brought up to date")
                 await self._sleep(stop)
                 await self._policies.refresh_async()
                 self._gauge.policy(is_valid=self._policies.is_valid)
@@ -103,11 +111,12 @@ class Fleet:
             # Polls spread over the second: all at once would wait for each other.
             self._start(group, wanted[key], SPREAD_S * i / len(in_order))
         self._gauge.targets(len(self._running))
+        self._board.health.roster_read()
 
     def _start(self, group: asyncio.TaskGroup, assignment: Assignment, delay_s: float) -> None:
         stop = asyncio.Event()
         loop = self._make_loop(assignment, self._policies.get(assignment.policy))
-        task = group.create_task(self._run(assignment.target.url, loop, stop, delay_s))
+        task = group.create_task(self._run(assignment.target.name, loop, stop, delay_s))
         self._running[assignment.target.key] = _Running(assignment, loop, stop, task)
 
     async def _run(self, url: str, loop: TargetLoop, stop: asyncio.Event, delay_s: float) -> None:
@@ -116,8 +125,11 @@ class Fleet:
         try:
             await loop.run(stop)
         except Exception:
-            # A bug in one loop must not end the control of every target.
+            # A bug in one loop must not end the control of every target. It stays on the board, so that
+            # /healthz misses its polls.
             logger.exception("%s: its control has ended", url)
+        else:
+            self._board.forget(url)
         self._gauge.forget(url)
 
     def _end(self, key: str, *, is_gone: bool) -> None:
@@ -125,7 +137,7 @@ class Fleet:
         running.stop.set()
         self._ending[key] = running
         if is_gone:
-            logger.info("%s: no target any more", running.assignment.target.url)
+            logger.info("%s: no target any more", running.assignment.target.name)
 
     def _find_doubles(self, wanted: Collection[str]) -> None:
         """One server under two addresses is known by its ``boot_id``; the address that came first stays."""
@@ -139,7 +151,7 @@ class Fleet:
             if first != key and key in wanted:
                 self._doubles[key] = first, now_s + DOUBLE_S
                 logger.warning(
-                    "%s: the same server as %s; steered once", running.assignment.target.url, first
+                    "%s: the same server as %s; steered once", running.assignment.target.name, first
                 )
         self._doubles = {
             key: (first, until_s)

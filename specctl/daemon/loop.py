@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -32,6 +33,8 @@ RENEWALS = 3.0
 """A lease is renewed after this part of it."""
 REASON_MAX = 512
 STOP_TIMEOUT_S = 5.0
+REST_BY_BUSY = 4.0
+"""A target rests for so many times as long as its decision kept all others waiting."""
 
 
 class Observer(Protocol):
@@ -62,12 +65,14 @@ class PolicySource(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoopContext:
     """What the loops of one daemon share. ``is_frozen``: asked at every tick; a policy that says ``frozen``
-    counts, too. ``is_dry_run``: nothing is ever put."""
+    counts, too. ``is_dry_run``: nothing is ever put. ``is_trial``: asked at every tick; decisions are shown,
+    and the table in force is held as by a freeze."""
 
     owner: str
     clock: Clock
     is_dry_run: bool = False
     is_frozen: Callable[[], bool] = lambda: False
+    is_trial: Callable[[], bool] = lambda: False
 
 
 class TargetLoop:
@@ -91,6 +96,7 @@ class TargetLoop:
         # Before the first poll of any of them: the first one to poll must not take itself for alone.
         self._group.join(target)
         self._failures = 0
+        self._busy_s = 0.0
         self._is_frozen = False
         self.boot_id: str | None = None
         """Of the engine at the last poll; None for a stock server, and before the first poll."""
@@ -122,7 +128,7 @@ class TargetLoop:
                 self._reporter.failed_tick()
             took_s = clock.now_s() - started_s
             self._reporter.ticked(took_s)
-            await clock.sleep(max(self.wait_s() - took_s, 0.0), stop)
+            await clock.sleep(max(self.wait_s() - took_s, REST_BY_BUSY * self._busy_s), stop)
         self._group.leave(self.target)
         await self._stop()
         await self._observer.close()
@@ -141,6 +147,7 @@ class TargetLoop:
             self._failures += 1
             self._reporter.unreachable(str(error), self._context.clock.now_s())
             return None
+        started_s = time.thread_time()
         self._arrived(observation)
         observation = self._with_newest_table(observation)
         policy = self._policy(observation)
@@ -150,7 +157,7 @@ class TargetLoop:
         self._controller.learn(observation)
         self.acting_frozen = policy.frozen
         try:
-            plan = await self._decide(observation, policy)
+            plan = await self._decide(observation, policy, started_s)
         finally:
             self.acting_frozen = None
         self._account.update(observation, plan)
@@ -159,9 +166,10 @@ class TargetLoop:
             self._reporter.advice(self._advice)
         return plan
 
-    async def _decide(self, observation: Observation, policy: AnyPolicy) -> Plan:
-        """Plan, and put what the plan changes."""
+    async def _decide(self, observation: Observation, policy: AnyPolicy, started_s: float) -> Plan:
+        """Plan, and put what the plan changes. ``started_s``: when this thread began with the observation."""
         plan, server = self._planned(observation, policy)
+        self._busy_s = min(time.thread_time() - started_s, BACKOFF_MAX_S / REST_BY_BUSY)
         self._reporter.planned(plan)
         record = self._outcome.collect(observation)
         if record is not None:
@@ -208,7 +216,7 @@ class TargetLoop:
 
     def _planned(self, observation: Observation, policy: AnyPolicy) -> tuple[Plan, ServerState | None]:
         server = self._server_state(observation)
-        if server is None or policy.frozen:
+        if server is None or policy.frozen or self._context.is_trial():
             return self._controller.plan(observation, policy), server
         for event in self._group.polled(server, policy.rollout):
             self._reporter.event(event)
@@ -221,9 +229,8 @@ class TargetLoop:
         return (plan if may_start else self._plan_within(observation, policy, server)), server
 
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
-        held = (
-            self._group.held(server, policy.classes, policy.rollout) if observation.may_act else NOTHING_HELD
-        )
+        limits = self._controller.class_limits(policy)
+        held = self._group.held(server, limits, policy.rollout) if observation.may_act else NOTHING_HELD
         return self._controller.plan(observation, policy, held)
 
     def _server_state(self, observation: Observation) -> ServerState | None:
@@ -270,11 +277,15 @@ class TargetLoop:
         if self._context.is_dry_run:
             self._reporter.dry_run(plan)
             return
+        if self._context.is_trial() and not policy.frozen:
+            self._reporter.dry_run(plan)
+            policy = policy.model_copy(update={"frozen": True})
+            plan = self._controller.plan(observation, policy)
         if not observation.may_act or observation.time_s < self._blocked_until_s:
             self._cancelled(server)
             return
         is_ours = applied.owner == self._context.owner and applied.state is TableState.LIVE
-        if policy.frozen and not is_ours:
+        if plan.is_held and not is_ours:
             # Not this daemon's table, or its lease ran out: putting one in force would be a change.
             return
         is_due = observation.time_s >= self._renew_s or not is_ours or bool(applied.ranks_behind)

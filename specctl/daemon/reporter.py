@@ -1,4 +1,4 @@
-"""The one place from which events go to the log, the audit log and the metrics."""
+"""The one place from which events go to the log, the audit log, the metrics and the board."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from specctl.core.messages import Event, Plan, Reason, setting_words
 from specctl.daemon.audit import AuditLog, change_record
 from specctl.metrics.exporter import Exporter
 from specctl.types import Observation
+from specctl.watch.board import TargetBoard
 
 __all__ = ["Reporter"]
 
@@ -31,29 +32,42 @@ _NUMBER = re.compile(r"[0-9]+")
 class Reporter:
     """Of one target. Says the same thing once, until something else is to be said."""
 
-    def __init__(self, target: str, owner: str, audit: AuditLog, exporter: Exporter) -> None:
+    def __init__(
+        self,
+        target: str,
+        owner: str,
+        audit: AuditLog,
+        exporter: Exporter,
+        board: TargetBoard | None = None,
+    ) -> None:
+        """``board``: where page and top read; None: nobody does."""
+        self._board = board or TargetBoard(target, owner, audit.clock)
         self._target = target
         self._owner = owner
         self._audit = audit
         self._exporter = exporter
         self._said: dict[str, tuple[float, str]] = {}
         self._minute, self._lines = -1, 0
+        self._reason: Reason | None = None
         self._figures_s = float("-inf")
 
     def started(self, capabilities: Capabilities | None, *, is_restart: bool) -> None:
         """The first poll of an engine, or of its next start."""
         if is_restart:
-            self._log(logging.INFO, "the engine restarted; starting afresh")
+            self._happened(logging.INFO, "restarted", "the engine restarted; starting afresh")
+            self._board.restarted()
         self._said.clear()
         if capabilities is None:
             return
         known = f"{capabilities.method} on {capabilities.engine} {capabilities.engine_version}"
-        self._log(logging.INFO, known)
+        self._happened(logging.INFO, "known", known)
+        self._exporter.known(self._target, capabilities)
         for warning in capabilities.warnings:
             self._log(logging.WARNING, warning)
 
     def polled(self, observation: Observation) -> None:
         self._exporter.observed(observation)
+        self._board.polled(observation)
         # The same but for its numbers is no news.
         shapes = _NUMBER.sub("#", "; ".join(observation.gaps))
         if shapes and self._is_news("gap", observation.time_s, shapes, repeat_s=GAP_REPEAT_S):
@@ -62,12 +76,14 @@ class Reporter:
 
     def unreachable(self, words: str, time_s: float) -> None:
         self._exporter.failed(self._target, "target", is_down=True)
+        words = words.removeprefix(self._target).removeprefix(": ")
+        self._board.unreachable(words)
         if self._is_news("down", time_s, words, repeat_s=float("inf")):
-            self._log(logging.WARNING, words.removeprefix(self._target).removeprefix(": "))
+            self._happened(logging.WARNING, "unreachable", words)
 
     def reachable(self) -> None:
         if self._said.pop("down", None) is not None:
-            self._log(logging.INFO, "answers again")
+            self._happened(logging.INFO, "reachable", "answers again")
 
     def failed_tick(self) -> None:
         """A bug of ours; must be called where the exception is handled."""
@@ -76,25 +92,31 @@ class Reporter:
 
     def ticked(self, seconds: float) -> None:
         self._exporter.ticked(self._target, seconds)
+        self._board.ticked()
 
     def frozen(self, *, is_frozen: bool, version: int | None) -> None:
         words = "frozen: nothing is changed" if is_frozen else "thawed: changes go on"
-        self._log(logging.INFO, words)
         name = "frozen" if is_frozen else "thawed"
+        self._happened(logging.INFO, name, words)
+        self._board.frozen(is_frozen=is_frozen)
         self._write(name, {"version": version})
         self._exporter.frozen(self._target, is_frozen=is_frozen)
 
     def planned(self, plan: Plan) -> None:
         self._exporter.planned(plan)
+        self._board.planned(plan)
         for event in plan.events:
             if self._is_news(event.name, plan.time_s, event.words):
                 self.event(event)
-        if plan.rows is None:
+        if plan.rows is None or plan.reason is Reason.NOT_POSSIBLE:
             self._advise(plan)
+        self._kept(plan)
 
     def event(self, event: Event) -> None:
         level = logging.WARNING if event.is_warning else logging.INFO
         self._log(level, event.words, event.target)
+        words = event.words if event.target == self._target else f"{event.target}: {event.words}"
+        self._board.happened(event.name, words, is_warning=event.is_warning)
         record = {"owner": self._owner, "explanation": event.words, **event.record}
         self._audit.write(event.name, event.target, record)
 
@@ -107,6 +129,7 @@ class Reporter:
         wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
             self._log(logging.INFO, f"dry run: {_change_words(plan)}")
+            self._board.decided(_change_reason(plan).value, f"dry run: {_change_words(plan)}")
             self._write("change", change_record(plan, version=None, dry_run=True))
 
     def applied(self, plan: Plan, version: int) -> None:
@@ -116,6 +139,7 @@ class Reporter:
         if not plan.is_change:
             return
         self._exporter.changed(self._target)
+        self._board.decided(_change_reason(plan).value, _change_words(plan), version)
         level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
         self._log(level, _change_words(plan))
         self._write("change", change_record(plan, version=version, dry_run=False))
@@ -128,8 +152,10 @@ class Reporter:
         self._exporter.failed(self._target, kind, is_down=False)
         if kind == "lease":
             self._exporter.lease(self._target, is_held=False)
-        if self._is_news("refused", time_s, f"{kind} {words if kind != 'lease' else ''}"):
-            self._log(logging.WARNING, words)
+        shape = _NUMBER.sub("#", words if kind != "lease" else "")
+        if self._is_news("refused", time_s, f"{kind} {shape}") and self._happened(
+            logging.WARNING, "refused", words
+        ):
             self._write("refused", {"kind": kind, "error": words})
 
     def stopped(self, words: str, version: int | None = None, changes: tuple[str, ...] = ()) -> None:
@@ -140,16 +166,32 @@ class Reporter:
     def figures(self, account: Account, time_s: float) -> None:
         if time_s >= self._figures_s:
             self._figures_s = time_s + FIGURES_S
+            self._board.figures(account)
             self._exporter.figures(self._target, account)
+            self._exporter.acceptance(self._target, self._board.window.total(), self._board.busiest)
 
     def advice(self, advice: RestartAdvice) -> None:
         self._exporter.restart_advised(self._target, is_advised=advice.is_advised)
+        self._board.restart_advised(is_advised=advice.is_advised)
         if advice.is_advised:
-            self._log(logging.WARNING, advice.words)
+            self._happened(logging.WARNING, "advice", advice.words)
             self._write("advice", {"explanation": advice.words, **advice.record()})
         else:
-            self._log(logging.INFO, "no advice to restart any more")
+            self._happened(logging.INFO, "advice_ended", "no advice to restart any more")
             self._write("advice_ended", advice.record())
+
+    def _kept(self, plan: Plan) -> None:
+        """A table that stays, for another reason than at the last poll. A change is told once it is in force,
+        and a dwell time ends by itself."""
+        if plan.is_change or plan.reason in (self._reason, Reason.DWELL):
+            return
+        self._reason = plan.reason
+        self._board.decided(plan.reason.value, plan.explanation)
+
+    def _happened(self, level: int, name: str, words: str) -> bool:
+        """False: there was too much to say, and the log has no line."""
+        self._board.happened(name, words, is_warning=level >= logging.WARNING)
+        return self._log(level, words)
 
     def _advise(self, plan: Plan) -> None:
         """What cannot be acted on."""
@@ -160,8 +202,8 @@ class Reporter:
         if plan.reason is Reason.RECOMMENDATION:
             self._write("recommendation", {"explanation": plan.explanation, "reason": plan.reason.value})
 
-    def _log(self, level: int, words: str, target: str | None = None) -> None:
-        """A line about this target or another of its group, while there are not too many."""
+    def _log(self, level: int, words: str, target: str | None = None) -> bool:
+        """A line about this target or another of its group. False: there are too many, and it is left out."""
         minute = int(time.monotonic() // 60.0)
         if minute != self._minute:
             self._minute, self._lines = minute, 0
@@ -170,6 +212,7 @@ class Reporter:
             logger.log(level, "%s: %s", target or self._target, words)
         elif self._lines == LINES_MAX_PER_MINUTE + 1:
             logger.warning("%s: too much to say; silent for a minute", self._target)
+        return self._lines <= LINES_MAX_PER_MINUTE
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         self._audit.write(name, self._target, {"owner": self._owner, **record})
@@ -180,6 +223,12 @@ class Reporter:
             return False
         self._said[kind] = time_s, words
         return True
+
+
+def _change_reason(plan: Plan) -> Reason:
+    """Of a bucket that changes, one with traffic first."""
+    changed = sorted(plan.changed, key=lambda one: not one.is_active)
+    return changed[0].reason if changed else plan.reason
 
 
 def _change_words(plan: Plan) -> str:

@@ -1,8 +1,9 @@
-"""The daemon's own HTTP port: metrics, health, and which files are frozen. Served by the daemon's event loop,
-so that a loop that is stuck does not answer."""
+"""The daemon's own HTTP port: metrics, health, which files are frozen, and the page. Served by the daemon's
+event loop, so that a loop that is stuck does not answer."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,15 +14,28 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from specctl.errors import SpecctlError
 from specctl.frozen_files import FROZEN_ROUTE, FrozenFiles
 from specctl.metrics.exporter import Exporter
+from specctl.watch.health import Health
 
-__all__ = ["served"]
+__all__ = ["CONNECTIONS_MAX", "served"]
+
+CONNECTIONS_MAX = 64
+
+PROBLEMS_SHOWN = 20
 
 
 @asynccontextmanager
 async def served(
-    exporter: Exporter, frozen_files: Callable[[], FrozenFiles], host: str, port: int
+    exporter: Exporter,
+    frozen_files: Callable[[], FrozenFiles],
+    host: str,
+    port: int,
+    health: Health | None = None,
+    add_page: Callable[[web.Application], None] = lambda app: None,
 ) -> AsyncIterator[None]:
-    """While the context lasts; ``port`` 0: nothing is served. Raises SpecctlError for a port in use."""
+    """While the context lasts; ``port`` 0: nothing is served. Raises SpecctlError for a port in use.
+
+    ``health`` None: answers as long as the event loop runs. ``add_page`` adds more routes.
+    """
     if port == 0:
         yield
         return
@@ -34,20 +48,44 @@ async def served(
         return web.Response(text=frozen_files().model_dump_json(), content_type="application/json")
 
     async def healthy(request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        return _checked(health.problems() if health is not None else [])
+
+    async def ready(request: web.Request) -> web.Response:
+        return _checked(health.not_ready() if health is not None else [])
 
     app = web.Application()
     app.add_routes(
-        [web.get("/metrics", metrics), web.get(FROZEN_ROUTE, frozen), web.get("/healthz", healthy)]
+        [
+            web.get("/metrics", metrics),
+            web.get(FROZEN_ROUTE, frozen),
+            web.get("/healthz", healthy),
+            web.get("/readyz", ready),
+        ]
     )
+    add_page(app)
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
+    serve = runner.server
+    assert serve is not None
+
+    def connection() -> asyncio.BaseProtocol:
+        # Descriptors are needed for the targets, whoever asks here: the oldest connection makes room.
+        for oldest in serve.connections[: 1 - CONNECTIONS_MAX]:
+            oldest.force_close()
+        return serve()
+
     try:
-        await web.TCPSite(runner, host, port).start()
+        listening = await asyncio.get_running_loop().create_server(connection, host, port)
     except OSError as error:
         await runner.cleanup()
         raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
     try:
         yield
     finally:
+        listening.close()
         await runner.cleanup()
+
+
+def _checked(problems: list[str]) -> web.Response:
+    text = "".join(f"{problem}\n" for problem in problems[:PROBLEMS_SHOWN])
+    return web.Response(text=text or "ok\n", status=503 if problems else 200)

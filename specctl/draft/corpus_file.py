@@ -14,6 +14,7 @@ No message of this module holds a token or a text.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import tempfile
 import time
@@ -221,10 +222,15 @@ def _verify(path: Path, mem: npt.NDArray[np.uint32], checksums: tuple[str, ...])
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
+    def opened(name: str, flags: int) -> int:
+        number = os.open(name, flags | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            return number
+        os.close(number)
+        raise CorpusFileError(f"{path}: expected a file, got a folder or a device", "io")
+
     try:
-        if path.exists() and not path.is_file():
-            raise CorpusFileError(f"{path}: expected a file, got a folder or a device", "io")
-        with path.open("rb") as file:
+        with open(path, "rb", opener=opened) as file:
             yield file
     except OSError as error:
         raise CorpusFileError(f"{path}: cannot be read: {error.strerror or error}", "io") from error

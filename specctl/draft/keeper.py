@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,8 @@ __all__ = ["CorpusKeeper", "Kept"]
 
 logger = logging.getLogger(__name__)
 _SET_ASIDE = {"foreign", "version", "damaged"}
+_SET_ASIDE_BY_SAVES = _SET_ASIDE - {"version"}
+"""Servers of two versions that name one file would set aside each other's, time after time."""
 LOCK_PATIENCE_S = 10.0
 _LOCK_RETRY_S = 0.05
 
@@ -67,7 +69,7 @@ class CorpusKeeper:
 
     def open(self) -> None:
         """Draft from the file, if it is there and fits. A torn or foreign file is set aside."""
-        corpus = self._read()
+        corpus = self._read(_SET_ASIDE)
         if corpus is not None:
             self._index.attach(corpus)
             logger.info("%s: %d tokens of %d outputs", self._path, corpus.tokens, corpus.documents)
@@ -99,14 +101,14 @@ class CorpusKeeper:
     def _is_saving(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _read(self) -> FrozenCorpus | None:
+    def _read(self, set_aside_for: Collection[str]) -> FrozenCorpus | None:
         try:
             if not self._path.exists():
                 return None
             return load(self._path, SHARED, self._fingerprint, rungs=self._index.rungs)
         except (CorpusFileError, OSError) as error:
             self.failures += 1
-            if isinstance(error, CorpusFileError) and error.reason in _SET_ASIDE:
+            if isinstance(error, CorpusFileError) and error.reason in set_aside_for:
                 with suppress(CorpusFileError):
                     logger.warning("%s; set aside as %s, starting empty", error, set_aside(self._path).name)
                     return None
@@ -119,14 +121,14 @@ class CorpusKeeper:
         """``end``: the position after ``text``. What could not be saved comes again with the next save."""
         try:
             with _locked(self._path):
-                before = self._read()
+                before = self._read(_SET_ASIDE_BY_SAVES)
                 if not self.is_open:
                     return
                 learnt = build_text(text, self._index.rungs)
                 parts = [learnt] if before is None else [before, learnt]
                 save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
                 self._position = end
-                self._fresh = self._read()
+                self._fresh = self._read(())
         except Exception as error:
             self.failures += 1
             logger.warning("the corpus was not saved: %s", error or type(error).__name__)
@@ -136,7 +138,9 @@ class CorpusKeeper:
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time, over all processes of one user. Raises OSError when another holds it too long."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Whoever else may write to the folder must not choose the file by a link, nor keep its opening waiting.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
     try:
         os.fchmod(lock, 0o600)
         ends_s = time.monotonic() + LOCK_PATIENCE_S

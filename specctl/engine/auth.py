@@ -17,7 +17,10 @@ __all__ = ["AccessDenied", "AccessPolicy", "Scope", "load_tokens"]
 
 _TOKEN_MIN_CHARS = 16
 _FILE_MAX_BYTES = 64 * 1024
-_FORWARDING = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+_FORWARDING = {
+    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip",
+    "cf-connecting-ip", "x-envoy-external-address", "x-original-forwarded-for",
+}  # fmt: skip
 _NAME_OF_HOST = re.compile(r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([^:\[\]]+)(?::[0-9]+)?")
 
 
@@ -45,6 +48,8 @@ def load_tokens(path: Path) -> dict[str, Scope]:
         text = read_file(path, SpecctlError, _FILE_MAX_BYTES).decode("utf-8")
     except SpecctlError as error:
         raise ValueError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     tokens: dict[str, Scope] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -71,7 +76,7 @@ class AccessPolicy:
         """Raise AccessDenied unless the caller may act with the needed scope.
 
         Args:
-            headers: of the request, by names in lower case.
+            headers: of the request; iterating gives names in lower case.
             client_host: the socket's peer; None on a Unix socket.
         """
         if self.tokens is None:
@@ -99,7 +104,7 @@ def _check_local(headers: Mapping[str, str], client_host: str | None) -> None:
     """
     if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
         raise AccessDenied(403, "requests from a web page need a token file on the server")
-    if any(name in headers for name in _FORWARDING):
+    if any(name in _FORWARDING or name.startswith("x-forwarded-") for name in headers):
         raise AccessDenied(403, "requests through a proxy need a token file on the server")
     if client_host is None:
         return

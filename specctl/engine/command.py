@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import textwrap
 from collections.abc import Iterable
 
+import click
+
 from specctl.engine.patches import Patch
 from specctl.errors import SpecctlError
+from specctl.terminal import examples, json_option
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["patches"]
 
 _PLUGINS = {"vllm": "specctl_vllm", "sglang": "specctl_sglang"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "What the plugin changes in an engine: each attribute, why, where the engine's project discusses it, "
-        "and what makes the change unnecessary. A running server lists those in force under "
-        "/specctl/v1/capabilities."
-    )
-    parser.add_argument("engine", choices=sorted(_PLUGINS))
-    parser.add_argument("--json", action="store_true", help="a list of objects")
+@click.command(epilog=examples("specctl patches vllm", "specctl patches sglang --json"))
+@click.argument("engine", type=click.Choice(sorted(_PLUGINS)))
+@json_option("a list of objects")
+def patches(engine: str, as_json: bool) -> int:
+    """Print what the plugin changes in an engine.
 
-
-def run(options: argparse.Namespace) -> int:
+    For each attribute: why, where the engine's project discusses it, and what makes the change unnecessary. A
+    running server lists those in force under /specctl/v1/capabilities.
+    """
     try:
-        plugin = importlib.import_module(f"{_PLUGINS[options.engine]}.patches")
+        plugin = importlib.import_module(f"{_PLUGINS[engine]}.patches")
     except ImportError as error:
-        raise SpecctlError(f"the plugin for {options.engine} cannot be read: {error}") from error
-    patches: tuple[Patch, ...] = plugin.PATCHES
-    print(_as_json(patches) if options.json else _as_text(patches))
+        raise SpecctlError(f"the plugin for {engine} cannot be read: {error}") from error
+    listed: tuple[Patch, ...] = plugin.PATCHES
+    click.echo(_as_json(listed) if as_json else _as_text(listed))
     return 0
 
 

@@ -19,5 +19,6 @@ def namespace_of(adapter: str | None, salt: str | None) -> str:
     if adapter is not None:
         parts.append(f"adapter={adapter.replace('%', '%25').replace(',', '%2C')}")
     if salt:
-        parts.append(f"salt={hashlib.blake2b(salt.encode(), digest_size=8).hexdigest()}")
+        raw = salt.encode("utf-8", "surrogatepass")
+        parts.append(f"salt={hashlib.blake2b(raw, digest_size=8).hexdigest()}")
     return ",".join(parts) or SHARED

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specctl.draft.options import SuffixIndexOptions
 
-__all__ = ["ControlOptions", "SuffixOptions"]
+__all__ = ["ControlOptions", "SuffixOptions", "check_address"]
 
 _INDEX = SuffixIndexOptions()
 _FROZEN = ConfigDict(extra="forbid", frozen=True)
+_TCP = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]/]+):([0-9]{1,5})")
+_SOCKET_PATH_MAX_BYTES = 107
+
+
+def check_address(text: str) -> str:
+    """``HOST:PORT``, or ``unix:PATH`` with an absolute path, in which ``{pid}`` is the process.
+
+    Raises ValueError.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or len(path.encode()) > _SOCKET_PATH_MAX_BYTES:
+            raise ValueError(f"expected an absolute path of at most {_SOCKET_PATH_MAX_BYTES} bytes")
+        return text
+    match = _TCP.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        raise ValueError("expected HOST:PORT or unix:PATH")
+    return text
 
 
 class ControlOptions(BaseModel):
@@ -22,6 +41,11 @@ class ControlOptions(BaseModel):
 
     token_file: Path | None = Field(
         default=None, description="lines read:TOKEN or control:TOKEN; without it only loopback is let in"
+    )
+    control_address: Annotated[str, AfterValidator(check_address)] | None = Field(
+        default=None,
+        description="HOST:PORT or unix:PATH ({pid}: the process): the routes there, for programs that embed "
+        "the engine without its API server",
     )
     lease_max_s: float = Field(default=3600.0, gt=0, le=7 * 86400.0, description="longest lease, in seconds")
     untested_engine: Literal["allow"] | None = Field(

@@ -7,11 +7,12 @@ in the capabilities, and tells a test which entries to fail on a real server.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Patch", "PatchConflict", "Process", "find", "imported", "install", "is_ours"]
+__all__ = ["Patch", "PatchConflict", "Process", "check_conflicts", "find", "imported", "install", "is_ours"]
 
 Process = Literal["command line", "server", "engine", "worker"]
 """Where a patch applies: the process that reads the command line, the one with the HTTP server, the one with
@@ -47,6 +48,8 @@ class Patch:
     """The methods (specctl's or the engine's names) that need it; empty: all."""
     adds: bool = False
     """The attribute is new: nothing of the engine's is replaced."""
+    entries: tuple[str, ...] = ()
+    """What of it steps and requests call, by its names in the guard's counters; empty: the start alone."""
 
     @property
     def entry(self) -> str:
@@ -93,6 +96,18 @@ def install(patches: Iterable[Patch], put: Callable[[Patch, Any], None] | None =
     return [patch.target for patch, *_ in pending]
 
 
+def check_conflicts(patches: Iterable[Patch]) -> None:
+    """Raises PatchConflict for a target that another plugin has replaced, of modules that are imported:
+    whoever replaces a function has imported its module."""
+    for patch in patches:
+        if patch.adds or patch.target.partition(":")[0] not in sys.modules:
+            continue
+        owner, name = _owner(patch.target)
+        original = getattr(owner, name, None)
+        if original is not None and not is_ours(original):
+            _check_is_the_engines(patch.target, owner, original)
+
+
 def find(patch: Patch) -> Any:
     """What is at the patch's target now. Raises AttributeError or ImportError where there is nothing."""
     owner, name = _owner(patch.target)
@@ -103,14 +118,16 @@ def is_ours(attribute: Any) -> bool:
     return hasattr(attribute, _ORIGINAL)
 
 
-def imported(module: str, name: str) -> Callable[[Any], Any]:
+@dataclass(frozen=True, slots=True)
+class imported:
     """A wrapper by its name: its module is imported once it is needed, so that a list of patches can be read
     without the engine."""
 
-    def wrap(original: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(original)
+    module: str
+    name: str
 
-    return wrap
+    def __call__(self, original: Any) -> Any:
+        return getattr(importlib.import_module(self.module), self.name)(original)
 
 
 def _owner(target: str) -> tuple[Any, str]:

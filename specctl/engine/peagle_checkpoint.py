@@ -8,6 +8,7 @@ looked at.
 from __future__ import annotations
 
 import json
+import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -322,7 +323,10 @@ def _tensors(folder: Path) -> Tensors | None:
     """All tensors by name, without their values; None where there is only a pytorch_model.bin."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        if (folder / "pytorch_model.bin").is_file():
+        if (pickled := folder / "pytorch_model.bin").is_file():
+            # SGLang 0.5.21 loads this one format without weights_only.
+            if tarfile.is_tarfile(pickled):
+                raise ValueError(f"{pickled}: loading a tar archive may run code; expected safetensors")
             return None
         raise ValueError(f"{folder}: expected weights in *.safetensors or pytorch_model.bin, found none")
     return {name: tensor for file in files for name, tensor in _header(file).items()}

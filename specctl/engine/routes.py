@@ -19,6 +19,7 @@ from specctl.contract.table import TablePut
 from specctl.engine import rank_calls
 from specctl.engine.auth import AccessDenied, AccessPolicy, Scope, load_tokens
 from specctl.engine.checked_table import SpeculationTable
+from specctl.engine.own_metrics import OwnMetrics
 from specctl.errors import TableError
 from specctl.local_file import open_secret
 
@@ -40,6 +41,7 @@ def attach(app: FastAPI, token_file: Path | None) -> None:
         router.add_api_route(f"/{operation}", _answering(operation), methods=["GET"])
     router.add_api_route("/table", _put_table, methods=["PUT"])
     app.include_router(router)
+    app.add_middleware(OwnMetrics)
 
 
 def open_to(state: State, engine: rank_calls.Ranks) -> None:

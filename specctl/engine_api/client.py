@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.table import AppliedTable, Refusal, TablePut
+from specctl.contract.table import AppliedTable, Refusal, TablePut, legal_settings
 from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.messages import parsed
 from specctl.errors import (
@@ -33,6 +33,8 @@ TABLE_MAX_BYTES = 512 * 1024
 TELEMETRY_MAX_BYTES = 4 * 1024 * 1024
 METRICS_MAX_BYTES = 4 * 1024 * 1024
 REFUSALS_MAX = 16
+CHOICES_MAX = 8192
+"""Settings in all buckets of a server: every decision weighs each of them."""
 _NOT_STEERED = ("not_ready", "not_steered", "not_loaded")
 """Errors of the routes of a server that was started without specctl, or where it gave up."""
 
@@ -76,10 +78,14 @@ class EngineClient:
                 f"{CONTRACT_VERSION}; upgrade the older one"
             )
         try:
-            return parsed(Capabilities, response.body, f"{self.target}: capabilities")
+            fresh = parsed(Capabilities, response.body, f"{self.target}: capabilities")
         except ContractError as error:
             words = f"{error}; it speaks contract {plain_value(version)}, specctl here {CONTRACT_VERSION}"
             raise OtherContract(words) from error
+        choices = len(legal_settings(fresh)) * len(fresh.decode_batch_buckets)
+        if choices > CHOICES_MAX:
+            raise OtherContract(f"{self.target}: {choices} settings in all buckets, over {CHOICES_MAX}")
+        return fresh
 
     async def table(self) -> AppliedTable:
         """What is in force. Raises ContractError."""

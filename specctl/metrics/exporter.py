@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, Summary
 
+from specctl import __version__
+from specctl.clock import Clock, SystemClock
+from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.core.account import Account
-from specctl.core.messages import Plan
+from specctl.core.messages import Choice, Plan
 from specctl.metrics import names
 from specctl.types import Observation
+from specctl.watch.board import instance_of
+from specctl.watch.window import Interval
 
 __all__ = ["Exporter"]
 
@@ -21,13 +27,19 @@ _Metric = Counter | Gauge | Summary
 class Exporter:
     """One per daemon. Methods are cheap and never raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._gauge(names.BUILD_INFO).labels(__version__).set(1)
         self._decisions = self._counter(names.DECISIONS)
         self._changes = self._counter(names.CHANGES)
         self._errors = self._counter(names.ERRORS)
+        self._audit_lost = self._counter(names.AUDIT_LOST)
         self._emitted = self._counter(names.ENGINE_TOKENS)
+        self._info = self._gauge(names.TARGET_INFO)
         self._up = self._gauge(names.TARGET_UP)
+        self._last_poll = self._gauge(names.LAST_POLL)
         self._plugin_failures = self._gauge(names.PLUGIN_FAILURES)
         self._lease = self._gauge(names.LEASE_HELD)
         self._knobs = {
@@ -36,6 +48,10 @@ class Exporter:
             "width_tokens": self._gauge(names.VERIFY_WIDTH),
             "min_token_prob": self._gauge(names.MIN_TOKEN_PROB),
         }
+        self._current = self._gauge(names.CURRENT_TOKENS)
+        self._acceptance_rate = self._gauge(names.ACCEPTANCE_RATE)
+        self._acceptance_length = self._gauge(names.ACCEPTANCE_LENGTH)
+        self._efficiency = self._gauge(names.EFFICIENCY)
         self._predicted = self._gauge(names.PREDICTED_TOKENS)
         self._survival = self._gauge(names.ACCEPTANCE_SURVIVAL)
         self._policy = self._gauge(names.POLICY_VALID)
@@ -55,13 +71,46 @@ class Exporter:
         # Most gauges of a target stay as they were, and setting one takes longer than comparing.
         self._shown: dict[str, dict[tuple[Gauge, tuple[str, ...]], float]] = {}
         self._by_position: dict[str, list[Gauge]] = {}
+        self._failing: dict[str, set[str]] = {}
         self._shown_tables: dict[str, tuple[tuple[int, Setting], ...]] = {}
 
     def observed(self, observation: Observation) -> None:
         self._show(self._up, observation.target, 1)
+        self._at(self._last_poll, observation.target).set(self._clock.utc().timestamp())
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
         for entry, count in observation.failures.items():
             self._show(self._plugin_failures, observation.target, count, entry)
+        if self._failing.get(observation.target, set()) != observation.failures.keys():
+            self._failing[observation.target] = set(observation.failures)
+            self._keep_only(self._plugin_failures, observation.target, observation.failures)
+
+    def known(self, target: str, capabilities: Capabilities) -> None:
+        """What the server is. One that restarted may be another."""
+        labels = (
+            instance_of(target),
+            capabilities.engine,
+            capabilities.engine_version,
+            capabilities.model,
+            capabilities.method,
+        )
+        for metric, shown in list(self._children.get(target, {})):
+            if metric is self._info and shown != labels:
+                self._drop(self._info, target, *shown)
+        self._at(self._info, target, *labels).set(1)
+
+    def acceptance(self, target: str, recent: Interval, busiest: Choice | None) -> None:
+        """``recent``: the last seconds. What was not measured in them is not served."""
+        tokens = None if busiest is None else busiest.before.num_speculative_tokens
+        for gauge, value in (
+            (self._current, tokens),
+            (self._acceptance_rate, recent.acceptance_rate),
+            (self._acceptance_length, recent.acceptance_length),
+            (self._efficiency, recent.efficiency),
+        ):
+            if value is None:
+                self._drop(gauge, target)
+            else:
+                self._at(gauge, target).set(value)
 
     def planned(self, plan: Plan) -> None:
         target, lead = plan.target, plan.lead
@@ -76,6 +125,9 @@ class Exporter:
         table = tuple([(one.last, one.before) for one in plan.choices])
         if table and self._shown_tables.get(target) != table:
             self._shown_tables[target] = table
+            buckets = {str(bucket) for bucket, _ in table}
+            for gauge in self._knobs.values():
+                self._keep_only(gauge, target, buckets)
             for bucket, in_force in table:
                 for knob, gauge in self._knobs.items():
                     if (value := getattr(in_force, knob)) is not None:
@@ -122,12 +174,16 @@ class Exporter:
     def policy(self, *, is_valid: bool) -> None:
         self._policy.set(1 if is_valid else 0)
 
+    def audit_lost(self) -> None:
+        self._audit_lost.inc()
+
     def targets(self, count: int) -> None:
         self._targets.set(count)
 
     def forget(self, target: str) -> None:
         """A target that left is no longer served."""
         self._shown.pop(target, None)
+        self._failing.pop(target, None)
         self._shown_tables.pop(target, None)
         self._by_position.pop(target, None)
         for metric, labels in self._children.pop(target, {}):
@@ -155,7 +211,14 @@ class Exporter:
             child = known[metric, labels] = metric.labels(target, *labels)
         return child
 
-    def _drop(self, metric: _Metric, target: str, *labels: str) -> None:
+    def _keep_only(self, gauge: Gauge, target: str, names: Container[str]) -> None:
+        """An engine that restarts may have other buckets and failures; what it no longer tells is dropped."""
+        for metric, labels in list(self._children.get(target, {})):
+            if metric is gauge and labels[0] not in names:
+                self._drop(gauge, target, *labels)
+
+    def _drop(self, metric: Gauge, target: str, *labels: str) -> None:
+        self._shown.get(target, {}).pop((metric, labels), None)
         if self._children.get(target, {}).pop((metric, labels), None) is not None:
             metric.remove(target, *labels)
 

@@ -185,10 +185,11 @@ class PolicySettings(BaseModel):
     rollout: RolloutSettings = Field(
         default=RolloutSettings(), description="One server of a group before the others."
     )
-    classes: tuple[ClassLimit, ...] = Field(
-        default=(),
+    classes: tuple[ClassLimit, ...] | None = Field(
+        default=None,
         max_length=CLASS_LIMITS_MAX,
-        description="Rules for traffic classes, under whatever the table says; the first that matches holds.",
+        description="Rules for traffic classes, under whatever the table says; the first that matches holds. "
+        "null: rules that somebody else put stay; []: there are none.",
     )
 
     @model_validator(mode="after")
@@ -203,7 +204,7 @@ class PolicySettings(BaseModel):
             raise ValueError(
                 f"fallback_num_speculative_tokens {fallback} is above knobs.num_speculative_tokens.max {most}"
             )
-        named = [rule.classes for rule in self.classes]
+        named = [rule.classes for rule in self.classes or ()]
         if len(set(named)) < len(named):
             raise ValueError("classes: two rules are for the same classes")
         return self

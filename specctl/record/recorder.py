@@ -56,7 +56,7 @@ class Recorder:
         self._write(
             Header(
                 specctl_version=__version__,
-                target=self._client.target.rpartition("@")[2],
+                target=self._client.target,
                 every_s=self._every_s,
                 utc=iso_utc(self._clock.utc()),
             )

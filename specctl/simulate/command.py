@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import logging
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from specctl.cli.options import FILE, POLICY
 from specctl.errors import SimulationInputError, SpecctlError
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
@@ -20,60 +24,152 @@ from specctl.simulate.recorded import load_recorded
 from specctl.simulate.report import notes, table, write_json
 from specctl.simulate.scenario import Scenario, load_scenario
 from specctl.simulate.trace import Trace, load_trace
+from specctl.terminal import examples, progress
 
 if TYPE_CHECKING:
     from specctl.simulate.arms import Arm
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["simulate"]
 
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trace", required=True, type=Path, metavar="FILE", help="CSV, or a log of specctl record"
-    )
-    parser.add_argument(
-        "--engine-profile", required=True, metavar="FILE", help="a file, or a shipped one's name"
-    )
-    parser.add_argument(
-        "--acceptance",
-        metavar="FILE",
-        help="a file, or a shipped one's name; default: steady, for a log what it recorded",
-    )
-    parser.add_argument(
-        "--policy", required=True, nargs="+", action="extend", metavar="FILE", help="files, or shipped names"
-    )
-    parser.add_argument("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense")
-    parser.add_argument("--requests", type=_positive, metavar="N", help="only the trace's first N")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all luck; default: 0")
-    parser.add_argument(
-        "--batch-table", type=_batch_table, metavar="RANGES", help="the stock table: 1-16:7,17-100:3,101-:0"
-    )
-    parser.add_argument(
-        "--fingerprint", type=_key_value, action="append", metavar="KEY=VALUE",
-        help="refuse the profile of another machine: gpu, model, engine, dtype, parallelism; repeat",
-    )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison")
-    parser.add_argument("--chart", type=Path, metavar="FILE.png", help="draw it; needs matplotlib")
+def _key_value(text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, separator, value = text.partition("=")
+    if not separator or not key or not value:
+        raise click.BadParameter(f"expected KEY=VALUE, got {text!r}")
+    return key, value
 
 
-def run(options: argparse.Namespace) -> int:
+def _batch_table(text: str) -> list[tuple[int, int, int]]:
+    """FROM-TO:NUMBER,...; the ranges must begin at 1, touch, and the last may end open."""
+    ranges: list[tuple[int, int, int]] = []
+    for part in text.split(","):
+        span, _, number = part.partition(":")
+        low, dash, high = span.partition("-")
+        try:
+            ranges.append((int(low), int(high) if high else sys.maxsize if dash else int(low), int(number)))
+        except ValueError:
+            raise click.BadParameter(f"expected FROM-TO:NUMBER,..., got {part!r}") from None
+        expected = 1 if len(ranges) == 1 else ranges[-2][1] + 1
+        if ranges[-1][0] != expected or ranges[-1][1] < expected or ranges[-1][2] < 0:
+            raise click.BadParameter(f"expected a range from {expected} on and a number from 0, got {part!r}")
+    return ranges
+
+
+def _positive(text: str) -> int:
+    """A whole number from 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise click.BadParameter(f"expected a whole number from 1, got {text!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """As given on the command line."""
+
+    trace: Path
+    engine_profile: str
+    acceptance: str | None
+    policy: tuple[str, ...]
+    speed: float
+    requests: int | None
+    seed: int
+    batch_table: list[tuple[int, int, int]] | None
+    fingerprint: tuple[tuple[str, str], ...]
+    json_file: Path | None
+    chart: Path | None
+
+
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``--policy A B`` is ``--policy A --policy B``."""
+        given: list[str] = []
+        is_policy = False
+        for argument in args:
+            if argument.startswith("-"):
+                is_policy = argument == "--policy"
+            elif is_policy and given[-1] != "--policy":
+                given.append("--policy")
+            given.append(argument)
+        return super().parse_args(ctx, given)
+
+
+@click.command(
+    cls=_Command,
+    epilog=examples(
+        "specctl simulate --trace load.jsonl --engine-profile gpu.yaml --policy balanced fixed",
+        "specctl simulate --trace azure.csv --engine-profile h200-llama8b-vllm032 --policy balanced \\",
+        "    --acceptance drifting --chart out.png --json out.json",
+    ),
+)
+@click.option("--trace", required=True, type=FILE, metavar="FILE", help="CSV, or a log of specctl record")
+@click.option("--engine-profile", required=True, metavar="FILE", help="a file, or a shipped one's name")
+@click.option(
+    "--acceptance",
+    metavar="FILE",
+    help="a file, or a shipped one's name; default: steady, for a log what it recorded",
+)
+@click.option(
+    "--policy",
+    required=True,
+    multiple=True,
+    type=POLICY,
+    metavar="FILE...",
+    help="files, or shipped names",
+)
+@click.option("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense")
+@click.option("--requests", type=_positive, metavar="N", help="only the trace's first N")
+@click.option("--seed", type=int, default=0, metavar="N", help="of all luck; default: 0")
+@click.option(
+    "--batch-table", type=_batch_table, metavar="RANGES", help="the stock table: 1-16:7,17-100:3,101-:0"
+)
+@click.option(
+    "--fingerprint",
+    type=_key_value,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="refuse the profile of another machine: gpu, model, engine, dtype, parallelism; repeat",
+)
+@click.option(
+    "--json", "json_file", type=FILE, metavar="FILE", help="write the comparison; -: to standard output"
+)
+@click.option("--chart", type=FILE, metavar="FILE.png", help="draw it; needs matplotlib")
+def simulate(**given: Any) -> int:
+    """Compare policies on a load, on virtual time."""
+    return _simulate(_Options(**given))
+
+
+def _simulate(options: _Options) -> int:
     """Raises PolicyError and SpecctlError. Prints the table; progress goes to the log."""
     _need_numba()
     from specctl.simulate.compare import compare
 
     profile = load_profile(find_file(options.engine_profile, "profiles"))
-    profile.refuse_unless(dict(options.fingerprint or ()))
+    profile.refuse_unless(dict(options.fingerprint))
     asked = None if options.acceptance is None else load_scenario(find_file(options.acceptance, "scenarios"))
     policies = _policies(options.policy)
     trace, recorded = _trace(options, profile)
     scenario = asked or recorded or load_scenario(find_file("steady", "scenarios"))
     arms = _arms(policies, options.batch_table, profile.num_speculative_tokens_max)
-    comparison = compare(trace, profile, scenario, arms, seed=options.seed, on_arm=_on_arm)
+    with progress("simulating", total=len(arms)) as update:
+        begun: list[str] = []
+
+        def on_arm(arm: str) -> None:
+            logger.info("simulating: %s", arm)
+            update(len(begun), f"simulating: {arm}")
+            begun.append(arm)
+
+        comparison = compare(trace, profile, scenario, arms, seed=options.seed, on_arm=on_arm)
     described = notes(trace, profile, scenario)
-    print(described, table(comparison), sep="\n")
-    if options.json is not None:
+    if str(options.json_file) != "-":
+        click.echo(f"{described}\n{table(comparison)}")
+    if options.json_file is not None:
         inputs = {
             "trace": str(options.trace),
             "speed": options.speed,
@@ -84,17 +180,13 @@ def run(options: argparse.Namespace) -> int:
             "engine_profile": profile.model_dump(mode="json"),
             "policies": {name: policy.model_dump(mode="json") for name, policy in policies.items()},
         }
-        write_json(options.json, comparison, inputs)
+        write_json(options.json_file, comparison, inputs)
     if options.chart is not None:
         draw(comparison, list(policies), described.splitlines()[0], options.chart)
     return 0
 
 
-def _on_arm(arm: str) -> None:
-    logger.info("simulating: %s", arm)
-
-
-def _trace(options: argparse.Namespace, profile: EngineProfile) -> tuple[Trace, Scenario | None]:
+def _trace(options: _Options, profile: EngineProfile) -> tuple[Trace, Scenario | None]:
     """The requests; and of a log the acceptance, where no other is asked for."""
     from specctl.simulate.engine import fitting
 
@@ -113,7 +205,7 @@ def _trace(options: argparse.Namespace, profile: EngineProfile) -> tuple[Trace, 
     return trace, None if scenario is None else scenario.scaled(options.speed)
 
 
-def _recorded(options: argparse.Namespace) -> tuple[Trace, Scenario | None]:
+def _recorded(options: _Options) -> tuple[Trace, Scenario | None]:
     load = load_recorded(options.trace, seed=options.seed)
     if options.acceptance is not None:
         return load.trace, None
@@ -135,7 +227,7 @@ def _arms(
     return [*ours, *arms_without_daemon(drafts_max, ranges or STOCK_TABLE)]
 
 
-def _policies(files: list[str]) -> dict[str, AnyPolicy]:
+def _policies(files: Sequence[str]) -> dict[str, AnyPolicy]:
     """By name of the arm; equal names get a mark."""
     named: dict[str, AnyPolicy] = {}
     for file in files:
@@ -151,40 +243,3 @@ def _need_numba() -> None:
     """The simulator's steps are compiled; what takes them in is imported later."""
     if importlib.util.find_spec("numba") is None:
         raise SpecctlError("specctl simulate needs numba: pip install 'specctl-serving[simulate]'")
-
-
-def _key_value(text: str) -> tuple[str, str]:
-    """KEY=VALUE, for argparse."""
-    key, separator, value = text.partition("=")
-    if not separator or not key or not value:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
-    return key, value
-
-
-def _batch_table(text: str) -> list[tuple[int, int, int]]:
-    """FROM-TO:NUMBER,... for argparse; the ranges must begin at 1, touch, and the last may end open."""
-    ranges: list[tuple[int, int, int]] = []
-    for part in text.split(","):
-        span, _, number = part.partition(":")
-        low, dash, high = span.partition("-")
-        try:
-            ranges.append((int(low), int(high) if high else sys.maxsize if dash else int(low), int(number)))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected FROM-TO:NUMBER,..., got {part!r}") from None
-        expected = 1 if len(ranges) == 1 else ranges[-2][1] + 1
-        if ranges[-1][0] != expected or ranges[-1][1] < expected or ranges[-1][2] < 0:
-            raise argparse.ArgumentTypeError(
-                f"expected a range from {expected} on and a number from 0, got {part!r}"
-            )
-    return ranges
-
-
-def _positive(text: str) -> int:
-    """A whole number from 1, for argparse."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
-    return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["class_of", "classes_of", "jitter", "uniform"]
+__all__ = ["class_of", "classes_of", "jitter", "stalls", "uniform"]
 
 # Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014): SplitMix64's
 # finaliser.
@@ -19,7 +19,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11))
 _TO_UNIT = 2.0**-53
 # Streams of luck beside the drafts'.
-_CLASS_STREAM, _JITTER_STREAM = -1, -2
+_CLASS_STREAM, _JITTER_STREAM, _STALL_STREAM = -1, -2, -5
 
 
 @njit(cache=True)
@@ -62,3 +62,9 @@ def jitter(ratio, seed, step):
         return 1.0
     luck = uniform(seed, step, _JITTER_STREAM) + uniform(seed, step, _JITTER_STREAM - 1)
     return 1.0 + 2.0 * ratio * (luck + uniform(seed, step, _JITTER_STREAM - 2) - 1.5)
+
+
+@njit(cache=True)
+def stalls(step_s, every_s, seed, step):
+    """Whether a step stalls: once in ``every_s`` seconds of steps in the mean."""
+    return uniform(seed, step, _STALL_STREAM) < step_s / every_s

@@ -26,6 +26,9 @@ class Perturbation:
     ``cell_deviation_ratio``: standard deviation of a factor of the seconds, drawn once for each decode-batch
     bucket and setting. ``wave_ratio``: the same of a factor that wanders over some 20 s.
     ``acceptance_fall_ratio``: share of the acceptance that is lost with each doubling of the decode batch.
+    ``first_step_s``: how much longer the first step of a setting is, which compiles.
+    ``stall_s``: how much longer a step is that stalls (a collection of garbage, another process); one does in
+    ``stall_every_s`` of step seconds in the mean.
     ``telemetry_late_s``: how old the counters are that a daemon reads. For the last ``telemetry_gone_s`` of
     every ``telemetry_gone_every_s`` seconds none can be read.
     """
@@ -34,6 +37,9 @@ class Perturbation:
     cell_deviation_ratio: float = 0.0
     wave_ratio: float = 0.0
     acceptance_fall_ratio: float = 0.0
+    first_step_s: float = 0.0
+    stall_s: float = 0.0
+    stall_every_s: float = 10.0
     telemetry_late_s: float = 0.0
     telemetry_gone_s: float = 0.0
     telemetry_gone_every_s: float = 45.0
@@ -79,5 +85,10 @@ _EACH = {
     "late": Perturbation(telemetry_late_s=2.0),
     "gone": Perturbation(telemetry_gone_s=10.0),
 }
-PERTURBATIONS = {"none": Perturbation(), **_EACH, "all": joined(list(_EACH.values()))}
-"""By name, as the closed-loop suite runs them."""
+PERTURBATIONS = {
+    "none": Perturbation(),
+    **_EACH,
+    "all": joined(list(_EACH.values())),
+    "stalls": Perturbation(first_step_s=2.0, stall_s=0.5),
+}
+"""By name, as the closed-loop suite runs them. Stalls are not among ``all``."""

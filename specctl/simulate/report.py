@@ -70,13 +70,17 @@ def notes(trace: Trace, profile: EngineProfile, scenario: Scenario) -> str:
 
 
 def write_json(path: Path, comparison: Comparison, inputs: dict[str, Any]) -> None:
-    """Raises SpecctlError when the file cannot be written."""
+    """To standard output for the path ``-``. Raises SpecctlError when the file cannot be written."""
     record = {
         "inputs": inputs,
         "best_static": comparison.best_static,
         "arms": [result.record() for result in comparison.results],
     }
+    text = json.dumps(record, indent=1, allow_nan=False)
+    if str(path) == "-":
+        print(text)
+        return
     try:
-        path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise SpecctlError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -93,6 +93,9 @@ class Costs(NamedTuple):
     cell_factor: Floats  # [decode batch, setting]
     wave: Floats  # by second
     jitter_ratio: float
+    first_step_s: Floats  # by setting; 0 once it has run
+    stall_s: float
+    stall_every_s: float
 
 
 class Arrivals(NamedTuple):
@@ -195,6 +198,9 @@ def new_costs(profile: EngineProfile, settings: int, perturbation: Perturbation,
         perturbation.cell_factors(profile.scheduler.max_num_seqs, settings, seed),
         perturbation.wave(seed),
         profile.jitter_ratio,
+        np.full(settings, perturbation.first_step_s),
+        perturbation.stall_s,
+        perturbation.stall_every_s,
     )
 
 

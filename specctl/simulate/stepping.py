@@ -10,7 +10,7 @@ from numba import njit
 
 from specctl.simulate.acceptance import accepted_nodes, set_conditional
 from specctl.simulate.costs import Scratch, draft_seconds, setting_seconds, wave_factor, weigh
-from specctl.simulate.luck import jitter
+from specctl.simulate.luck import jitter, stalls
 from specctl.simulate.scheduling import (
     admit_arrivals,
     decoding,
@@ -257,6 +257,11 @@ def _step(world, table, by_scheduled, log, scratch):
         step_s = setting_seconds(costs, prepared, setting, batch, context, prefill, pairs)
     step_s *= jitter(costs.jitter_ratio, server.limits[SEED], counts[STEPS])
     step_s *= wave_factor(costs.wave, sums[NOW])
+    if costs.stall_s > 0.0 and stalls(step_s, costs.stall_every_s, server.limits[SEED], counts[STEPS]):
+        step_s += costs.stall_s
+    if batch:
+        step_s += costs.first_step_s[setting]
+        costs.first_step_s[setting] = 0.0
     sums[NOW] += step_s
     by_decode, by_prefill = _finish_step(world, setting, scratch.conditional, log)
     sums[EMITTED_TOKENS] += by_decode + by_prefill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +10,25 @@ from typing import Protocol
 
 from yarl import URL
 
-from specctl.http_client import normalise_target
+from specctl.clock import Clock
+from specctl.http_client import normalise_target, shown_target
 
 __all__ = ["Assignment", "Target", "TargetSource", "make_target"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One server. ``key``: the same for every spelling of its address. ``labels``: sorted by name."""
+    """One server. ``url`` may hold a password. ``key``: the same for every spelling of its address.
+    ``labels``: sorted by name."""
 
     url: str
     key: str
     labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For logs and metrics."""
+        return shown_target(self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,9 @@ class TargetSource(Protocol):
 
     async def read(self) -> tuple[Target, ...]:
         """Raises TargetsError when the source cannot tell, which is not the same as no targets."""
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        """Returns when another read may find other targets, or ``stop`` is set."""
 
     async def close(self) -> None: ...
 

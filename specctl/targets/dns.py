@@ -7,6 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
+from specctl.clock import Clock
 from specctl.errors import TargetError, TargetsError
 from specctl.local_file import in_thread
 from specctl.targets.base import Target, make_target
@@ -70,6 +71,9 @@ class DnsSource:
     def _url(self, address: str) -> str:
         is_v6 = ipaddress.ip_address(address.partition("%")[0]).version == 6
         return f"http://[{address}]:{self._port}" if is_v6 else f"http://{address}:{self._port}"
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        await clock.sleep(self.interval_s, stop)
 
     async def close(self) -> None:
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from specctl.clock import Clock
 from specctl.targets.base import Target
 
 __all__ = ["FixedSource"]
@@ -20,6 +22,9 @@ class FixedSource:
 
     async def read(self) -> tuple[Target, ...]:
         return self._targets
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        await stop.wait()
 
     async def close(self) -> None:
         return None

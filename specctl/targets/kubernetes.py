@@ -1,99 +1,56 @@
-"""Pods of a Kubernetes namespace by label selector, polled over the API server's plain HTTPS.
+"""Pods of a Kubernetes namespace by label selector: listed once, then watched.
 
-``GET /api/v1/namespaces/{namespace}/pods?labelSelector=...``, page by page. A pod is a target while it runs,
-is ready, has an address and is not being deleted. Its labels become the target's.
+``GET /api/v1/namespaces/{namespace}/pods?labelSelector=...``, page by page, then the same with ``watch=true``
+from the list's resource version (Kubernetes API concepts, "Efficient detection of changes"). A pod is a
+target while it runs, is ready, has an address and is not being deleted. Its labels become the target's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
+import logging
 import os
+from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, Field
-from pydantic.alias_generators import to_camel
 from yarl import URL
 
-from specctl.errors import SpecctlError, TargetsError
+from specctl.clock import Clock
+from specctl.errors import SpecctlError, TargetError, TargetsError
 from specctl.http_client import HttpClient, Response, read_token
 from specctl.json_bounds import read_message
 from specctl.local_file import in_thread
 from specctl.plain_text import plain_text
-from specctl.targets.base import Target, make_target
+from specctl.targets.base import Target
 from specctl.targets.models import KubernetesEntry, Labels
+from specctl.targets.pods import Pod, PodEvent, PodList, pod_target
 
 __all__ = ["KubernetesSource"]
+
+logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE_PODS = 100
 PODS_MAX = 10_000
 PAGES_MAX = 200
-LABELS_MAX = 256
-PARTS_MAX = 256
 OBJECTS_MAX = 200_000
 TIMEOUT_S = 10.0
 # For a whole list, page by page.
 READ_TIMEOUT_S = 60.0
 BODY_MAX_BYTES = 8 * 1024 * 1024
-
-
-_Part = TypeVar("_Part")
-_Parts = Annotated[tuple[_Part, ...], Field(max_length=PARTS_MAX, fail_fast=True)]
-
-
-class _Message(BaseModel, alias_generator=to_camel):
-    """Parts of the API's objects; what they hold beside is not read."""
-
-
-class _Metadata(_Message):
-    labels: Annotated[Labels, Field(max_length=LABELS_MAX)] | None = None
-    deletion_timestamp: str | None = None
-
-
-class _Condition(_Message):
-    type: str
-    status: str
-
-
-class _Status(_Message):
-    phase: str | None = None
-    pod_ip: str | None = Field(default=None, alias="podIP", max_length=64)
-    conditions: _Parts[_Condition] | None = None
-
-
-class _Port(_Message):
-    name: str | None = None
-    container_port: int = Field(ge=1, le=65535)
-
-
-class _Container(_Message):
-    ports: _Parts[_Port] | None = None
-
-
-class _Spec(_Message):
-    containers: _Parts[_Container] | None = None
-
-
-class _Pod(_Message):
-    metadata: _Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-class _ListMetadata(_Message):
-    rest: str | None = Field(default=None, alias="continue", max_length=16_384)
-
-
-class _PodList(_Message):
-    metadata: _ListMetadata = _ListMetadata()
-    items: tuple[_Pod, ...] = Field(fail_fast=True)
+# The API server ends a watch after so long; the list is then read afresh.
+WATCH_S = 300
+EVENT_MAX_BYTES = 1024 * 1024
+EVENTS_PER_WATCH_MAX = 100_000
+# Events that come together are taken together: a rollout moves many pods at once.
+SETTLE_S = 0.2
 
 
 class KubernetesSource:
-    """``labels`` win over a pod's own."""
+    """``labels`` win over a pod's own. ``interval_s``: between two lists where the watch fails."""
 
     def __init__(
         self, query: KubernetesEntry, labels: Labels, *, interval_s: float, timeout_s: float = TIMEOUT_S
@@ -103,39 +60,142 @@ class KubernetesSource:
         self._query, self._labels = query, labels
         self._timeout_s = timeout_s
         self._client: tuple[str, str, HttpClient] | None = None
+        self._where = f"kubernetes {query.namespace}, {plain_text(query.selector)}"
+        # By name, as last listed and watched; None: to be listed.
+        self._pods: dict[str, Pod] | None = None
+        self._version: str | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._watch_refusal: str | None = None
 
     async def read(self) -> tuple[Target, ...]:
-        where = f"kubernetes {self._query.namespace}, {plain_text(self._query.selector)}"
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                try:
-                    pods = await self._pods()
-                except _Expired:
-                    pods = await self._pods()
-            found = [self._target(pod) for pod in pods]
+            if self._pods is None:
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await self._list()
+            pods = self._pods or {}
+            found = [pod_target(pod, self._query.port, self._labels) for pod in pods.values()]
         except _Expired as error:
-            raise TargetsError(f"{where}: the list expired while it was read, twice (HTTP 410)") from error
+            raise TargetsError(
+                f"{self._where}: the list expired while it was read, twice (HTTP 410)"
+            ) from error
         except TimeoutError as error:
-            raise TargetsError(f"{where}: not read within {READ_TIMEOUT_S:g} s") from error
+            raise TargetsError(f"{self._where}: not read within {READ_TIMEOUT_S:g} s") from error
         except (SpecctlError, OSError, ValueError) as error:
-            raise TargetsError(f"{where}: {error}") from error
+            self._pods = None
+            raise TargetsError(f"{self._where}: {error}") from error
         return tuple(target for target in found if target is not None)
 
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        """Until the watch brings an event; without a watch, for ``interval_s``."""
+        if self._pods is None or self._version is None:
+            self._pods = None
+            await clock.sleep(self.interval_s, stop)
+            return
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._follow(self._version, self._pods))
+        moved = asyncio.create_task(self._moved.wait())
+        try:
+            await asyncio.wait({self._watch, moved}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
+        await clock.sleep(SETTLE_S, stop)
+        self._moved.clear()
+        if self._watch.done():
+            await self._ended(self._watch, clock, stop)
+
     async def close(self) -> None:
+        await self._end_watch()
+        self._pods = None
         if self._client is not None:
             await self._client[2].close()
             self._client = None
 
-    async def _pods(self) -> list[_Pod]:
+    async def _follow(self, version: str, pods: dict[str, Pod]) -> None:
+        """One watch, applied to ``pods``. Raises TargetError; returns where the server ends it."""
         client = await self._connected()
-        path = f"/api/v1/namespaces/{self._query.namespace}/pods"
+        query = {
+            "labelSelector": self._query.selector,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        events = 0
+        lines = client.lines(
+            f"{self._path}?{urlencode(query)}",
+            line_max_bytes=EVENT_MAX_BYTES,
+            silence_max_s=WATCH_S + self._timeout_s,
+        )
+        async with aclosing(lines):
+            async for line in lines:
+                events += 1
+                if events > EVENTS_PER_WATCH_MAX:
+                    raise TargetError(f"over {EVENTS_PER_WATCH_MAX} events of one watch")
+                if line.strip() and not self._apply(line, pods):
+                    return
+
+    def _apply(self, line: bytes, pods: dict[str, Pod]) -> bool:
+        """False: the server says that the watch is over. Raises TargetError."""
+        try:
+            event = read_message(PodEvent, line, OBJECTS_MAX)
+        except ValueError as error:
+            raise TargetError(f"the watch brings no events of pods ({error})") from error
+        if event.type == "ERROR":
+            return False
+        name = event.object.metadata.name
+        if event.type != "BOOKMARK" and name:
+            if event.type == "DELETED":
+                pods.pop(name, None)
+            elif len(pods) < PODS_MAX or name in pods:
+                pods[name] = event.object
+            self._moved.set()
+        return True
+
+    async def _ended(self, watch: asyncio.Task[None], clock: Clock, stop: asyncio.Event) -> None:
+        """The next read lists afresh: at once after a watch of the usual length, else after a while."""
+        self._watch, self._pods = None, None
+        error = None if watch.cancelled() else watch.exception()
+        if error is not None and not isinstance(error, SpecctlError | OSError):
+            raise error
+        words = None if error is None else str(error)
+        if words != self._watch_refusal and words is not None:
+            logger.warning("targets: %s: %s; listed every %g s", self._where, words, self.interval_s)
+        self._watch_refusal = words
+        await clock.sleep(self.interval_s if words else min(1.0, self.interval_s), stop)
+
+    async def _end_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError, SpecctlError, OSError):
+                await watch
+
+    async def _list(self) -> None:
+        await self._end_watch()
+        self._moved.clear()
+        try:
+            pods, version = await self._pages()
+        except _Expired:
+            pods, version = await self._pages()
+        # The API server names every pod; a name that is missing is made up, so that none is lost.
+        self._pods = {pod.metadata.name or f"#{i}": pod for i, pod in enumerate(pods)}
+        self._version = version
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self._query.namespace}/pods"
+
+    async def _pages(self) -> tuple[list[Pod], str | None]:
+        """Every pod, and the resource version of the list."""
+        client = await self._connected()
         query = {"labelSelector": self._query.selector, "limit": str(PAGE_PODS)}
-        pods: list[_Pod] = []
+        pods: list[Pod] = []
         for _ in range(PAGES_MAX):
-            page = _page(await client.get(f"{path}?{urlencode(query)}"))
+            page = _page(await client.get(f"{self._path}?{urlencode(query)}"))
             pods.extend(page.items)
             if not page.metadata.rest:
-                return pods
+                return pods, page.metadata.resource_version
             if len(pods) >= PODS_MAX:
                 raise TargetsError(f"over {PODS_MAX} pods; narrow the selector")
             if not page.items or page.metadata.rest == query.get("continue"):
@@ -148,7 +208,8 @@ class KubernetesSource:
         path = self._query.token_file or ACCOUNT / "token"
         api, token = self._api(), await in_thread(lambda: read_token(path, is_own=False), "token file")
         if self._client is None or self._client[:2] != (api, token):
-            await self.close()
+            if self._client is not None:
+                await self._client[2].close()
             ca_file = self._query.ca_file or (ACCOUNT / "ca.crt" if self._query.api is None else None)
             client = HttpClient(
                 api, token=token, timeout_s=self._timeout_s, body_max_bytes=BODY_MAX_BYTES, ca_file=ca_file
@@ -167,29 +228,12 @@ class KubernetesSource:
             raise TargetsError(f"{self._query.api}: the token goes over https or to this machine only")
         return self._query.api.rstrip("/")
 
-    def _target(self, pod: _Pod) -> Target | None:
-        """None for a pod that should get no requests, or not yet."""
-        status, address = pod.status, pod.status.pod_ip
-        conditions = [(one.type, one.status) for one in status.conditions or ()]
-        is_live = status.phase == "Running" and pod.metadata.deletion_timestamp is None
-        port = self._port(pod)
-        if not address or not is_live or ("Ready", "True") not in conditions or port is None:
-            return None
-        host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
-        return make_target(f"http://{host}:{port}", {**(pod.metadata.labels or {}), **self._labels})
-
-    def _port(self, pod: _Pod) -> int | None:
-        if isinstance(self._query.port, int):
-            return self._query.port
-        ports = (port for one in pod.spec.containers or () for port in one.ports or ())
-        return next((port.container_port for port in ports if port.name == self._query.port), None)
-
 
 class _Expired(Exception):
     """HTTP 410: the list that was being paged through is too old. Reading it from its start helps."""
 
 
-def _page(response: Response) -> _PodList:
+def _page(response: Response) -> PodList:
     """Raises _Expired and TargetsError."""
     if response.status == 410:
         raise _Expired
@@ -201,7 +245,7 @@ def _page(response: Response) -> _PodList:
         }
         raise TargetsError(f"{words.get(response.status, 'the API server fails')} (HTTP {response.status})")
     try:
-        return read_message(_PodList, response.body, OBJECTS_MAX)
+        return read_message(PodList, response.body, OBJECTS_MAX)
     except ValueError as error:
         raise TargetsError(f"the answer is no list of pods ({error})") from error
 

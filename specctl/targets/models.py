@@ -57,7 +57,10 @@ class TargetEntry(BaseModel):
     kubernetes: KubernetesEntry | None = Field(default=None, description="Pods by label selector.")
     labels: Labels = Field(default_factory=dict, description="For the rules; they win over a pod's own.")
     interval_s: float = Field(
-        default=10.0, ge=1, le=3600, description="Seconds between two looks; not for url."
+        default=10.0,
+        ge=1,
+        le=3600,
+        description="Seconds between two reads of DNS, and between two lists of pods that cannot be watched.",
     )
 
     @model_validator(mode="after")

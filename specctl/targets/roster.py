@@ -17,7 +17,6 @@ __all__ = ["LiveRoster"]
 logger = logging.getLogger(__name__)
 
 FILE_CHECK_S = 1.0
-FIXED_INTERVAL_S = 3600.0
 
 
 class LiveRoster:
@@ -107,7 +106,7 @@ class LiveRoster:
         try:
             while not stop.is_set():
                 await self._read(source)
-                await self._clock.sleep(min(source.interval_s, FIXED_INTERVAL_S), stop)
+                await source.changed(self._clock, stop)
         finally:
             await source.close()
 
@@ -134,7 +133,7 @@ class LiveRoster:
 
     def _refuse(self, target: Target) -> None:
         labels = plain_text(", ".join(f"{name}={value}" for name, value in target.labels) or "none")
-        logger.error("%s: refused: no policy rule matches its labels (%s)", target.url, labels)
+        logger.error("%s: refused: no policy rule matches its labels (%s)", target.name, labels)
 
     def _sources(self) -> tuple[TargetSource, ...]:
         return (self._fixed, *(self._file.value.sources if self._file is not None else ()))

@@ -307,6 +307,30 @@ def test_the_daemon_acts_serves_its_metrics_and_stops_cleanly(tmp_path: Path, nu
     assert json.loads(audit.read_text().splitlines()[0])["reason"] == "set_by_policy"
 
 
+def test_a_password_of_a_target_is_shown_nowhere(tmp_path: Path) -> None:
+    port, audit = _free_port(), tmp_path / "audit.jsonl"
+    with FakeEngine(start_tokens=2, traffic=COPYING) as engine:
+        url = engine.url.replace("http://", "http://bob:secret@")
+        options = ["--audit-log", str(audit), "--metrics-port", str(port)]
+        with started("--policy", "fixed", "--target", url, *options) as daemon:
+            wait_for(engine, 4)
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            daemon.send_signal(signal.SIGTERM)
+            _, log = daemon.communicate(timeout=10)
+    assert f'target="{engine.url}"' in page
+    for shown in (page, log, audit.read_text()):
+        assert "secret" not in shown
+        assert engine.url in shown
+
+
+def test_ctrl_c_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specctl.cli.main.importlib.import_module", interrupted)
+    assert main(["status", "h:1"]) == 130
+
+
 def _free_port() -> int:
     import socket
 

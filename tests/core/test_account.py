@@ -167,7 +167,7 @@ def off(*, is_active: bool = True, tokens: int = 0, reason: Reason = Reason.NO_B
     if not is_active:
         expected = forecast_of(SPACE, EMITTED, cost(SPACE, STEP_S), is_active=False)
         return replace(found, forecast=expected)
-    return replace(found, reason=reason)
+    return replace(found, reason=reason, is_held=reason is Reason.FROZEN)
 
 
 def advised(

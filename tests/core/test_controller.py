@@ -212,8 +212,13 @@ def test_a_setting_outside_new_bounds_is_left_at_once() -> None:
     ],
 )  # fmt: skip
 def test_a_knob_that_the_server_lacks_changes_nothing_and_says_which(text: str, words: str) -> None:
-    plan = planned(Machine(rows=uniform_rows(4)), text)
-    assert (plan.rows, plan.reason, plan.explanation) == (None, Reason.NOT_POSSIBLE, words)
+    machine = Machine(rows=uniform_rows(4))
+    plan = planned(machine, text)
+    assert (plan.is_held, plan.is_change, plan.reason) == (True, False, Reason.NOT_POSSIBLE)
+    assert plan.rows == machine.rows, "the lease can be renewed with it"
+    assert plan.explanation.startswith("batch 3-4: stays at 4 tokens, the server cannot do what")
+    assert words in plan.explanation
+    assert planned(replace(machine, batch=0), text).explanation == words
 
 
 def test_a_server_that_cannot_be_turned_off_is_never_sent_off() -> None:
@@ -222,7 +227,7 @@ def test_a_server_that_cannot_be_turned_off_is_never_sent_off() -> None:
     Steered(machine).run(20)
     assert machine.at().num_speculative_tokens == 2
     plan = planned(machine, "kind: off")
-    assert (plan.rows, plan.reason) == (None, Reason.NOT_POSSIBLE)
+    assert (plan.rows, plan.reason) == (machine.rows, Reason.NOT_POSSIBLE)
     fixed = planned(machine, "kind: fixed\nnum_speculative_tokens: 1")
     assert {one.reason for one in fixed.choices} == {Reason.NOT_POSSIBLE}
     assert not fixed.is_change
@@ -310,9 +315,27 @@ def test_rules_for_classes_are_the_policys() -> None:
     assert machine.class_limits == LIMITS
     assert plans[0].changes[-1] == "rules for traffic classes: kind chat: at most 0 tokens"
     assert not any("rules" in change for change in plans[1].changes)
-    plan = Steered(machine).run(1)[0]
+    plan = Steered(machine, "kind: goodput\nclasses: []").run(1)[0]
     assert machine.class_limits == ()
     assert plan.changes[-1] == "rules for traffic classes: none"
+
+
+def test_rules_that_somebody_else_put_stay_where_the_policy_does_not_speak_of_them() -> None:
+    others = (ClassLimit(kind="sql", max_num_speculative_tokens=2),)
+    machine = Machine(class_limits_max=4, accept=0.02, class_limits=others)
+    steered = Steered(machine)
+    assert not any("rules" in change for plan in steered.run(2) for change in plan.changes)
+    assert machine.class_limits == others
+    steered.policy = policy(WITH_LIMITS)
+    steered.run(2)
+    assert machine.class_limits == LIMITS
+    steered.policy = policy()
+    plan = steered.run(1)[0]
+    assert machine.class_limits == others, "the policy's own are gone, and what was there before is back"
+    assert plan.changes[-1] == "rules for traffic classes: kind sql: at most 2 tokens"
+    machine.class_limits = LIMITS
+    steered.run(2)
+    assert machine.class_limits == LIMITS, "somebody put them meanwhile"
 
 
 def test_an_engine_that_takes_fewer_rules_gets_none_and_a_warning() -> None:

@@ -7,23 +7,17 @@ from fakes.observations import chains, tree
 
 from specctl.contract.setting import Setting
 from specctl.core.messages import Reason
-from specctl.core.rails import IDLE_DWELL_S, Held, Rails, all_but_present, held_constraints
-from specctl.policy.settings import GuardRailSettings
+from specctl.core.rails import Held, Rails, held_constraints
 
 SPACE = space_of((*chains(0, 2, 4), tree(2, 4, 9)), (1, 2))
-SHAPE = 2, 4
 PRESENT = np.array([1, 0])
-SETTINGS = GuardRailSettings(dwell_s=2.0)
 
 
 FREE = [[True] * 4, [True] * 4]
 
 
-def allowed(
-    rails: Rails, time_s: float, *, active: tuple[bool, bool] = (True, True), may_wait: bool = True
-) -> list[list[bool]]:
-    waits = np.array([may_wait, True])
-    found = rails.dwell(SETTINGS, PRESENT, waits, np.array(active), SHAPE[1], time_s)
+def allowed(rails: Rails, time_s: float, *, may_wait: bool = True) -> list[list[bool]]:
+    found = rails.dwell(2.0, PRESENT, np.array([may_wait, True]), time_s)
     assert (found.reason, found.words) == (Reason.DWELL, "changed less than 2 s ago")
     return found.allowed.tolist()  # type: ignore[no-any-return]
 
@@ -39,23 +33,10 @@ def test_only_the_bucket_that_changed_is_held_and_only_for_its_dwell_time() -> N
     assert allowed(rails, 12.0) == FREE
 
 
-def test_a_bucket_without_traffic_waits_longer() -> None:
-    rails = Rails(SPACE)
-    rails.accepted([0, 1], 10.0)
-    at_s = 10.0 + (2.0 + IDLE_DWELL_S) / 2
-    assert allowed(rails, at_s, active=(True, False)) == [[True] * 4, [True, False, False, False]]
-    assert allowed(rails, 10.0 + IDLE_DWELL_S, active=(True, False)) == FREE
-
-
 def test_a_bucket_that_may_not_wait_is_not_held() -> None:
     rails = Rails(SPACE)
     rails.accepted([0, 1], 10.0)
     assert allowed(rails, 10.1, may_wait=False) == [[True] * 4, [True, False, False, False]]
-
-
-def test_what_is_held_may_keep_what_it_has() -> None:
-    found = all_but_present(np.array([True, False]), PRESENT, SHAPE)
-    assert found.tolist() == [[False, True, False, False], [True] * 4]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ class Course:
         )
 
         def within() -> Plan:
-            held = self.group.held(state, wanted.classes, self.settings)
+            held = self.group.held(state, server.controller.class_limits(wanted), self.settings)
             return server.controller.plan(seen, wanted, held)
 
         events = list(self.group.polled(state, self.settings))

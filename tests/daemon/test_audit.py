@@ -125,7 +125,8 @@ def test_a_full_disk_tears_no_later_record_and_what_is_lost_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "audit.jsonl"
-    audit = AuditLog(path, ManualClock())
+    lost_records: list[None] = []
+    audit = AuditLog(path, ManualClock(), lambda: lost_records.append(None))
     audit.write("change", "t", {"n": 0})
     with room_for(path.stat().st_size + 20):
         for n in (1, 2, 3):
@@ -135,6 +136,7 @@ def test_a_full_disk_tears_no_later_record_and_what_is_lost_is_counted(
     assert json.loads(first)["n"] == 0
     assert len(torn) == 20
     assert (json.loads(lost)["event"], json.loads(lost)["records"]) == ("lost", 3)
+    assert len(lost_records) == 3
     assert json.loads(last)["n"] == 4
     assert caplog.text.count("audit log") == 2
     assert "3 record(s) are lost" in caplog.text

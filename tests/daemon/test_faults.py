@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from fakes.engine import COPYING, RANDOM_TEXT, FakeEngine
+from fakes.observations import chains
 from fakes.rig import Rig, records
 
 from specctl.contract import CONTRACT_VERSION
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableState
-from specctl.core.messages import Plan
+from specctl.core.messages import Plan, Reason
 from specctl.daemon.reporter import LINES_MAX_PER_MINUTE
 
 TELEMETRY = "/specctl/v1/telemetry"
@@ -65,6 +66,34 @@ def test_a_restart_of_the_server_is_survived(caplog: pytest.LogCaptureFixture, t
     assert (
         len([one for one in records(audit, "change") if one["from"]["1"]["num_speculative_tokens"] == 0]) > 1
     )
+
+
+def test_a_restart_with_fewer_prepared_settings_is_steered_by_those(tmp_path: Path) -> None:
+    """The setting that was best, and a policy that names it, meet a server that has it no longer."""
+    audit = tmp_path / "audit.jsonl"
+    most = "kind: fixed\nnum_speculative_tokens: 8"
+
+    def restart() -> None:
+        engine.settings, engine.start = chains(0, 2, 4), chains(2)[0]
+        engine.restart()
+
+    async def course() -> None:
+        async with Rig(engine, audit=audit) as rig:
+            await rig.run(15, restart)
+            await rig.run(15)
+            assert engine.tokens_at(1) == 4
+            rig.set_policy(most)
+            (plan,) = await rig.run(1)
+            assert plan is not None
+            assert plan.reason is Reason.SET_BY_POLICY
+            assert (
+                "8 tokens is not prepared on this server, 4 tokens is the nearest below" in plan.explanation
+            )
+            assert (engine.tokens_at(1), plan.is_change) == (4, False)
+
+    with FakeEngine(traffic=COPYING, settings=chains(0, 2, 4, 8)) as engine:
+        asyncio.run(course())
+    assert records(audit, "refused") == []
 
 
 def test_an_unreachable_target_is_logged_once_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -128,3 +128,30 @@ def test_freeze_and_thaw_are_logged_once(audit: Path, caplog: pytest.LogCaptureF
         asyncio.run(course())
     assert caplog.text.count("frozen: nothing is changed") == 1
     assert caplog.text.count("thawed: changes go on") == 1
+
+
+def test_a_policy_that_is_not_possible_on_a_server_changes_nothing_there(
+    audit: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its table and its lease stay as they are; the start table of another server, too."""
+    caplog.set_level(logging.INFO)
+
+    async def course() -> None:
+        async with Group([steered], LEARNING, audit) as group:
+            await group.run(15)
+            rows, changes = steered.rows, len(group.records("change"))
+            group.set_policy(f"{LEARNING}knobs: {{tree_topk: {{min: 9}}}}")
+            await group.run(40)
+            assert (steered.rows, steered.state) == (rows, TableState.LIVE)
+            assert steered.reason.startswith("not_possible: ")
+            assert len(group.records("change")) == changes
+            group.set_policy(LEARNING)
+            await group.run(2)
+            assert not steered.reason.startswith("not_possible: ")
+        async with Group([new], f"{LEARNING}knobs: {{tree_topk: {{min: 9}}}}", audit) as group:
+            await group.run(20)
+            assert new.puts == []
+
+    with FakeEngine(traffic=COPYING) as steered, FakeEngine(traffic=COPYING, start_tokens=3) as new:
+        asyncio.run(course())
+    assert "no prepared setting has tree_topk from 9" in caplog.text

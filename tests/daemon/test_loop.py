@@ -250,9 +250,12 @@ def test_a_policy_changed_on_disk_is_taken_and_an_invalid_one_refused(
 
 
 def test_rows_by_context_and_what_the_policy_does_not_decide_are_carried_over() -> None:
-    """Somebody's rule for long contexts stays; rules for classes are the policy's."""
+    """Somebody's rule for long contexts stays, and rules for classes until the policy has its own."""
 
     async def course() -> None:
+        async with Rig(engine, policy=FIXED) as rig:
+            await rig.run(4)
+        assert engine.class_limits == others
         async with Rig(
             engine, policy=f"{FIXED}classes: [{{kind: code, max_num_speculative_tokens: 1}}]"
         ) as rig:
@@ -261,7 +264,9 @@ def test_rows_by_context_and_what_the_policy_does_not_decide_are_carried_over() 
     short = TableRow(decode_batch_from=1, context_to_tokens=2047, num_speculative_tokens=2)
     long = TableRow(decode_batch_from=1, context_from_tokens=2048, num_speculative_tokens=0)
     with FakeEngine(class_limits_max=4) as engine:
-        engine.operator_puts(TablePut(base_version=0, rows=(short, long), owner="operator"))
+        others = (ClassLimit(kind="sql", max_num_speculative_tokens=2),)
+        put = TablePut(base_version=0, rows=(short, long), owner="operator", class_limits=others)
+        engine.operator_puts(put)
         asyncio.run(course())
         assert engine.rows[1] == long
         assert engine.rows[0].setting == Setting(num_speculative_tokens=5)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from specctl.daemon.served import served
+from specctl.daemon.served import CONNECTIONS_MAX, served
 from specctl.errors import SpecctlError
 from specctl.frozen_files import FROZEN_ROUTE, FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient
@@ -42,5 +42,26 @@ def test_port_0_serves_nothing() -> None:
     async def course() -> None:
         async with served(Exporter(), lambda: FILES, "127.0.0.1", 0):
             pass
+
+    asyncio.run(course())
+
+
+def test_connections_that_never_ask_make_room_for_those_that_do() -> None:
+    async def course() -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        async with served(Exporter(), lambda: FILES, "127.0.0.1", port):
+            held = []
+            for _ in range(2 * CONNECTIONS_MAX):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET /metrics HTTP/1.1\r\nX: ")
+                held.append((reader, writer))
+            async with HttpClient(f"127.0.0.1:{port}") as client:
+                assert (await client.get("/healthz")).body == b"ok\n"
+            await asyncio.sleep(0.05)
+            assert sum(not reader.at_eof() for reader, _ in held) < CONNECTIONS_MAX
+            for _, writer in held:
+                writer.close()
 
     asyncio.run(course())

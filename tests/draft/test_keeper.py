@@ -169,3 +169,34 @@ def test_a_folder_that_cannot_be_read_keeps_nothing(tmp_path: Path, monkeypatch:
     kept = keeper(SuffixIndex(OPTIONS, 1, 1024), tmp_path / "corpus")
     kept.open()
     assert (kept.is_open, kept.failures) == (False, 1)
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Whoever else may write to the folder cannot have another file made or changed."""
+    path, index, victim = tmp_path / "corpus", SuffixIndex(OPTIONS, 1, 1024), tmp_path / "victim"
+    victim.touch(mode=0o644)
+    (tmp_path / ".corpus.lock").symlink_to(victim)
+    answer(index, range(50))
+    kept = keeper(index, path)
+    kept.close()
+    assert (kept.failures, path.exists()) == (1, False)
+    assert victim.stat().st_mode & 0o777 == 0o644
+
+
+def test_servers_of_two_versions_do_not_set_aside_each_others_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, index = tmp_path / "corpus", SuffixIndex(OPTIONS, 1, 1024)
+    kept = keeper(index, path)
+    kept.open()
+    answer(index, range(50))
+    with monkeypatch.context() as newer:
+        newer.setattr("specctl.draft.corpus_file.CHAINS_LAYOUT", 99)
+        other = SuffixIndex(OPTIONS, 1, 1024)
+        answer(other, range(60, 90))
+        keeper(other, path).close()
+    written = path.read_bytes()
+    kept.close()
+    assert (kept.is_open, kept.failures) == (False, 1)
+    assert path.read_bytes() == written
+    assert list(tmp_path.glob("*.refused-*")) == []

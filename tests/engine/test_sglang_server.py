@@ -19,6 +19,7 @@ import pytest
 import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import assert_refused, wait_for
+from support.engine_metrics import assert_metrics_hold_the_plugins
 from support.sampled_steps import assert_samples_fill_both_cells, ran
 from support.sglang_control import (
     LISTING,
@@ -105,6 +106,13 @@ def test_a_row_samples_another_setting(suffix, base, sampled):
     for shape, one in found.items():
         assert sum(one.ranks) == (sum(one.accepted_at) if shape[1] > 1 else 0)
     assert all(one.verified_tokens >= one.request_steps for one in found.values())
+
+
+def test_the_engines_own_metrics_hold_the_plugins(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    suffix.complete(LISTING)
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert_metrics_hold_the_plugins(suffix, 8, "sglang:num_running_reqs")
 
 
 def test_tokens_are_verified_by_their_chances(suffix, reference):
@@ -292,7 +300,8 @@ MISFIT = """
 import asyncio, httpx
 import specctl_sglang.cpu_serve
 from specctl_sglang import register
-register.missing_seams = lambda: ["sglang.x.y(): y not found"]
+from specctl.engine.engine_check import Problem
+register.problems_of = lambda _: [Problem("sglang.x.y not found")]
 register.register()
 from sglang.srt.entrypoints.http_server import app
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -316,7 +325,7 @@ def test_an_sglang_that_does_not_fit_runs_as_stock_and_the_routes_say_why():
     )
     assert done.returncode == 0, done.stderr
     assert "Unknown speculative algorithm name: SPECCTL_SUFFIX" in done.stdout
-    assert "503 specctl registers nothing: it does not fit this SGLang: sglang.x.y()" in done.stdout
+    assert "503 specctl registers nothing: it does not fit this SGLang: sglang.x.y not found" in done.stdout
 
 
 NGRAM = """

@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import json
-import shutil
+import time
 from math import hypot
 
 import httpx
@@ -11,9 +11,11 @@ import pytest
 from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import CONTROL_TOKEN, controlled_server
+from support.random_head import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_cpu import checked_at
+from specctl.cli.main import main
 from testing.lossless import compare
 from testing.servers import vllm_server
 
@@ -49,6 +51,13 @@ def assert_daemon_beside_is_harmless(control, folder, token=None):
     prompts = PROMPTS[:4]
     reference = [control.complete(prompt) for prompt in prompts]
     assert_daemon_is_harmless(run_daemon(control, folder, prompts, token=token), reference)
+
+
+def doctor_codes(url, capsys, *more):
+    """What ``specctl doctor`` finds, notes apart."""
+    main(["doctor", url, "--json", "--window", "1", *more])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return {finding["code"] for finding in findings if finding["severity"] != "note"}
 
 
 class TestNgram:
@@ -88,6 +97,18 @@ class TestNgram:
 class TestEagle3:
     def test_lossless_while_the_table_changes(self, eagle3):
         assert_lossless(eagle3)
+
+    def test_doctor_finds_nothing_and_then_what_was_planted(self, eagle3, tmp_path, capsys):
+        """Other tests leave a table without a lease, which is a note."""
+        for prompt in PROMPTS:
+            eagle3.complete(prompt)
+        assert doctor_codes(eagle3.server.url, capsys, "--policy", "balanced") == set()
+        policy = tmp_path / "p.yaml"
+        policy.write_text("kind: goodput\nknobs: {num_speculative_tokens: {min: 9, max: 12}}\n")
+        assert doctor_codes(eagle3.server.url, capsys, "--policy", str(policy)) == {"policy-cannot-act"}
+        assert eagle3.put(eagle3.change(2, lease_s=0.5, owner="autotune gone")).status_code == 200
+        time.sleep(1.0)
+        assert doctor_codes(eagle3.server.url, capsys) == {"lease-ran-out"}
 
     def test_samples_of_off_and_of_drafts(self, eagle3):
         assert_chains_are_sampled(eagle3, PROMPTS, 4, max_tokens=48)
@@ -146,38 +167,9 @@ class TestEagle3:
         assert max(abs(off["miss"]), abs(drafting["miss"])) <= 0.2, (off, drafting)
 
 
-TINY_MTP = {
-    "architectures": ["Ernie4_5_MoeForCausalLM"],
-    "model_type": "ernie4_5_moe",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 16384,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-    "num_nextn_predict_layers": 1,
-    "moe_num_experts": 4,
-    "moe_layer_start_index": 50,
-    "moe_layer_end_index": 51,
-    "torch_dtype": "float32",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-"""No expert layer is in range, so the model is dense; vLLM fills its weights at random."""
-
-
 @pytest.fixture(scope="module")
 def tiny_mtp(shared_models, logs):
-    folder = logs / "tiny-mtp"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY_MTP))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(shared_models / "reference-target" / name, folder / name)
-    return folder
+    return write_tiny_mtp(shared_models / "reference-target", logs / "tiny-mtp")
 
 
 def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs, tmp_path):

@@ -15,6 +15,7 @@ import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
+from support.engine_metrics import assert_metrics_hold_the_plugins
 from support.sampled_steps import assert_chains_are_sampled
 
 from specctl.draft.corpus_file import fingerprint_of, load
@@ -116,6 +117,13 @@ def test_copying_drafts_are_accepted_and_counted(suffix):
     assert accepted >= emitted - steps
     assert after["shadow"]["drafts"] > before["shadow"]["drafts"]
     assert after["proposer"]["corpus_tokens"] > 0
+
+
+def test_the_engines_own_metrics_hold_the_plugins(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    suffix.complete(LISTING * 3 + "item_0", 32)
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert_metrics_hold_the_plugins(suffix, 8, "vllm:num_requests_running")
 
 
 def test_a_class_drafts_no_more_than_its_limit(suffix, reference):

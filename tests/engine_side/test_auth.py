@@ -64,7 +64,10 @@ def test_localhost_and_addresses_are_the_server_itself(host):
     check(AccessPolicy(None), Scope.CONTROL, host=host, sec_fetch_site="none")
 
 
-FORWARDED = ["x_forwarded_for", "forwarded", "x_real_ip", "x_forwarded_host", "via"]
+FORWARDED = [
+    "x_forwarded_for", "forwarded", "x_real_ip", "x_forwarded_host", "via", "x_forwarded_anything",
+    "cf_connecting_ip", "true_client_ip",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("client_host", ["127.0.0.1", None])
@@ -188,3 +191,10 @@ def test_a_body_that_ends_early_is_no_error_of_the_server(tmp_path):
 
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 400
+
+
+def test_a_token_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_bytes(b"read:" + b"\xff" * 20)
+    with pytest.raises(ValueError, match=r"tokens: not UTF-8 .* at byte 5"):
+        load_tokens(path)

@@ -17,3 +17,8 @@ def test_no_adapters_name_passes_for_another_one_with_a_salt():
     found = {namespace_of(name, None) for name in names}
     assert len(found) == len(names)
     assert salted not in found
+
+
+def test_a_salt_that_is_no_text_has_a_namespace_of_its_own():
+    assert namespace_of(None, "\ud800").startswith("salt=")
+    assert namespace_of(None, "\ud800") != namespace_of(None, "\udfff")

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from specctl.engine.patches import Patch, PatchConflict, install, is_ours
+from specctl.engine.patches import Patch, PatchConflict, check_conflicts, install, is_ours
 
 SOURCE = """
 class Base:
@@ -106,3 +106,18 @@ def test_methods() -> None:
     assert patch("load").serves("eagle")
     assert not patch("load", methods=frozenset({"suffix"})).serves("eagle")
     assert patch("Engine.step").entry == "Engine.step"
+
+
+def test_a_conflict_is_found_where_the_module_is_imported(
+    engine: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches = [
+        patch("Engine.step"),
+        Patch("nowhere.to_be_found:f", wrap, "worker", "A test.", "none: a test", ""),
+    ]
+    check_conflicts(patches)
+    engine.Engine.step = lambda self: "another's"
+    with pytest.raises(PatchConflict, match=r"Engine\.step has been replaced by .*test_patches"):
+        check_conflicts(patches)
+    monkeypatch.delitem(sys.modules, "made_engine")
+    check_conflicts(patches)

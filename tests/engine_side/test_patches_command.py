@@ -34,4 +34,4 @@ def test_as_json(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_engine_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["patches", "tgi"])
-    assert "invalid choice: 'tgi'" in capsys.readouterr().err
+    assert "'tgi' is not one of 'sglang', 'vllm'" in capsys.readouterr().err

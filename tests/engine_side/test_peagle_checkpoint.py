@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -76,29 +77,35 @@ def check(folder: Path, **values: Any) -> PEagleCheckpoint:
     return check_peagle_checkpoint(folder, **{**target, "num_speculative_tokens": 8, **values})
 
 
-REFERENCE = {"target_hidden_size": 512, "target_vocab_size": 16384, "target_num_hidden_layers": 8}
+@pytest.fixture
+def reference(shared_models: Path) -> dict[str, Any]:
+    config = json.loads((shared_models / "reference-target" / "config.json").read_text(encoding="utf-8"))
+    return {f"target_{key}": config[key] for key in ("hidden_size", "vocab_size", "num_hidden_layers")}
 
 
-def test_the_reference_head_fits_the_reference_target(shared_models: Path) -> None:
+def test_the_reference_head_fits_the_reference_target(shared_models: Path, reference: dict[str, Any]) -> None:
     folder = shared_models / "reference-peagle"
-    assert check(folder, **REFERENCE) == PEagleCheckpoint(
+    layers = json.loads((folder / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    assert check(folder, **reference) == PEagleCheckpoint(
         format="eagle3",
         mask_token_id=6,
         trained_tokens=None,
-        draft_vocab_size=16384,
-        num_layers=4,
+        draft_vocab_size=reference["target_vocab_size"],
+        num_layers=layers,
         file=folder / "model.safetensors",
     )
 
 
-def test_the_reference_eagle3_head_is_sent_to_its_own_method(shared_models: Path) -> None:
+def test_the_reference_eagle3_head_is_sent_to_its_own_method(
+    shared_models: Path, reference: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match='a plain EAGLE-3 head: "method": "eagle3"'):
-        check(shared_models / "reference-eagle3", **REFERENCE)
+        check(shared_models / "reference-eagle3", **reference)
 
 
-def test_a_target_of_another_size_is_refused(shared_models: Path) -> None:
-    with pytest.raises(ValueError, match="hidden_size: expected the target's hidden size 640, found 512"):
-        check(shared_models / "reference-peagle", **{**REFERENCE, "target_hidden_size": 640})
+def test_a_target_of_another_size_is_refused(shared_models: Path, reference: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="hidden_size: expected the target's hidden size 640, found "):
+        check(shared_models / "reference-peagle", **{**reference, "target_hidden_size": 640})
 
 
 @pytest.mark.parametrize("key", ["ptd_token_id", "pard_token", "mask_token_id"])
@@ -154,6 +161,14 @@ def test_tensors_are_gathered_from_several_files(tmp_path: Path) -> None:
     write(tmp_path, EAGLE3, without("mask_hidden"))
     save_file({"mask_hidden": np.zeros(3 * HIDDEN, np.float16)}, tmp_path / "other.safetensors")
     assert check(tmp_path).file == tmp_path / "other.safetensors"
+
+
+def test_a_bin_file_that_may_run_code_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    with tarfile.open(tmp_path / "pytorch_model.bin", "w"):
+        pass
+    with pytest.raises(ValueError, match="expected safetensors"):
+        check(tmp_path)
 
 
 def test_tensors_of_a_bin_file_are_not_checked(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
@@ -20,8 +20,12 @@ class FakeServer:
         """Status and body."""
         raise NotImplementedError
 
+    def stream(self, path: str) -> Iterator[bytes] | None:
+        """Parts of an answer that goes on; None: ``respond`` answers."""
+        return None
+
     def __enter__(self) -> Self:
-        respond = self.respond
+        respond, stream = self.respond, self.stream
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -33,8 +37,14 @@ class FakeServer:
             def do_PUT(self) -> None:
                 self._serve()
 
+            def do_POST(self) -> None:
+                self._serve()
+
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if (parts := stream(self.path)) is not None:
+                    self._stream(parts)
+                    return
                 status, answer = respond(self.command, self.path, self.headers, body)
                 try:
                     self.send_response(status)
@@ -43,6 +53,17 @@ class FakeServer:
                     self.wfile.write(answer)
                 except OSError:
                     self.close_connection = True
+
+            def _stream(self, parts: Iterator[bytes]) -> None:
+                self.close_connection = True
+                try:
+                    self.send_response(200)
+                    self.end_headers()
+                    for part in parts:
+                        self.wfile.write(part)
+                        self.wfile.flush()
+                except OSError:
+                    return
 
             def log_message(self, format: str, *args: object) -> None:
                 return

@@ -1,11 +1,11 @@
-"""A fake Kubernetes API server: lists pods, page by page, over HTTP or HTTPS. Faults by attributes."""
+"""A fake Kubernetes API server: lists pods, page by page, and lets them be watched. Faults by attributes."""
 
 from __future__ import annotations
 
 import json
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,12 +37,49 @@ class FakeKubernetes(FakeServer):
         self.statuses: list[int] = []
         self.body: bytes | None = None
         self.requests: list[dict[str, list[str]]] = []
+        self.watch_status = 200
+        self.is_open = True
+        self._lines: list[bytes] = []
+        self._watches = 0
+
+    def tell(self, kind: str, pod: dict[str, Any]) -> None:
+        """An event for every watch; the lists that follow know it as well."""
+        name = pod["metadata"]["name"]
+        others = [one for one in self.pods if one["metadata"]["name"] != name]
+        self.pods = others if kind == "DELETED" else [*others, pod]
+        self.send(json.dumps({"type": kind, "object": pod}).encode())
+
+    def send(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    @property
+    def watches(self) -> int:
+        """How many were opened."""
+        return self._watches
+
+    def stream(self, path: str) -> Iterator[bytes] | None:
+        """The events after the list, until ``is_open`` is False."""
+        asked = parse_qs(urlsplit(path).query)
+        if "watch" not in asked or self.watch_status != 200:
+            return None
+        assert asked["resourceVersion"] == ["7"]
+        self._watches += 1
+        return self._events(len(self._lines))
+
+    def _events(self, sent: int) -> Iterator[bytes]:
+        while self.is_open:
+            while sent < len(self._lines):
+                sent += 1
+                yield self._lines[sent - 1] + b"\n"
+            time.sleep(0.01)
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, bytes]:
         time.sleep(self.delay_s)
         parts = urlsplit(path)
         asked = parse_qs(parts.query)
         self.requests.append(asked)
+        if "watch" in asked:
+            return self.watch_status, b'{"kind": "Status"}'
         if self.statuses:
             return self.statuses.pop(0), b'{"kind": "Status"}'
         if authorization != f"Bearer {self.token}":
@@ -56,7 +93,12 @@ class FakeKubernetes(FakeServer):
         first, size = int(asked.get("continue", ["0"])[0]), int(asked["limit"][0])
         rest = str(first + size) if first + size < len(chosen) else ""
         items = chosen[first : first + size]
-        page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": rest}, "items": items}
+        page = {
+            "kind": "PodList",
+            "apiVersion": "v1",
+            "metadata": {"continue": rest, "resourceVersion": "7"},
+            "items": items,
+        }
         return 200, json.dumps(page).encode()
 
     def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:

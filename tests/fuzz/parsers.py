@@ -39,6 +39,7 @@ from specctl.errors import (
     TargetsError,
     VersionConflict,
 )
+from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, Response
 from specctl.policy.loader import parse_policy, shipped_policies
 from specctl.record.lines import End, Header, Reading, Told
@@ -245,6 +246,11 @@ PARSERS: dict[str, Parser] = {
         ),
         _Replies(),
         (TargetError,),
+    ),
+    "frozen": Parser(
+        (FrozenFiles(files=(FrozenFile(path="/p", frozen=True, targets=3),)).model_dump_json().encode(),),
+        FrozenFiles.model_validate_json,
+        (ValidationError,),
     ),
     "tokens": Parser(
         (b"# who\nread:0123456789abcdef\ncontrol:fedcba9876543210\n",),

@@ -3,7 +3,7 @@
     PYTHONPATH=.:tests python -m fuzz.run --inputs 10000000
 
 Exit code 1 and a file in ``tests/fuzz/cases/`` for an input that raises what its parser may not raise, takes
-over a second, or makes the process grow by over 256 MiB. The test suite reads those files again.
+over a second, hangs, or makes the process grow by over 256 MiB. The test suite reads those files again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import random
 import re
 import resource
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -26,9 +27,15 @@ __all__ = ["CASES", "Course", "failure"]
 
 CASES = Path(__file__).parent / "cases"
 SECONDS_MAX = 1.0
+HANG_S = 30
+"""Of wall time, on a machine that others use too."""
 GROWTH_MAX_BYTES = 256 * 2**20
 POOL_MAX = 512
 _VARIABLE = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
+
+
+class Hang(BaseException):
+    """A parser that waits for something."""
 
 
 def failure(parser: Parser, data: bytes) -> tuple[str, str]:
@@ -81,10 +88,12 @@ def main() -> int:
     given = options.parse_args()
     names = given.parser or list(PARSERS)
     wrong_total = 0
+    signal.signal(signal.SIGALRM, _hang)
     for name in names:
         course = Course(PARSERS[name], random.Random(f"{given.seed} {name}"))
         before, started_s, count = _peak_bytes(), time.monotonic(), given.inputs // len(names)
         for _ in range(count):
+            signal.alarm(HANG_S)
             wrong, data = course.step()
             if not wrong and _peak_bytes() - before > GROWTH_MAX_BYTES:
                 wrong, before = "grew by over 256 MiB", _peak_bytes()
@@ -99,7 +108,12 @@ def main() -> int:
         print(
             f"{name}: {count} inputs, {len(course.shapes)} answers, {took_s:.0f} s, +{grown} MiB", flush=True
         )
+    signal.alarm(0)
     return 1 if wrong_total else 0
+
+
+def _hang(*_: object) -> None:
+    raise Hang
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Mutated inputs, and every input that was once taken wrongly."""
+"""Mutated inputs, and every input that was once taken wrongly. ``SPECCTL_FUZZ_INPUTS``: over all parsers."""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from fuzz.parsers import PARSERS
 from fuzz.run import CASES, Course, failure
 
-INPUTS = 300
+INPUTS = int(os.environ.get("SPECCTL_FUZZ_INPUTS", "100000")) // len(PARSERS)
 
 
 @pytest.mark.parametrize("name", PARSERS)

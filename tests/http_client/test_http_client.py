@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specctl.errors import TargetError
-from specctl.http_client import HttpClient, Response, normalise_target
+from specctl.http_client import HttpClient, Response, normalise_target, shown_target
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -328,3 +328,25 @@ def test_a_target_that_is_no_url_is_named_in_one_line(target: str) -> None:
         normalise_target(target)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("http://bob:secret@h:1/a@b", "http://h:1/a@b"),
+        ("bob:secret@h:1", "h:1"),
+        ("https://secret@[::1]:1", "https://[::1]:1"),
+        ("http://a@secret@h:1", "http://h:1"),
+        ("h:1", "h:1"),
+        ("unix:///run/a@b", "unix:///run/a@b"),
+        ("ftp://bob:secret@h", "ftp://h"),
+    ],
+)
+def test_a_password_is_never_shown(target: str, shown: str) -> None:
+    assert shown_target(target) == shown
+    if target.startswith("ftp"):
+        with pytest.raises(TargetError) as caught:
+            normalise_target(target)
+        assert "secret" not in str(caught.value)
+    else:
+        assert "secret" not in HttpClient(target).target

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from specctl.contract.classes import ClassLimit
 from specctl.errors import PolicyError
+from specctl.local_file import WatchedFile
 from specctl.policy.loader import find_policy, load_policy, parse_policy, shipped_policies
 from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
 from specctl.policy.watch import PolicyFile, PolicyFiles
@@ -308,6 +310,42 @@ def test_the_last_good_policy_stays_for_any_bytes(tmp_path: Path, content: bytes
     asyncio.run(files.refresh_async())
     assert source.policy.kind == "off"
     assert files.is_valid
+
+
+def test_a_bug_in_reading_a_file_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("1")
+
+    def load(path: Path) -> int:
+        return 10 // int(path.read_text())
+
+    file = WatchedFile(path, load, "policy")
+    path.write_text("0 ")
+    assert not asyncio.run(file.refresh_async())
+    assert (file.value, file.refusal) == (10, f"{path}: cannot be used (ZeroDivisionError)")
+    assert caplog.text.count("Traceback") == 1
+
+
+def test_a_machine_without_threads_left_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("kind: 'off'\n")
+    files = PolicyFiles()
+    files.get(path)
+    path.write_text("kind: fixed\nnum_speculative_tokens: 3\n")
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        asyncio.run(files.refresh_async())
+        asyncio.run(files.refresh_async())
+    assert caplog.text.count("can't start new thread") == 1
+    assert files.get(path).policy.kind == "off"
+    asyncio.run(files.refresh_async())
+    assert files.get(path).policy.kind == "fixed"
 
 
 def test_rules_for_classes() -> None:

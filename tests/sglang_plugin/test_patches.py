@@ -8,7 +8,8 @@ from specctl_sglang import asked, register
 from specctl_sglang.options import Options
 from specctl_sglang.patches import CPU, PATCHES, of_algorithm
 
-from specctl.engine.releases import ALLOW_ENV
+from specctl.engine.engine_check import Problem
+from specctl.engine.releases import ALLOW_ENV, TESTED
 
 PLUGIN = Path(register.__file__).parent
 # Entries in a table of SGLang's that is made for it.
@@ -99,8 +100,32 @@ def test_a_plain_server_does_not_ask(monkeypatch, words, may):
 @pytest.mark.parametrize("version", ["0.5.20", "0.5.24", "0.5.24.dev3"])
 def test_an_sglang_that_was_not_tested_stays_as_it_is(monkeypatch, version):
     monkeypatch.setattr(register, "version", lambda _: version)
-    monkeypatch.setattr(register, "missing_seams", lambda: [])
+    monkeypatch.setattr(register, "problems_of", lambda _: [])
+    monkeypatch.setenv(asked.CHECKED_ENV, "")
     assert f"{version} was not tested" in register._why_not(None)
     assert register._why_not(Options(untested_engine="allow")) is None
     monkeypatch.setenv(ALLOW_ENV, "allow")
     assert register._why_not(None) is None
+
+
+def test_what_some_methods_lack_takes_those_away_and_no_other(monkeypatch, caplog):
+    lost = frozenset({"eagle", "eagle3", "nextn", "standalone", "specctl_peagle"})
+    monkeypatch.setattr(register, "version", lambda _: TESTED["sglang"][-1])
+    monkeypatch.setattr(register, "problems_of", lambda _: [Problem("x.y:A.f not found", lost)])
+    monkeypatch.setenv(asked.CHECKED_ENV, "")
+    assert register._why_not(Options()) is None
+    assert asked.misfits() == lost
+    assert (
+        "eagle, eagle3, nextn, specctl_peagle, standalone cannot run on this SGLang: x.y:A.f" in caplog.text
+    )
+    left = {
+        patch.entry for patch in PATCHES if register._serves(patch, Options()) and CPU not in patch.methods
+    }
+    assert not left & {"EagleDraftWorker.draft", "handle_speculative_decoding"}
+    assert {"Scheduler.run_batch", "SpeculativeAlgorithm.create_worker"} <= left
+
+
+def test_what_every_method_needs_takes_all_away(monkeypatch):
+    monkeypatch.setattr(register, "version", lambda _: TESTED["sglang"][-1])
+    monkeypatch.setattr(register, "problems_of", lambda _: [Problem("x.y:A.f not found")])
+    assert register._why_not(Options()) == "it does not fit this SGLang: x.y:A.f not found"

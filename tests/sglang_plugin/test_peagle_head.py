@@ -41,12 +41,18 @@ def prepared(folder, config, tensors=TENSORS):
     return made, json.loads((made / "config.json").read_text())
 
 
+def reference_target(shared_models):
+    config = json.loads((shared_models / "reference-target" / "config.json").read_text())
+    return HeadTarget(config["hidden_size"], config["vocab_size"], config["num_hidden_layers"])
+
+
 def test_the_reference_head(shared_models):
     head = shared_models / "reference-peagle"
-    made = prepared_head(head, HeadTarget(512, 16384, 8), 5)
+    made = prepared_head(head, reference_target(shared_models), 5)
     config = json.loads((made / "config.json").read_text())
     assert config["architectures"] == [ARCHITECTURE]
-    assert (config["ptd_token_id"], config["draft_vocab_size"]) == (6, 16384)
+    assert config["ptd_token_id"] == 6
+    assert config["draft_vocab_size"] == reference_target(shared_models).vocab_size
     assert (made / "model.safetensors").resolve() == (head / "model.safetensors").resolve()
 
 
@@ -136,7 +142,7 @@ def test_a_token_map_that_does_not_fit_is_refused(tmp_path, config, tensors, ids
 
 def test_an_eagle3_head_is_sent_to_its_own_algorithm(shared_models):
     with pytest.raises(ValueError, match="--speculative-algorithm EAGLE3 is the one to use for it"):
-        prepared_head(shared_models / "reference-eagle3", HeadTarget(512, 16384, 8), 5)
+        prepared_head(shared_models / "reference-eagle3", reference_target(shared_models), 5)
 
 
 def test_a_peagle_head_is_refused_where_drafts_come_one_by_one(tmp_path, shared_models):

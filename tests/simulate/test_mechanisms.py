@@ -17,15 +17,16 @@ from benchmarks.closed_loop import closed_tasks
 from benchmarks.held_out import slow_machine
 from benchmarks.regret_cells import TaskOptions
 from specctl.core import acceptance, controller, sampling, step_cost
+from specctl.core.acceptance import Acceptance
 from specctl.core.prompt_cost import PromptCost
 from specctl.policy.loader import find_policy, load_policy, parse_policy
 from specctl.simulate.closed_loop import ClosedLoad
 from specctl.simulate.compare import ArmResult, quiet_daemon, simulate
 from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine_profile import EngineProfile
-from specctl.simulate.perturbation import PERTURBATIONS
+from specctl.simulate.perturbation import PERTURBATIONS, Perturbation
 from specctl.simulate.scenario import Scenario
-from specctl.simulate.shapes import one_class
+from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, one_class, with_head
 
 HIGH, LOW = 0.9, 0.1
 NO_DWELL = "kind: goodput\nguard_rails: {dwell_s: 0.0}"
@@ -41,19 +42,25 @@ def run(h200: EngineProfile) -> Run:
         scenario: Scenario,
         span_s: float,
         policy: str = "",
-        perturbation: str = "none",
+        perturbation: str | Perturbation = "none",
         *,
         is_slow: bool = False,
+        has_trees: bool = False,
         **lengths: float,
     ) -> ArmResult:
-        machine = slow_machine(h200) if is_slow else h200
+        machine = slow_machine(h200) if is_slow else with_head(h200) if has_trees else h200
+        if isinstance(perturbation, str):
+            perturbation = PERTURBATIONS[perturbation]
         lengths = lengths or (SHORT if is_slow else {})
         load = ClosedLoad(np.atleast_1d(requests), span_s, **lengths)  # type: ignore[arg-type]
         arm = Autotune(
             "ours", parse_policy(policy, "test") if policy else load_policy(find_policy("balanced"))
         )
         with quiet_daemon():
-            return simulate(load, machine, scenario, arm, seed=0, perturbation=PERTURBATIONS[perturbation])
+            return simulate(
+                load, machine, scenario, arm, seed=0,
+                settings=TREE_SETTINGS if has_trees else (), perturbation=perturbation,
+            )  # fmt: skip
 
     return simulated
 
@@ -120,6 +127,48 @@ def test_a_level_that_does_not_follow_takes_a_busy_machine_for_a_slow_setting(
     assert without.switches > ours.switches + 4
 
 
+def test_a_step_that_stalls_is_no_property_of_its_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every three seconds a step takes a second more."""
+    stalls = Perturbation(stall_s=1.0, stall_every_s=3.0)
+    ours = run(4, scenario_of(0.6), 60.0, perturbation=stalls)
+    monkeypatch.setattr(step_cost, "STALL_RATIO", 1e9)
+    without = run(4, scenario_of(0.6), 60.0, perturbation=stalls)
+    assert without.tokens_per_s < 0.97 * ours.tokens_per_s
+    assert without.lost_ratio > 3.0 * ours.lost_ratio
+
+
+def test_a_first_step_that_compiles_does_not_rule_its_setting_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is often the only step of a setting in its poll, where no other one shows that it was long."""
+    ours = run(32, scenario_of(0.6), 60.0, perturbation="stalls")
+    monkeypatch.setattr(step_cost, "CLIP_LOG", 1e9)
+    without = run(32, scenario_of(0.6), 60.0, perturbation="stalls")
+    assert without.tokens_per_s < 0.9 * ours.tokens_per_s
+    assert without.lost_ratio > 3.0 * ours.lost_ratio
+
+
+def test_what_a_second_branch_hits_is_guessed_before_it_ran(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = one_class("trees", [(0.0, MEDIUM)], RUNNER_UP_SHARES)
+    ours = run(4, trees, 60.0, has_trees=True)
+    monkeypatch.setattr(acceptance, "RANK_PRIOR_RATIO", 0.0)
+    without = run(4, trees, 60.0, has_trees=True)
+    assert without.tokens_per_s < 0.9 * ours.tokens_per_s
+    assert without.lost_ratio > 5.0 * ours.lost_ratio
+
+
+def test_a_trees_own_mean_corrects_the_product_of_its_depths(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = one_class("trees", [(0.0, MEDIUM)], RUNNER_UP_SHARES)
+    ours = run(4, trees, 60.0, has_trees=True)
+    monkeypatch.setattr(Acceptance, "_tree_ratio", lambda self, modelled: 1.0)
+    without = run(4, trees, 60.0, has_trees=True)
+    assert without.lost_ratio > 1.4 * ours.lost_ratio
+
+
 def test_the_search_may_spend_more_than_the_usual_share(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine there are few steps to learn from."""
     ours = run(4, scenario_of(0.45), 120.0, is_slow=True)
@@ -139,6 +188,18 @@ def test_without_the_cost_of_prompts_drafts_fill_steps_with_prompts(
     without = run(100, scenario_of(0.8), 80.0, **lengths)
     assert without.tokens_per_s < 0.98 * ours.tokens_per_s
     assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
+def test_steps_full_of_prompts_tell_what_a_step_takes_at_least(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step without prompts is ever seen: else nothing would be known, and the start table would stay."""
+    lengths = {"prompt_median_tokens": 800.0, "output_median_tokens": 40.0}
+    ours = run(200, scenario_of(0.4), 60.0, **lengths)
+    monkeypatch.setattr(PromptCost, "floor_s", lambda self, context: np.zeros_like(context))
+    without = run(200, scenario_of(0.4), 60.0, **lengths)
+    assert without.tokens_per_s < 0.95 * ours.tokens_per_s
+    assert without.lost_ratio > 5.0 * ours.lost_ratio
 
 
 def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:

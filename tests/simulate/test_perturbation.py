@@ -138,3 +138,24 @@ def test_under_no_perturbation_seconds_are_the_profiles(small: Callable[..., Eng
     costs = at.new_costs(profile, 9, Perturbation(), 0)
     assert (costs.cell_factor == 1.0).all()
     assert (costs.wave == 1.0).all()
+
+
+def test_steps_stall_as_often_as_it_says_and_the_first_of_a_setting_compiles(h200: EngineProfile) -> None:
+    seconds = []
+    for perturbation in (Perturbation(), Perturbation(stall_s=1.0, stall_every_s=2.0)):
+        engine = SimulatedEngine(
+            ClosedLoad.constant(8, 400.0), h200, scenario_of(0.5), seed=0, perturbation=perturbation
+        )
+        engine.set_table(table_of(np.full(2, 1)))
+        engine.run(1e9, 10_000)
+        seconds.append(engine.now_s)
+    # Some 30 stalls: a standard error of 5 of them.
+    assert seconds[1] - seconds[0] == pytest.approx(seconds[0] / 2.0, rel=0.6)
+
+    engine, _ = started(h200, Perturbation(first_step_s=3.0))
+    # The first of all holds prompts alone.
+    for setting in (2, 2, 2, 4):
+        engine.set_table(table_of(np.full(2, setting)))
+        engine.run(1e9, 1)
+    firsts = [float(one[0]) for one in engine.log.floats[:3]]
+    assert [round(one) for one in firsts] == [3, 0, 3]

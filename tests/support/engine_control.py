@@ -72,10 +72,11 @@ def controlled_server(
     config: Mapping[str, Any],
     headers: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Control]:
     """A real server with this speculative config, and a client that knows its routes."""
     with (
-        vllm_server(model, log, config, arguments) as server,
+        vllm_server(model, log, config, arguments, environment) as server,
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield Control(server, client)

@@ -2,11 +2,45 @@
 tested; and a P-EAGLE head with all that its formats allow and the reference head does not have."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 LAYERS_READ = (1, 4, 6)
 """Of the target, whose hidden states the head reads."""
+
+
+_TINY_MTP = {
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 16384,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "num_nextn_predict_layers": 1,
+    "moe_num_experts": 4,
+    "moe_layer_start_index": 50,
+    "moe_layer_end_index": 51,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+"""No expert layer is in range, so the model is dense; vLLM fills its weights at random."""
+
+
+def write_tiny_mtp(target: Path, folder: Path) -> Path:
+    """``folder``, with a model that has a head of its own, without weights: for ``--load-format dummy``."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(_TINY_MTP), encoding="utf-8")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(target / name, folder / name)
+    return folder
 
 
 def write_random_dflash(target: Path, folder: Path) -> Path:

@@ -91,10 +91,11 @@ def controlled_sglang_server(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> Iterator[SglangControl]:
     """A real server, and a client that knows its routes."""
     with (
-        sglang_server(model, log, algorithm, arguments, environment) as server,
+        sglang_server(model, log, algorithm, arguments, environment, **more) as server,
         httpx.Client(base_url=server.url, timeout=300, headers=headers) as client,
     ):
         yield SglangControl(server, client)

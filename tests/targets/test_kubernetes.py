@@ -99,11 +99,13 @@ def test_a_replaced_token_is_read_again(token: Path) -> None:
         source = KubernetesSource(query(api, token), LABELS, interval_s=5)
         assert len(await source.read()) == 1
         api.token = "newer"
+        await source.close()
         with pytest.raises(TargetsError, match="401"):
             await source.read()
         token.write_text("newer")
         assert len(await source.read()) == 1
         token.unlink()
+        await source.close()
         with pytest.raises(TargetsError, match="token file"):
             await source.read()
         await source.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.clock import ManualClock
 
+from specctl.clock import Clock
 from specctl.errors import TargetsError
 from specctl.targets.base import Target, make_target
 from specctl.targets.file import Loaded, Rule, TargetsFile
@@ -34,6 +35,9 @@ class Polled:
         if self.error is not None:
             raise self.error
         return tuple(make_target(url) for url in self.urls)
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        await clock.sleep(self.interval_s, stop)
 
     async def close(self) -> None:
         self.is_closed = True

@@ -233,7 +233,7 @@ def test_a_lossy_method_stays_the_engines():
 )
 def test_a_step_whose_drafts_nobody_would_verify_is_no_rest_of_the_head(asked, told, drafts):
     """vLLM 0.33.0 passes 0 where every request is in the middle of its prompt (Scheduler._drafts_unused)."""
-    from specctl_vllm.proposers.peagle_device import PEagleSpeculator
+    from specctl_vllm.compat.peagle_device import PEagleSpeculator
 
     made = object.__new__(PEagleSpeculator)
     made.num_speculative_steps, made.draft_tokens = 4, torch.zeros(2, 4)

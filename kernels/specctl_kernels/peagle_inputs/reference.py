@@ -53,15 +53,17 @@ def peagle_inputs_reference(
             position = first + row
             rows.positions[at] = min(max(position, 0), max_model_len - 1)
             rows.ids[at] = tokens[row] if 0 <= row < known else mask_id if row >= known else 0
-            if row < known:
-                rows.hidden[at] = (
-                    target_hidden[start + row] if row >= 0 else behind_hidden[req * behind + place]
-                )
+            if row < 0:
+                assert behind_hidden is not None
+                rows.hidden[at] = behind_hidden[req * behind + place]
+            elif row < known:
+                rows.hidden[at] = target_hidden[start + row]
             elif row < known + drafts - 1:
                 rows.hidden[at] = mask_hidden
             is_inside = request >= 0 and 0 <= position < max_model_len and row < known + drafts - 1
             block = int(blocks[req, position // block_tokens]) if is_inside else 0
             if is_inside and row < 0:
+                assert memory is not None
                 entry = request, position % memory.ring
                 if memory.positions[entry] != position or memory.blocks[entry] != block:
                     continue

@@ -184,7 +184,7 @@ def verify_rejection_reference(
         fed = drafts[start + 1 : end].tolist()
         emitted: list[int] | None
         if temperature[req] > 0 and (top_k is None or top_k[req] != 1):
-            options = (
+            law = (
                 float(temperature[req]),
                 int(top_k[req]) if top_k is not None else 0,
                 float(top_p[req]) if top_p is not None else 1.0,
@@ -194,7 +194,7 @@ def verify_rejection_reference(
             given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
             numbers = uniforms[start:end]
             later = _later_rounds(int(seeds[req]), positions[start:end]) if draft_logits is None else None
-            emitted = _chain(logits[start:end], fed, given, options, numbers, later, not_finite)
+            emitted = _chain(logits[start:end], fed, given, law, numbers, later, not_finite)
         else:
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]

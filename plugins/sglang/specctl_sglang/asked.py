@@ -7,10 +7,17 @@ import sys
 
 from specctl_sglang.options import Options
 
-__all__ = ["ASKED_ENV", "asks", "may_ask"]
+__all__ = ["ASKED_ENV", "CHECKED_ENV", "asks", "may_ask", "misfits"]
 
 ASKED_ENV = "SPECCTL_SGLANG_ASKED"
 """Set for the processes of a server that runs an algorithm of ours."""
+CHECKED_ENV = "SPECCTL_SGLANG_CHECKED"
+"""Set once SGLang was checked: ``checked``, and the methods that cannot run on it."""
+
+
+def misfits() -> frozenset[str]:
+    """Methods that this SGLang lacks something for, by the contract's names."""
+    return frozenset(os.environ.get(CHECKED_ENV, "").split(",")[1:])
 
 
 def asks() -> None:

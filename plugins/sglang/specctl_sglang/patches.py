@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from specctl.engine.patches import Patch, imported
 
-__all__ = ["AT_START", "CPU", "DRAFT_MODELS", "GUARDED", "PATCHES", "of_algorithm", "of_process"]
+__all__ = ["AT_START", "CPU", "DRAFT_MODELS", "PATCHES", "of_algorithm", "of_process"]
 
 CPU = "cpu stand-ins"
 """Method of the patches for a machine without a GPU, which tests and the demo use."""
@@ -42,6 +42,7 @@ PATCHES: tuple[Patch, ...] = (
         "The application learns of the scheduler's process by this function, and by no other.",
         _no_thread("no thread about routes of a plugin"),
         "a plugin can add routes with access to the schedulers",
+        entries=("set_global_state",),
     ),
     Patch(
         f"{_SCHEDULER}.__init__",
@@ -50,6 +51,7 @@ PATCHES: tuple[Patch, ...] = (
         "A table steers one scheduler, and a worker does not get to know it.",
         _ADAPTIVE,
         "a plugin is told of the scheduler",
+        entries=("Scheduler.__init__",),
     ),
     Patch(
         f"{_SCHEDULER}.run_batch",
@@ -58,6 +60,7 @@ PATCHES: tuple[Patch, ...] = (
         "The setting of a step depends on its batch, prompts included, which a worker does not see.",
         _ADAPTIVE,
         "a plugin is told of each batch before its launch",
+        entries=("Scheduler.run_batch", "draft"),
     ),
     Patch(
         f"{_SCHEDULER}.process_batch_result",
@@ -66,6 +69,7 @@ PATCHES: tuple[Patch, ...] = (
         "What became of a step's tokens is known after it alone.",
         "https://github.com/sgl-project/sglang/issues/34839",
         "a plugin is told of each step's result",
+        entries=("Scheduler.process_batch_result",),
     ),
     Patch(
         f"{_SCHEDULER}.get_internal_state",
@@ -74,6 +78,7 @@ PATCHES: tuple[Patch, ...] = (
         "No operation carries a text to a scheduler and an answer back.",
         _ADAPTIVE,
         "a plugin can call its part in a scheduler",
+        entries=("Scheduler.get_internal_state",),
     ),
     Patch(
         f"{_ALGORITHM}.create_worker",
@@ -83,6 +88,7 @@ PATCHES: tuple[Patch, ...] = (
         _ADAPTIVE,
         "a plugin can register a worker for an algorithm of SGLang's",
         DRAFT_MODELS - {_PEAGLE} | {_NGRAM, "dflash"},
+        entries=("SpeculativeAlgorithm.create_worker",),
     ),
     Patch(
         f"{_ALGORITHM}.create_future_map",
@@ -92,6 +98,7 @@ PATCHES: tuple[Patch, ...] = (
         _no_thread("no thread about what NGRAM waits for"),
         "NGRAM reads the copies that the scheduler makes",
         frozenset({_NGRAM}),
+        entries=("FutureMap.resolve_seq_lens_cpu",),
     ),
     Patch(
         "sglang.srt.speculative.eagle_utils:eagle_sample",
@@ -100,6 +107,7 @@ PATCHES: tuple[Patch, ...] = (
         "There is no seam for a verifier, and which nodes of a tree were accepted is not told.",
         _REGISTRY,
         "a verifier can be registered, and a result names the accepted nodes",
+        entries=("eagle_sample",),
     ),
     Patch(
         "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker.draft",
@@ -127,6 +135,7 @@ PATCHES: tuple[Patch, ...] = (
         _SUFFIX_PR,
         "a worker asks a method for its corpus",
         frozenset({_SUFFIX}),
+        entries=("FutureMap.resolve_seq_lens_cpu",),
     ),
     Patch(
         "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.forward_extend",
@@ -158,18 +167,8 @@ PATCHES: tuple[Patch, ...] = (
 )
 
 
-AT_START = frozenset(
-    {
-        "Scheduler.__init__",
-        "SpeculativeAlgorithm.create_worker",
-        "SpeculativeAlgorithm.create_future_map",
-        "EagleDraftWorker",
-        "NgramCorpus",
-    }
-)
-"""Entries of the engine's processes that no step calls."""
-GUARDED = ("draft",)
-"""Entries of our own workers, beside those of the patches."""
+AT_START = frozenset({"Scheduler.__init__", "SpeculativeAlgorithm.create_worker", "set_global_state"})
+"""Entries that no step calls: what fails in them leaves the server without specctl."""
 
 
 def of_algorithm(algorithm: str) -> list[Patch]:

@@ -14,11 +14,12 @@ from importlib.metadata import version
 
 import torch
 
+from specctl.engine.engine_check import problems_of
 from specctl.engine.guard import GUARD
 from specctl.engine.patches import Patch, PatchConflict
 from specctl.engine.releases import untested_reason
-from specctl_sglang.asked import ASKED_ENV, may_ask
-from specctl_sglang.compat.canary import missing_seams
+from specctl_sglang.adapter import ADAPTER
+from specctl_sglang.asked import ASKED_ENV, CHECKED_ENV, may_ask, misfits
 from specctl_sglang.options import OPTIONS_ENV, Options, options_from_env
 from specctl_sglang.patches import CPU, of_process
 
@@ -26,7 +27,6 @@ __all__ = ["register"]
 
 logger = logging.getLogger("sglang.specctl")
 _NOT_ASKED = f"this server was started with no algorithm of specctl, and without {OPTIONS_ENV}"
-_CHECKED_ENV = "SPECCTL_SGLANG_CHECKED"
 
 
 @cache
@@ -37,17 +37,15 @@ def register() -> None:
         _refuse_verify_without_gpu(options)
     except ValueError as error:
         raise SystemExit(f"specctl: {error}") from None
-    reason = None if os.environ.get(_CHECKED_ENV) else _why_not(options)
+    reason = None if os.environ.get(CHECKED_ENV) else _why_not(options)
     if reason is not None:
         # SGLang only logs what a plugin raises; an algorithm that is not registered is refused by its name.
         logger.error("specctl registers nothing: %s. The server runs without it.", reason)
         _tell(f"specctl registers nothing: {reason}")
         return
-    # Read by the processes that this one starts.
-    os.environ[_CHECKED_ENV] = "1"
     from specctl_sglang.compat import algorithms
 
-    algorithms.register()
+    algorithms.register(misfits())
     GUARD.log = logger
     if multiprocessing.parent_process() is not None:
         if options is not None or os.environ.get(ASKED_ENV):
@@ -60,7 +58,7 @@ def register() -> None:
             http_routes.attach_closed(_NOT_ASKED)
             return
         http_routes.install(options or Options())
-        hooks.register(of_process("server", "command line"))
+        hooks.register([one for one in of_process("server", "command line") if not _is_lost(one)])
     except ValueError as error:
         raise SystemExit(f"specctl: {error}") from None
     except PatchConflict as error:
@@ -68,11 +66,21 @@ def register() -> None:
 
 
 def _why_not(options: Options | None) -> str | None:
-    """Why this SGLang stays as it is; None: it was tested and has every name that is relied on."""
+    """Why this SGLang stays as it is; None: it was tested and is as we expect it, but for what some methods
+    need. Those are in CHECKED_ENV then, for the processes that this one starts."""
     allowed = None if options is None else options.untested_engine
     untested = untested_reason("sglang", version("sglang"), allowed)
-    missing = missing_seams() if untested is None else []
-    return untested or (f"it does not fit this SGLang: {'; '.join(missing)}" if missing else None)
+    if untested is not None:
+        return untested
+    problems = problems_of(ADAPTER)
+    common = [one.words for one in problems if not one.methods]
+    if common:
+        return f"it does not fit this SGLang: {'; '.join(common)}"
+    for one in problems:
+        logger.error("specctl: %s cannot run on this SGLang: %s", ", ".join(sorted(one.methods)), one.words)
+    lost = sorted({method for one in problems for method in one.methods})
+    os.environ[CHECKED_ENV] = ",".join(["checked", *lost])
+    return None
 
 
 def _tell(reason: str) -> None:
@@ -118,7 +126,12 @@ def _serves(patch: Patch, options: Options | None) -> bool:
         return False  # ``compat.algorithms`` puts these in force with the algorithm's worker
     if CPU in patch.methods:
         return not torch.cuda.is_available()
-    return options is not None or not patch.methods
+    return (options is not None or not patch.methods) and not _is_lost(patch)
+
+
+def _is_lost(patch: Patch) -> bool:
+    """Whether no method is left that needs it."""
+    return bool(patch.methods) and patch.methods <= misfits()
 
 
 def _install_verification(options: Options) -> None:

@@ -5,10 +5,22 @@ The wrappers are in ``compat`` and are imported when they are needed: the list c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from specctl.engine.patches import Patch, imported
 from specctl_vllm.options import Options
 
-__all__ = ["COMMAND_LINE", "ENGINE", "PATCHES", "RUNNER_V1", "RUNNER_V2", "SERVER", "of_runner", "of_server"]
+__all__ = [
+    "COMMAND_LINE",
+    "ENGINE",
+    "PATCHES",
+    "RUNNER_V1",
+    "RUNNER_V2",
+    "SERVER",
+    "for_method",
+    "of_runner",
+    "of_server",
+]
 
 _CONFIG = "vllm.config.vllm:VllmConfig"
 _GPU = "vllm.v1.worker.gpu"
@@ -43,6 +55,14 @@ SERVER: tuple[Patch, ...] = (
         "Endpoint plugins are loaded where VLLM_PLUGINS names them; here the command line has asked.",
         "none: no thread about it",
         "a general plugin can open routes",
+    ),
+    Patch(
+        "vllm.v1.engine.async_llm:AsyncLLM._run_output_handler",
+        imported("specctl_vllm.control.embedded", "wrap_run_output_handler"),
+        "server",
+        "A program that embeds the engine has no API server, and so no routes.",
+        "none: no thread about it",
+        "an engine without an API server can be steered",
     ),
 )
 
@@ -80,6 +100,15 @@ ENGINE: tuple[Patch, ...] = (
         "--scheduler-cls replaces the class before vLLM chooses its synchronous or asynchronous one.",
         _ADAPTIVE,
         "the scheduler asks a plugin for the number of drafts of a step",
+        entries=(
+            "before_schedule",
+            "after_schedule",
+            "before_update",
+            "after_update",
+            "drafts_arrived",
+            "namespace_of",
+            "finished_output",
+        ),
     ),
     Patch(
         "vllm.v1.worker.worker_base:WorkerBase.__init__",
@@ -100,6 +129,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "A proposer does not learn which requests ended, and which began under which namespace.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
+        entries=("finish", "note_namespaces"),
     ),
     Patch(
         f"{_V1}.sample_tokens",
@@ -108,6 +138,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "How long drafting and verifying took is not reported.",
         _NO_REPORT,
         "a step's output names the seconds of its drafts",
+        entries=("clock.report",),
     ),
     Patch(
         f"{_V1}.propose_draft_token_ids",
@@ -117,6 +148,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "parallel drafting fail where fewer are wanted.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
+        entries=("note_batch", "watch_first_pass", "clock.mark", "propose_step", "keeper.poll"),
     ),
     Patch(
         f"{_V1}.take_draft_token_ids",
@@ -125,6 +157,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "Drafts travel to the scheduler without what the proposer counted.",
         _NO_REPORT,
         "a proposer can report with its drafts",
+        entries=("clock.seconds", "shadow_counts", "stats"),
     ),
 )
 
@@ -136,6 +169,7 @@ VERIFIER: tuple[Patch, ...] = (
         "There is no hook for a verifier.",
         "none: no thread about a verifier of a plugin",
         "a verifier can be registered",
+        entries=("_verify_in_chunks",),
     ),
 )
 """On Model Runner V2, where specctl's kernels verify."""
@@ -157,6 +191,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "There is no hook for a speculator, and an EAGLE head runs in every step with 0 drafts wanted.",
         _PROPOSERS,
         "a plugin can register a speculator, and a head rests at 0 drafts",
+        entries=("propose", "on_prefill_end"),
     ),
     Patch(
         f"{_V2}:GPUModelRunner.execute_model",
@@ -165,6 +200,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "A speculator does not see which requests a step is for.",
         _PROPOSERS,
         "a speculator learns its requests",
+        entries=("note_step",),
     ),
     Patch(
         f"{_V2}:AsyncOutput",
@@ -174,6 +210,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "other way to the scheduler.",
         _NO_REPORT,
         "a step's output names its seconds on the device and carries a plugin's counts",
+        entries=("AsyncOutput", "AsyncOutput.get_output"),
     ),
     Patch(
         f"{_GPU}.spec_decode.ngram.speculator:NgramGPUSpeculator.propose",
@@ -200,6 +237,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "drafts, so that a batch runs without its full graph.",
         _FEWER_GRAPHS,
         "a graph is looked for by requests and drafts",
+        entries=("CudaGraphManager.dispatch",),
     ),
     Patch(
         f"{_GPU}.cudagraph_utils:build_dynamic_sd_schedule_lookup",
@@ -224,6 +262,7 @@ RUNNER_V2: tuple[Patch, ...] = (
         "Batches with a prompt that run without a graph are split as if they ran in one.",
         "none: stock vLLM captures no such large batches",
         "the bound of splits is set where a graph is captured only",
+        entries=("FlashAttentionMetadataBuilder.build",),
     ),
 )
 
@@ -231,13 +270,19 @@ PATCHES = (*COMMAND_LINE, *SERVER, *ENGINE, *RUNNER_V1, *RUNNER_V2, *VERIFIER)
 
 
 def of_runner(is_v2: bool, options: Options | None) -> tuple[Patch, ...]:
-    """In a process that runs the model."""
-    if not is_v2:
-        return RUNNER_V1
-    verifies = options is not None and options.verifies_itself()
-    return (*RUNNER_V2, *VERIFIER) if verifies else RUNNER_V2
+    """In a process that runs the model. What only other methods need is left out."""
+    verifies = is_v2 and options is not None and options.verifies_itself()
+    patches = (*(RUNNER_V2 if is_v2 else RUNNER_V1), *(VERIFIER if verifies else ()))
+    return patches if options is None else for_method(patches, options.method)
 
 
 def of_server(is_v2: bool, options: Options | None) -> tuple[Patch, ...]:
     """In all processes of a server that asked for specctl."""
-    return (*COMMAND_LINE, *SERVER, *ENGINE, *of_runner(is_v2, options))
+    patches = (*COMMAND_LINE, *SERVER, *ENGINE)
+    if options is not None:
+        patches = for_method(patches, options.method)
+    return (*patches, *of_runner(is_v2, options))
+
+
+def for_method(patches: Iterable[Patch], method: str) -> tuple[Patch, ...]:
+    return tuple(patch for patch in patches if patch.serves(method))

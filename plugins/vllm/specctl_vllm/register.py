@@ -12,7 +12,7 @@ import sys
 from specctl.engine.guard import GUARD
 from specctl.engine.patches import PatchConflict, install
 from specctl_vllm.options import options_from_env
-from specctl_vllm.patches import COMMAND_LINE, ENGINE
+from specctl_vllm.patches import COMMAND_LINE, ENGINE, for_method
 
 __all__ = ["register"]
 
@@ -22,8 +22,9 @@ logger = logging.getLogger("vllm.specctl")
 def register() -> None:
     """Called by vLLM, more than once in a process at times."""
     GUARD.log = logger
-    if options_from_env() is not None:
-        install(ENGINE)
+    options = options_from_env()
+    if options is not None:
+        install(for_method(ENGINE, options.method))
     if "vllm.engine.arg_utils" in sys.modules:
         try:
             install(COMMAND_LINE)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import logging
 import math
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+
+from specctl.cli.options import FILE, token_file_option
 from specctl.clock import Clock, SystemClock
 from specctl.contract.capabilities import Capabilities
 from specctl.daemon.fleet import stop_on_signals
@@ -22,9 +27,10 @@ from specctl.simulate.engine_profile import EngineProfile, Fingerprint
 from specctl.simulate.profiling.fitted import engine_profile, experts_of, fingerprint_of, limits_of
 from specctl.simulate.profiling.measure import Measured, Plan
 from specctl.simulate.profiling.server import measure_server
+from specctl.terminal import clock_progress, examples, json_option, print_json
 from specctl.yaml_text import dump_yaml
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["profile"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,43 +42,109 @@ FINGERPRINT = ("gpu", "model", "engine", "dtype", "parallelism")
 LIMITS = ("max_num_batched_tokens", "kv_tokens", "kv_block_tokens")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE.yaml", help="default: named after the fingerprint"
-    )
-    parser.add_argument(
-        "--for", dest="for_s", type=_between(SECONDS_MIN, SECONDS_MAX), default=SECONDS, metavar="SECONDS",
-        help=f"at most; default: {SECONDS:g}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--share", type=_between(SHARE_MIN, SHARE_MAX), default=SHARE, metavar="F",
-        help=f"of that time under another table than the present one, at most; default: {SHARE:g}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--requests", type=_requests, metavar="N", help="send at most N requests to a server without traffic"
-    )
-    parser.add_argument(
-        "--fingerprint", type=_one_of(FINGERPRINT), action="append", default=[], metavar="KEY=VALUE",
-        help=f"in place of what the server reports: {', '.join(FINGERPRINT)}; repeat",
-    )  # fmt: skip
-    parser.add_argument(
-        "--scheduler", type=_one_of(LIMITS), action="append", default=[], metavar="KEY=VALUE",
-        help=f"in place of what the server reports: {', '.join(LIMITS)}; repeat",
-    )  # fmt: skip
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token with the control scope")
-    parser.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="the server's own key, for --requests"
-    )
+def _between(low: float, high: float) -> Callable[[str], float]:
+    """A number from ``low`` to ``high``."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise click.BadParameter(f"expected {low:g} to {high:g}, got {text!r}")
+        return value
+
+    return number
 
 
-def run(options: argparse.Namespace) -> int:
-    """Raises SpecctlError; the table is put back before. Prints what was measured and where it is."""
-    asyncio.run(_profile(options))
+def _one_of(keys: tuple[str, ...]) -> Callable[[str], tuple[str, str]]:
+    """KEY=VALUE with a known key."""
+
+    def pair(text: str) -> tuple[str, str]:
+        key, separator, value = text.partition("=")
+        if key not in keys or not separator or not value:
+            raise click.BadParameter(f"expected KEY=VALUE with one of {', '.join(keys)}, got {text!r}")
+        return key, value
+
+    return pair
+
+
+def _requests(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= value <= REQUESTS_MAX:
+        raise click.BadParameter(f"expected a whole number from 1 to {REQUESTS_MAX}, got {text!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """As given on the command line."""
+
+    target: str
+    output: Path | None
+    for_s: float
+    share: float
+    requests: int | None
+    fingerprint: tuple[tuple[str, str], ...]
+    scheduler: tuple[tuple[str, str], ...]
+    token_file: Path | None
+    api_key_file: Path | None
+    as_json: bool
+
+
+@click.command(
+    epilog=examples(
+        "specctl profile http://localhost:8000",
+        "specctl profile http://localhost:8000 --requests 200 --output gpu.yaml",
+    )
+)
+@click.argument("target")
+@click.option("--output", type=FILE, metavar="FILE.yaml", help="default: named after the fingerprint")
+@click.option(
+    "--for",
+    "for_s",
+    type=_between(SECONDS_MIN, SECONDS_MAX),
+    default=SECONDS,
+    metavar="SECONDS",
+    help=f"at most; default: {SECONDS:g}",
+)
+@click.option(
+    "--share",
+    type=_between(SHARE_MIN, SHARE_MAX),
+    default=SHARE,
+    metavar="F",
+    help=f"of that time under another table than the present one, at most; default: {SHARE:g}",
+)
+@click.option(
+    "--requests", type=_requests, metavar="N", help="send at most N requests to a server without traffic"
+)
+@click.option(
+    "--fingerprint",
+    type=_one_of(FINGERPRINT),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help=f"in place of what the server reports: {', '.join(FINGERPRINT)}; repeat",
+)
+@click.option(
+    "--scheduler",
+    type=_one_of(LIMITS),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help=f"in place of what the server reports: {', '.join(LIMITS)}; repeat",
+)
+@token_file_option("control")
+@click.option("--api-key-file", type=FILE, metavar="FILE", help="the server's own key, for --requests")
+@json_option("what was measured as one JSON document on standard output; the profile is written as well")
+def profile(**given: Any) -> int:
+    """Measure the step costs of a running server, as an engine profile for specctl simulate.
+
+    Puts other tables in force for a part of the time and the present one back at the end.
+    """
+    asyncio.run(_profile(_Options(**given)))
     return 0
 
 
-async def _profile(options: argparse.Namespace) -> None:
+async def _profile(options: _Options) -> None:
     _need_scikit_learn()
     stop = asyncio.Event()
     stop_on_signals(stop)
@@ -90,7 +162,8 @@ async def _profile(options: argparse.Namespace) -> None:
         output = options.output or Path(_file_name(fingerprint))
         if not os.access(output.parent, os.W_OK) or output.is_dir():
             raise SpecctlError(f"{output}: cannot be written there")
-        measured = await _measure(client, capabilities, options, clock, stop)
+        with clock_progress(f"measuring {target}", options.for_s):
+            measured = await _measure(client, capabilities, options, clock, stop)
     if measured.is_interrupted:
         raise SpecctlError("interrupted: the table is as it was found, and no profile is written")
     from specctl.simulate.profiling.cost_fit import fit_costs
@@ -98,11 +171,14 @@ async def _profile(options: argparse.Namespace) -> None:
     costs = fit_costs(measured.rows, experts_of(capabilities))
     made = engine_profile(measured, costs, capabilities, fingerprint, limits, utc=clock.utc())
     _write(output, made)
-    print("\n".join(_words(made, output)))
+    if options.as_json:
+        print_json({"file": str(output), "profile": made.model_dump(mode="json")})
+    else:
+        click.echo("\n".join(_words(made, output)))
 
 
 def _need_scikit_learn() -> None:
-    """Before anything is measured."""
+    """Before anything is measured. Raises SpecctlError."""
     if importlib.util.find_spec("sklearn") is None:
         raise SpecctlError("specctl profile needs scikit-learn: pip install 'specctl-serving[simulate]'")
 
@@ -110,7 +186,7 @@ def _need_scikit_learn() -> None:
 async def _measure(
     client: EngineClient,
     capabilities: Capabilities,
-    options: argparse.Namespace,
+    options: _Options,
     clock: Clock,
     stop: asyncio.Event,
 ) -> Measured:
@@ -159,41 +235,3 @@ def _file_name(fingerprint: Fingerprint) -> str:
     parts = [getattr(fingerprint, key) for key in FINGERPRINT]
     parts[1] = parts[1].rstrip("/").rpartition("/")[2]
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "_", part) for part in parts) + ".yaml"
-
-
-class _between:
-    """A number from ``low`` to ``high``, for argparse."""
-
-    def __init__(self, low: float, high: float) -> None:
-        self._low, self._high = low, high
-
-    def __call__(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not self._low <= value <= self._high:
-            raise argparse.ArgumentTypeError(f"expected {self._low:g} to {self._high:g}, got {text!r}")
-        return value
-
-
-class _one_of:
-    """KEY=VALUE with a known key, for argparse."""
-
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self._keys = keys
-
-    def __call__(self, text: str) -> tuple[str, str]:
-        key, separator, value = text.partition("=")
-        if key not in self._keys or not separator or not value:
-            raise argparse.ArgumentTypeError(
-                f"expected KEY=VALUE with one of {', '.join(self._keys)}, got {text!r}"
-            )
-        return key, value
-
-
-def _requests(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= value <= REQUESTS_MAX:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {REQUESTS_MAX}, got {text!r}")
-    return value

@@ -1,4 +1,1 @@
-"""The only modules that touch SGLang's internals.
-
-``canary`` checks what they rely on; each patch states its reason where it is made.
-"""
+"""The only modules that import SGLang. ``adapter`` lets what they rely on be checked by its source."""

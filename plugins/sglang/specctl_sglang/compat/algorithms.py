@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specctl.engine.guard import GUARD
+from specctl_sglang.asked import misfits
 from specctl_sglang.compat.releases import has_dp_attention
 from specctl_sglang.patches import of_algorithm
-from specctl_sglang.terms import PEAGLE, SUFFIX
+from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
 
 __all__ = ["register", "why_as_stock", "wrap_create_future_map", "wrap_create_worker"]
 
 
-def register() -> None:
-    """Workers are imported when one is built: their modules load the model's."""
-    from specctl_sglang.compat.peagle_algorithm import PEagleAlgorithm
-    from specctl_sglang.compat.suffix_algorithm import SuffixAlgorithm
+def register(lost: Collection[str]) -> None:
+    """All but ``lost`` methods. Workers are imported when one is built: their modules load the model's."""
+    add = partial(SpeculativeAlgorithm.register, supports_overlap=True)
+    if method_of(SUFFIX) not in lost:
+        from specctl_sglang.compat.suffix_algorithm import SuffixAlgorithm
 
-    SpeculativeAlgorithm.register(SUFFIX, supports_overlap=True, spec_class=SuffixAlgorithm)(_suffix_worker)
-    SpeculativeAlgorithm.register(PEAGLE, supports_overlap=True, spec_class=PEagleAlgorithm)(_peagle_worker)
+        add(SUFFIX, spec_class=SuffixAlgorithm)(_suffix_worker)
+    if method_of(PEAGLE) not in lost:
+        from specctl_sglang.compat.peagle_algorithm import PEagleAlgorithm
+
+        add(PEAGLE, spec_class=PEagleAlgorithm)(_peagle_worker)
 
 
 def _suffix_worker(_server_args: Any) -> type:
@@ -48,7 +55,8 @@ def wrap_create_worker(original: Any) -> Any:
 
     def create_worker(algorithm: Any, server_args: Any) -> Any:
         entry = "SpeculativeAlgorithm.create_worker"
-        made = GUARD.call(entry, None, _steered_worker, original, algorithm, server_args)
+        is_lost = method_of(algorithm.name) in misfits()
+        made = None if is_lost else GUARD.call(entry, None, _steered_worker, original, algorithm, server_args)
         return original(algorithm, server_args) if made is None else made
 
     return create_worker

@@ -97,24 +97,32 @@ def _draft_backend(
 
 
 def _forward_extend(
-    original: Any, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *more: Any, **named: Any
+    original: Any,
+    backend: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    layer: Any,
+    forward_batch: Any,
+    *more: Any,
+    **named: Any,
 ) -> Any:
-    if not batch.forward_mode.is_target_verify():
-        return original(backend, q, k, v, layer, batch, *more, **named)
+    if not forward_batch.forward_mode.is_target_verify():
+        return original(backend, q, k, v, layer, forward_batch, *more, **named)
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-    places = KVWriteLoc(batch.out_cache_loc, backend.swa_out_cache_loc)
+    places = KVWriteLoc(forward_batch.out_cache_loc, backend.swa_out_cache_loc)
     backend.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
     keys = backend.token_to_kv_pool.get_key_buffer(layer.layer_id)
     values = backend.token_to_kv_pool.get_value_buffer(layer.layer_id)
-    requests = batch.batch_size
+    requests = forward_batch.batch_size
     queries = q.view(requests, -1, layer.tp_q_head_num, layer.qk_head_dim)
     width = queries.shape[1]
-    trees = _seen_drafts(batch.spec_info.custom_mask, layer, requests, width)
-    rows = backend.req_to_token_pool.req_to_token[batch.req_pool_indices]
-    positions, window = batch.positions.view(requests, width), layer.sliding_window_size
+    trees = _seen_drafts(forward_batch.spec_info.custom_mask, layer, requests, width)
+    rows = backend.req_to_token_pool.req_to_token[forward_batch.req_pool_indices]
+    positions, window = forward_batch.positions.view(requests, width), layer.sliding_window_size
     output = []
-    for i, length in enumerate(batch.seq_lens.tolist()):
+    for i, length in enumerate(forward_batch.seq_lens.tolist()):
         seen = rows[i, : length + width].long()
         context = torch.ones((width, length), dtype=torch.bool)
         if window is not None and window > -1:
@@ -143,7 +151,7 @@ def _seen_drafts(mask: torch.Tensor | None, layer: Any, requests: int, width: in
 class _StandIn(ModuleType):
     """A module of ``sgl_kernel``: what is not there fails when it is called, by its name."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]  # a package, of no files
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

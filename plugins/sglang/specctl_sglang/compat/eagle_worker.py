@@ -28,6 +28,8 @@ logger = logging.getLogger("sglang.specctl")
 
 
 class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
+    adaptive_controller: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         checked_tree(self.at_start)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from sglang.srt.managers.overlap_utils import FutureMap
 
+from specctl.engine.guard import GUARD
 from specctl_sglang.proposers.layout import Emitted
 
 __all__ = ["HostRelay", "HostRelayMap"]
@@ -146,18 +147,23 @@ class HostRelayMap(FutureMap):
         self.specctl_relay = HostRelay(self.req_pool_size)
 
     def resolve_seq_lens_cpu(self, batch: Any, *given: Any, **named: Any) -> None:
+        if not GUARD.call("FutureMap.resolve_seq_lens_cpu", False, self._resolved, batch):
+            super().resolve_seq_lens_cpu(batch, *given, **named)
+
+    def _resolved(self, batch: Any) -> bool:
+        """Whether what came to the host was enough."""
         relay, rows = self.specctl_relay, batch.req_pool_indices_cpu
         relay.unfilled = None
         indices = None if batch.spec_info is None else batch.spec_info.future_indices
         if indices is None or rows is None or self.publish_ready is None or not relay.knows(rows):
-            super().resolve_seq_lens_cpu(batch, *given, **named)
-            return
+            return False
+        lengths = relay.lengths(rows)
         self.publish_ready.wait()
         self._publish_fresh = False
         batch.seq_lens = self.new_seq_lens_buf[indices]
-        batch.seq_lens_cpu = relay.lengths(rows)
-        if batch.seq_lens_cpu is None:
+        if lengths is None:
             batch.seq_lens_cpu = relay.unfilled = torch.empty(len(rows), dtype=torch.int64)
             batch.seq_lens_sum = None
         else:
-            batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+            batch.seq_lens_cpu, batch.seq_lens_sum = lengths, int(lengths.sum())
+        return True

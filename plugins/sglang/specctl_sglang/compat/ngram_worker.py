@@ -49,6 +49,7 @@ class SteeredNgramWorker(SteeredWorker):
         depth, branches = step.num_speculative_tokens, step.tree_topk
         if branches >= self._branches and depth >= drafts_of(width):
             return drafts
+        assert drafts.parents is not None
         tree = limit_tree(drafts.tokens, drafts.parents, drafts.sizes, branches, depth)
         return Drafts(*tree, width_of(self.smallest_prepared(int(tree[2].max()))))
 
@@ -62,5 +63,6 @@ class SteeredNgramWorker(SteeredWorker):
         now_s = time.monotonic()
         if now_s - self._learnt_s >= _RESTING_S:
             self._learnt_s = now_s
-            self.prev_token_ids, self.prev_accept_lens = [], [0] * len(batch.reqs)
+            self.prev_token_ids: list[Any] = []
+            self.prev_accept_lens = [0] * len(batch.reqs)
             NGRAMWorker._update_ngram_corpus(self, batch)

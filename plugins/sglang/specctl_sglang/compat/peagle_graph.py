@@ -19,7 +19,7 @@ __all__ = ["PassGraphs", "captured_pass"]
 logger = logging.getLogger("sglang.specctl")
 
 
-class PassGraphs(EAGLEDraftExtendCudaGraphRunner):  # type: ignore[misc]
+class PassGraphs(EAGLEDraftExtendCudaGraphRunner):
     """For backends whose ``draft_extend_metadata_captured_in_graph`` is true: rows are laid out where a graph
     reads them, and nothing is made for its metadata before a replay."""
 

@@ -25,8 +25,10 @@ __all__ = ["SpecctlPEagle"]
 _LAYER_NORM = re.compile(r"layers\.(\d+)\.(input_layernorm|hidden_norm)\.")
 
 
-class SpecctlPEagle(LlamaForCausalLMEagle3):  # type: ignore[misc]
+class SpecctlPEagle(LlamaForCausalLMEagle3):
     """config: as ``specctl_sglang.peagle_head`` writes it."""
+
+    hot_token_id: Any
 
     def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
         super().__init__(config, quant_config, prefix)

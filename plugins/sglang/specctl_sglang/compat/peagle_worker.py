@@ -35,10 +35,12 @@ _KEPT_ROWS = 32
 """Of each request while nothing is drafted, at least."""
 
 
-class PEagleDrafter(EagleDraftWorker):  # type: ignore[misc]
+class PEagleDrafter(EagleDraftWorker):
     """Between steps a request carries its drafts int64[K] in SGLang's place for the first draft, and the
     target's hidden state of its last row. ``speculative_num_steps`` is K in every state."""
 
+    speculative_num_steps: int
+    cuda_graph_runner_for_draft_extend: Any
     _recent: RecentRows | None = None
     has_room = False
     """Behind the prompts of the batch that is being launched."""

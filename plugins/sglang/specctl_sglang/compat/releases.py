@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["draft_context", "has_dp_attention"]
+__all__ = ["draft_context", "has_dp_attention", "has_watermarks"]
 
 
 def draft_context(drafter: Any) -> AbstractContextManager[Any]:
@@ -30,3 +30,8 @@ def has_dp_attention(arguments: Any) -> bool:
         or getattr(arguments, "attn_dp_enabled", False)
         or getattr(arguments, "attn_dp_size", 1) > 1
     )
+
+
+def has_watermarks(batch: Any) -> bool:
+    """Whether a request of the batch asks for one; 0.5.21 has none."""
+    return bool(getattr(batch.sampling_info, "has_watermark_candidates", False))

@@ -37,8 +37,8 @@ class RuntimeStates(ABC, Generic[Key]):
         """After SGLang has built its own state, which is that of ``full``; places: objects and the names of
         their attributes that make up a state."""
         self._places = tuple(places)
-        self._states = {full: _State(self._read(), 0)}
-        self._active = full
+        self._states: dict[Key, _State] = {full: _State(self._read(), 0)}
+        self._active: Key = full
 
     @property
     def keys(self) -> tuple[Key, ...]:

@@ -20,6 +20,7 @@ from sglang.version import __version__ as engine_version
 from specctl.contract.capabilities import Capabilities
 from specctl.engine.capabilities import described
 from specctl.engine.guard import GUARD
+from specctl_sglang.asked import misfits
 from specctl_sglang.compat import hooks, verified_batches
 from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
@@ -33,6 +34,7 @@ from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
 __all__ = ["wrap_get_internal_state", "wrap_init", "wrap_process_batch_result", "wrap_run_batch"]
 
 logger = logging.getLogger("sglang.specctl")
+_LOST = "this SGLang lacks what its steering needs; the server's log names it"
 _FAILED = json.dumps({"status": 500, "body": {"error": "failed", "message": "see the server's log"}})
 
 
@@ -194,7 +196,8 @@ def _support(scheduler: Any) -> MethodSupport:
     at_start = spec.speculative_num_steps, spec.speculative_eagle_topk or 1, spec.speculative_num_draft_tokens
     if _is_steered(worker):
         return method_support(name, at_start, worker.shapes)
-    return method_support(name, at_start, None, why_as_stock(type(worker).__name__))
+    is_lost = method_of(name) in misfits()
+    return method_support(name, at_start, None, _LOST if is_lost else why_as_stock(type(worker).__name__))
 
 
 def _capabilities(scheduler: Any, options: Options) -> Capabilities:

@@ -37,6 +37,8 @@ __all__ = ["SteeredByStates"]
 class SteeredByStates(Steered, BaseSpecWorker):
     """Goes before one of SGLang's workers among the bases of a class."""
 
+    at_start: Shape
+
     @property
     def reads_hidden_states(self) -> bool:
         """Whether the draft model needs the target's, of a plain decode too."""
@@ -46,8 +48,9 @@ class SteeredByStates(Steered, BaseSpecWorker):
         super().__init__(*args, **kwargs)
         self.options = options_from_env() or Options()
         width = self.speculative_num_draft_tokens
-        topk = getattr(self, "topk", 1)
-        self.at_start = chain(drafts_of(width)) if topk == 1 else (self.speculative_num_steps, topk, width)
+        # A DFLASH worker has neither: a block is a chain.
+        topk, steps = getattr(self, "topk", 1), getattr(self, "speculative_num_steps", 0)
+        self.at_start = chain(drafts_of(width)) if topk == 1 else (steps, topk, width)
         self._tp_group = get_parallel().tp_group
         self._states: RuntimeStates[Shape] | None = None
 

@@ -19,6 +19,7 @@ import torch
 from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
 from specctl.engine.guard import GUARD
+from specctl_sglang.compat.releases import has_watermarks
 from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import Options
 
@@ -203,11 +204,12 @@ def _sampled_by_ours(
     given = (verify_input, batch, logits_output, grammar_mask, uno_target_max_top_k)
     if batch.forward_mode.is_idle():
         return original(*given, **named)
-    if named.get("watermark_state") is not None and batch.sampling_info.has_watermark_candidates:
+    if named.get("watermark_state") is not None and has_watermarks(batch):
         # Drawn by SGLang's own verification, which also records what it drew.
-        found, reason = None, "watermark"
+        tried: tuple[Verified | None, str | None] = (None, "watermark")
     else:
-        found, reason = _tried(*given)
+        tried = _tried(*given)
+    found, reason = tried
     batches.count(reason)
     if found is None:
         return original(*given, **named)
@@ -314,5 +316,6 @@ def _compile(logits: torch.Tensor, requests: int, rows: int) -> None:
     links = torch.full((requests, rows), -1, device=logits.device)
     trees = (logits.new_zeros((requests * rows, logits.shape[1])), zeros, links, links)
     verify_greedy_linked_trees(*trees, depth=rows)
-    for cuts in ((None, None, None), (ones.to(torch.int32), ones, ones)):
+    all_cuts: list[tuple[Any, Any, Any]] = [(None, None, None), (ones.to(torch.int32), ones, ones)]
+    for cuts in all_cuts:
         verify_linked_trees(*trees, ones, *cuts, zeros[:requests], zeros, depth=rows)

@@ -84,9 +84,10 @@ class Places:
         size = _PARTS * one + (square if has_mask_at else 0)
         ints = block[: 8 * size].view(np.int64)
         parts = ints[: _PARTS * one].reshape(_PARTS, requests, width)
+        tokens, positions, next_token, next_sibling, slots = parts
         at = ints[_PARTS * one :].reshape(-1, width, width)
         mask = block[8 * size :].view(np.bool_).reshape(requests, width, width)
-        return cls(block, ints, *parts, at, mask)
+        return cls(block, ints, tokens, positions, next_token, next_sibling, slots, at, mask)
 
 
 def block_bytes(requests: int, width: int, *, has_mask_at: bool) -> int:
@@ -107,7 +108,7 @@ def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, 
             holds = 0 < place <= taken
             above = np.int64(0)
             if holds:
-                above = place - 1 if is_chain else np.int64(parents[i, place - 1]) + 1
+                above = np.int64(place - 1) if is_chain else np.int64(parents[i, place - 1]) + 1
             ints[base + place] = drafts[i, place - 1] if holds else (last[i] if place == 0 else 0)
             ints[one + base + place] = ints[one + base + above] + 1 if holds else length
             ints[2 * one + base + place] = _NONE
@@ -116,7 +117,7 @@ def _write(drafts, parents, sizes, is_chain, last, lengths, rows, stride, ints, 
             for other in range(width):
                 mask[i, place, other] = other == 0 or other == place or (holds and mask[i, above, other])
         for place in range(taken, 0, -1):
-            above = place - 1 if is_chain else np.int64(parents[i, place - 1]) + 1
+            above = np.int64(place - 1) if is_chain else np.int64(parents[i, place - 1]) + 1
             ints[3 * one + base + place] = ints[2 * one + base + above]
             ints[2 * one + base + above] = place
         if ints.size > 5 * one:

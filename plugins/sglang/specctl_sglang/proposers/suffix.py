@@ -24,6 +24,7 @@ from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.engine.kept_corpus import keep_corpus
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
+from specctl.engine.request_slots import NO_SLOT, RequestSlots
 from specctl_sglang.proposers.layout import Emitted, limit_tree
 from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import Shape, drafts_of
@@ -32,7 +33,6 @@ __all__ = ["SuffixDrafts"]
 
 logger = logging.getLogger("sglang.specctl")
 Ints = npt.NDArray[np.int32]
-_NONE = -1
 _RESTING_S = 0.05
 """While nothing is drafted, histories are read and shadow drafts made at this pace."""
 
@@ -41,7 +41,6 @@ class SuffixDrafts:
     """Used from the scheduler's thread."""
 
     def __init__(self, options: SuffixOptions, max_running: int, max_request_tokens: int, full: int) -> None:
-        # A finished request keeps its slot until its last step has come back.
         slots = 2 * max_running
         index_options = options.index_options()
         if "threads" not in options.model_fields_set:
@@ -49,10 +48,9 @@ class SuffixDrafts:
             index_options = replace(index_options, threads=1)
         self._index = SuffixIndex(index_options, slots, max_request_tokens)
         self._shadow = ShadowFollower(slots, full)
-        self._free = list(range(slots))
+        self._slots = RequestSlots(self._index, self._shadow, slots)
         self._known = np.zeros(slots, np.int64)
         """Tokens that the index has of each slot's text."""
-        self._slots: dict[str, int] = {}
         self._max_request_tokens, self._full = max_request_tokens, full
         self._looked_s = 0.0
         self._prepared: Ints = np.empty(0, np.int32)
@@ -133,14 +131,10 @@ class SuffixDrafts:
 
     def finish(self, request_id: str) -> None:
         """The request ended: its output joins the global index."""
-        slot = self._slots.pop(request_id, None)
-        if slot is not None:
-            self._index.finish(slot)
-            self._shadow.forget(slot)
-            self._free.append(slot)
+        self._slots.finish(request_id)
 
     def shadow_counts(self) -> ShadowAcceptance:
-        return self._shadow.counts()
+        return self._slots.shadow_counts()
 
     def stats(self) -> dict[str, float]:
         return self._index.stats()
@@ -152,8 +146,8 @@ class SuffixDrafts:
 
     def _slots_of(self, requests: Sequence[Any]) -> Ints:
         """int32[n]: the slot of every request, -1 where none is free."""
-        slots = [self._slots.get(request.rid, _NONE) for request in requests]
-        if _NONE in slots:
+        slots = [self._slots.get(request.rid) for request in requests]
+        if NO_SLOT in slots:
             slots = [self._slot_of(request, requests) for request in requests]
         return np.array(slots, np.int32)
 
@@ -198,16 +192,14 @@ class SuffixDrafts:
 
     def _slot_of(self, request: Any, batch: Sequence[Any]) -> int:
         slot = self._slots.get(request.rid)
-        if slot is not None:
+        if slot != NO_SLOT or len(request.origin_input_ids) > self._max_request_tokens:
             return slot
-        if not self._free:
+        if self._slots.are_taken:
             self._take_from_the_gone({other.rid for other in batch})
-        if not self._free or len(request.origin_input_ids) > self._max_request_tokens:
-            return _NONE
-        slot = self._slots[request.rid] = self._free.pop()
         prompt = np.array(request.origin_input_ids, np.int32)
-        self._index.start(slot, prompt, namespace_of(request.lora_id, request.extra_key))
-        self._known[slot] = prompt.size
+        slot = self._slots.start(request.rid, prompt, namespace_of(request.lora_id, request.extra_key))
+        if slot != NO_SLOT:
+            self._known[slot] = prompt.size
         return slot
 
     def _take_from_the_gone(self, present: set[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.compat.decode_graphs import GRID_TOKENS_MAX
 from specctl_vllm.options import options_from_env
 
@@ -21,7 +22,9 @@ def wrap_build(original: Any) -> Any:
     @functools.wraps(original)
     def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
         most = self.max_cudagraph_size
-        if most is None or most <= GRID_TOKENS_MAX or not _is_without_graph(self, common_attn_metadata):
+        entry = "FlashAttentionMetadataBuilder.build"
+        is_large = most is not None and most > GRID_TOKENS_MAX
+        if not (is_large and GUARD.call(entry, False, _is_without_graph, self, common_attn_metadata)):
             return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
         self.max_cudagraph_size = GRID_TOKENS_MAX
         try:
@@ -32,7 +35,7 @@ def wrap_build(original: Any) -> Any:
     return build
 
 
-def _is_without_graph(builder: Any, batch: Any) -> bool:
+def _is_without_graph(builder: Any, metadata: Any) -> bool:
     """A longer query than drafts and one token is a prompt's, and no full graph of such a batch was asked
     for."""
     from vllm.config.compilation import CUDAGraphMode
@@ -42,6 +45,6 @@ def _is_without_graph(builder: Any, batch: Any) -> bool:
     return bool(
         options_from_env() is not None
         and mixed != CUDAGraphMode.FULL
-        and batch.num_actual_tokens > GRID_TOKENS_MAX
-        and batch.max_query_len > config.num_speculative_tokens + 1
+        and metadata.num_actual_tokens > GRID_TOKENS_MAX
+        and metadata.max_query_len > config.num_speculative_tokens + 1
     )

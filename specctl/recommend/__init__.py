@@ -1,0 +1,1 @@
+"""``specctl recommend``: which method fits a model and a workload, with its launch command."""

@@ -1,0 +1,1 @@
+"""``specctl top``: servers live in a terminal."""

@@ -1,0 +1,76 @@
+"""``specctl top``: servers live in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import click
+
+from specctl.errors import SpecctlError
+from specctl.http_client import read_token
+from specctl.policy.loader import find_policy
+from specctl.terminal import examples
+
+__all__ = ["top"]
+
+DAEMON = "http://127.0.0.1:9109"
+
+
+@click.command(
+    epilog=examples(
+        "specctl top",
+        "specctl top --daemon http://controller:9109 --token-file token",
+        "specctl top http://localhost:8000 http://localhost:8001",
+    )
+)
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.option("--daemon", default=DAEMON, metavar="URL", help=f"its metrics port; default: {DAEMON}")
+@click.option(
+    "--policy",
+    default="balanced",
+    metavar="FILE",
+    help="with TARGET: what would decide; a file or a shipped policy's name; default: balanced",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="bearer token: of the daemon's page (control scope for changes), or of the servers (read scope)",
+)
+def top(targets: tuple[str, ...], daemon: str, policy: str, token_file: Path | None) -> int:
+    """A live view of the servers of a running daemon, or of each TARGET.
+
+    Keys: enter details, f freeze, o off, d dry run, r resume, q quit. Changes need a control token.
+    A TARGET is polled from here, and nothing is changed on it.
+    """
+    try:
+        from specctl.top.app import TopApp
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("textual"):
+            raise
+        raise SpecctlError("specctl top needs: pip install 'specctl-serving[top]'") from error
+    token = None if token_file is None else read_token(token_file)
+    # The screen is the view's; what is said is among the events.
+    logging.getLogger("specctl").setLevel(logging.CRITICAL)
+    asyncio.run(_run(TopApp, targets, daemon, policy, token))
+    return 0
+
+
+async def _run(app: type, targets: tuple[str, ...], daemon: str, policy: str, token: str | None) -> None:
+    from specctl.top.sources import DaemonSource, ServersSource, Source
+
+    source: Source = (
+        ServersSource(targets, token, find_policy(policy)) if targets else DaemonSource(daemon, token)
+    )
+    try:
+        # What is wrong at once is said at once.
+        await source.overview()
+        await app(source).run_async()
+    finally:
+        await source.close()
+
+
+if __name__ == "__main__":
+    top()

@@ -1,0 +1,54 @@
+"""Ctrl-C: the table is put back, and complete rounds are a result."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fakes.streaming import StreamingServer
+
+from specctl.bench.results import BenchResult
+
+ROOT = Path(__file__).parents[2]
+
+
+def interrupted(server: StreamingServer, folder: Path, *, after_rounds: int) -> tuple[int, str]:
+    command = [sys.executable, "-m", "specctl.cli.main", "bench", server.url, "--save", str(folder)]
+    command += ["--arm", "off", "--arm", "2", "--concurrency", "1", "--seconds", "0.5", "--rounds", "50"]
+    process = subprocess.Popen(
+        [*command, "--outputs", "0", "--output-tokens", "8"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+    ends_s = time.monotonic() + 60
+    wanted = 3 + 2 * after_rounds
+    while len(server.engine.puts) < wanted:
+        assert time.monotonic() < ends_s, "the benchmark does not begin"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+@pytest.mark.parametrize("after_rounds", [0, 3])
+def test_ctrl_c_puts_the_table_back(tmp_path: Path, after_rounds: int) -> None:
+    with StreamingServer() as server:
+        before = server.engine.rows
+        code, output = interrupted(server, tmp_path, after_rounds=after_rounds)
+        assert server.engine.rows == before
+        assert server.engine.live.read().lease_remaining_s is None
+    assert code == 130, output
+    assert "Traceback" not in output
+    saved = tmp_path / "bench.json"
+    assert saved.exists() == (after_rounds > 0)
+    if after_rounds:
+        result = BenchResult.model_validate_json(saved.read_text())
+        assert result.is_cut_short
+        assert result.rounds >= 1
+        assert {run.round for run in result.runs} == set(range(result.rounds))

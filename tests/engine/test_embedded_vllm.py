@@ -1,0 +1,82 @@
+"""An engine without an API server, as Ray Serve and Dynamo embed it, steered through its control address."""
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+import httpx
+import pytest
+
+from specctl.cli.main import main
+
+pytestmark = pytest.mark.engine
+
+PROMPT = "1 2 3 4 1 2 3 4 1 2 3"
+
+
+@contextmanager
+def embedded(model, log, config):
+    command = [sys.executable, "-m", "support.embedded_vllm", str(model), json.dumps(config)]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd="tests"
+        )
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
+
+
+def answer(process):
+    """The next line of JSON; vLLM's own lines are left out."""
+    for line in process.stdout:
+        with suppress(ValueError):
+            return json.loads(line)
+    raise AssertionError("the program ended")
+
+
+def completed(process, prompt):
+    """Asked in a thread, as the loop of the program answers the control port only while it runs."""
+    found = []
+
+    def ask():
+        process.stdin.write(json.dumps(prompt) + "\n")
+        process.stdin.flush()
+        found.append(answer(process))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(120)
+    return found[0]
+
+
+def test_an_embedded_engine_is_steered(gemma_model, tmp_path, capsys):
+    socket = tmp_path / "control.sock"
+    config = {
+        "method": "specctl_suffix",
+        "num_speculative_tokens": 8,
+        "specctl": {"control_address": f"unix:{socket}"},
+    }
+    with embedded(gemma_model, tmp_path / "engine.log", config) as process:
+        assert answer(process) == "ready"
+        drafted = completed(process, PROMPT)
+        transport = httpx.HTTPTransport(uds=str(socket))
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=60) as client:
+            capabilities = client.get("/specctl/v1/capabilities").json()
+            assert capabilities["controllable"], capabilities["why_not_controllable"]
+            table = client.get("/specctl/v1/table").json()
+            rows = [{"decode_batch_from": 1, "num_speculative_tokens": 0}]
+            change = {"base_version": table["version"], "owner": "test", "reason": "off", "rows": rows}
+            assert client.put("/specctl/v1/table", json=change).status_code == 200
+            assert completed(process, PROMPT) == drafted
+            cells = client.get("/specctl/v1/telemetry").json()["cells"]
+        ran = {cell["setting"]["num_speculative_tokens"] for cell in cells if cell["steps"]}
+        assert ran == {0, 8}
+        assert main(["status", f"unix://{socket}"]) == 0
+        assert "specctl_suffix" in capsys.readouterr().out

@@ -1,0 +1,38 @@
+"""A program that embeds vLLM as Ray Serve does: an AsyncLLM in its own process, and no API server.
+
+``python -m support.embedded_vllm MODEL CONFIG``: reads a prompt as a JSON line, answers with the output's token ids.
+"""
+
+import asyncio
+import json
+import sys
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+
+
+async def course(model: str, config: dict) -> None:
+    arguments = AsyncEngineArgs(
+        model=model,
+        dtype="float32",
+        enforce_eager=True,
+        max_num_seqs=8,
+        max_model_len=1024,
+        speculative_config=config,
+    )
+    engine = AsyncLLM.from_engine_args(arguments)
+    print(json.dumps("ready"), flush=True)
+    for number, line in enumerate(iter(sys.stdin.readline, "")):
+        prompt = json.loads(line)
+        final = None
+        async for final in engine.generate(prompt, SamplingParams(temperature=0, max_tokens=32), str(number)):
+            await asyncio.sleep(0)
+        print(json.dumps(list(final.outputs[0].token_ids)), flush=True)
+        # The control port is served by this loop.
+        await asyncio.sleep(1.0)
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(course(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,128 @@
+"""Figures out of ``benchmarks/results/``, as text: a ratio with its range and repeats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+ONE_HOT = "gpu-verify-one-hot.json"
+
+
+@cache
+def result(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def figure_at(name: str, *path: str | int) -> Any:
+    value = result(name)
+    for key in path:
+        value = value[key]
+    return value
+
+
+def ratio(name: str, *path: str | int, times: float = 1.0, digits: int = 2) -> str:
+    """Median and range of a figure with repeats."""
+    found = figure_at(name, *path)
+    if isinstance(found, (int, float)):
+        return f"{found * times:.{digits}f}"
+    if isinstance(found, list):
+        found = {"median": found[0], "min": found[1], "max": found[2]}
+    least, most = found.get("min", found.get("least")), found.get("max", found.get("most"))
+    spread = f"{least * times:.{digits}f} to {most * times:.{digits}f}"
+    repeats = f", {found['repeats']} repeats" if "repeats" in found else ""
+    return f"{found['median'] * times:.{digits}f} ({spread}{repeats})"
+
+
+def ratios(name: str, *path: str | int, by: str = "at once", keys: Iterable[str] | None = None) -> str:
+    """One figure for each number of requests."""
+    found = figure_at(name, *path)
+    return "; ".join(f"{key} {by}: {ratio(name, *path, key)}" for key in (keys or found))
+
+
+def differing(name: str) -> str:
+    runs = figure_at(name, "results")
+    different = sum(len(run["differing"]) for run in runs)
+    prompts = sum(run["prompts"] for run in runs)
+    return f"{different} of {prompts} outputs differ"
+
+
+def gate(name: str, *path: str | int) -> str:
+    found = figure_at(name, *path)
+    return f"{found['outputs as off']} of {found['outputs']}"
+
+
+def simulated(group: str, measure: str, of: str = "mean", arm: str = "autotune") -> float:
+    value: float = figure_at("simulated-regret.json", "summary", group, arm, measure, of)
+    return value
+
+
+def regret(group: str) -> str:
+    ours, static = simulated(group, "regret_ratio"), simulated(group, "regret_ratio", arm="best static")
+    worst = simulated(group, "regret_ratio", "worst")
+    least = simulated(group, "to_best_static", "worst")
+    lost = simulated(group, "lost_ratio")
+    return (
+        f"{ours:.1%} mean, {worst:.1%} worst below the clairvoyant; best constant {static:.1%} mean; "
+        f"worst cell {least:.3f} of the best constant; share of decoding lost {lost:.1%}"
+    ).replace("%", " %")
+
+
+def phases(measure: str) -> str:
+    found = figure_at("gpu-phases.json", "figures", measure)
+    if not isinstance(found, dict):
+        return f"{found:.2f}"
+    worst = min(found, key=found.__getitem__)
+    return f"{min(found.values()):.2f} ({worst}) to {max(found.values()):.2f}"
+
+
+def cpu_phases(measure: str) -> str:
+    phases = figure_at("cpu-phases.json", "phases")
+    return "; ".join(
+        f"{name.replace(':', ', ')}: {ratio('cpu-phases.json', 'phases', name, measure)}" for name in phases
+    )
+
+
+def peagle_sglang(arm: str, run: int = 7) -> str:
+    """Against the fastest EAGLE3 setting, for each number of requests."""
+    name = "gpu-sglang-peagle.json"
+    found = figure_at(name, "runs", run, "against the quickest eagle3")
+    parts = []
+    for batch, one in found.items():
+        against = f"tokens/s against {one['quickest']}"
+        path = "runs", run, "against the quickest eagle3", batch, against, arm, batch
+        parts.append(f"{batch} at once: {ratio(name, *path)}")
+    return "; ".join(parts)
+
+
+def verify(cut: str, rows: int = 512) -> str:
+    """Over one read of the logits, by vocabulary, in bf16."""
+    parts = []
+    for vocabulary in (128256, 151936, 262144, 32000):
+        key = f"bf16, vocabulary {vocabulary}, {rows} rows, zipf 1.5, {cut}"
+        measured = "figures", key, "after over one read as measured"
+        parts.append(f"{vocabulary:,}: {ratio(ONE_HOT, *measured)}")
+    return "; ".join(parts)
+
+
+def verify_times(cut: str, zipf: float = 1.5, numbers: Iterable[int] = (8, 512, 1024, 2048)) -> str:
+    """In us, by rows of 151,936 in bf16, as it was and as it is."""
+    parts = []
+    for rows in numbers:
+        key = f"bf16, vocabulary 151936, {rows} rows, zipf {zipf}, {cut}"
+        us = [figure_at(ONE_HOT, "figures", key, f"us {name}")["median"] for name in ("before", "after")]
+        parts.append(f"{rows:,} rows: {us[0]:.0f} and {us[1]:.0f}")
+    return "; ".join(parts)
+
+
+def verify_greedy() -> str:
+    parts = []
+    for vocabulary in (128256, 151936, 262144, 32000):
+        key = f"bf16, vocabulary {vocabulary}, 512 rows"
+        found = ratio("gpu-verify-greedy.json", "figures", key, "ours over one read")
+        parts.append(f"{vocabulary:,}: {found}")
+    return "; ".join(parts)

@@ -1,0 +1,329 @@
+"""The rows of ``docs/results.md``: claim, figure, hardware, command, file. A new result is a new row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from tools.results_figures import (
+    ONE_HOT,
+    cpu_phases,
+    differing,
+    gate,
+    peagle_sglang,
+    phases,
+    ratio,
+    ratios,
+    regret,
+    verify,
+    verify_greedy,
+    verify_times,
+)
+
+H200 = "1 H200"
+H100 = "1 H100"
+CPU = "2 CPU cores"
+SIMULATED = "simulated, costs of an H200"
+
+
+class Row(NamedTuple):
+    claim: str
+    figure: Callable[[], str]
+    hardware: str
+    # Empty: the file alone names it, since the benchmark is not kept.
+    command: str
+    file: str
+
+
+SUFFIX = "gpu-suffix-copying.json"
+GATE = ("figures", "gate")
+STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
+KERNELS = "make bench-kernels"
+ALONE = "python -m benchmarks.gpu.verify_by_kernel"
+
+TABLES: dict[str, tuple[Row, ...]] = {
+    "unchanged": (
+        Row(
+            "`specctl_suffix`, greedy, a new table every 0.5 s, against 0 drafts",
+            lambda: differing("cpu-lossless.json"),
+            f"{CPU}, float32",
+            "python -m testing.lossless --prompts 200",
+            "cpu-lossless.json",
+        ),
+        Row(
+            "`specctl_suffix`, 8B shape in bf16, against off; the rest are ties",
+            lambda: (
+                f"{gate(SUFFIX, *GATE, 'specctl_suffix')} equal; stock suffix {gate(SUFFIX, *GATE, 'suffix')}"
+            ),
+            H200,
+            "python -m benchmarks.gpu.compare copying",
+            SUFFIX,
+        ),
+    ),
+    "daemon": (
+        Row(
+            "closed loop: 20 load shapes at 4 to 128 requests",
+            lambda: regret("closed loop"),
+            SIMULATED,
+            "python -m benchmarks.regret",
+            "simulated-regret.json",
+        ),
+        Row(
+            "the same, true costs with graph staircases",
+            lambda: regret("staircase"),
+            SIMULATED,
+            "python -m benchmarks.regret",
+            "simulated-regret.json",
+        ),
+        Row(
+            "the same, every disturbance at once",
+            lambda: regret("all at once"),
+            SIMULATED,
+            "python -m benchmarks.regret",
+            "simulated-regret.json",
+        ),
+        Row(
+            "open loop, public traces",
+            lambda: regret("open loop, public traces"),
+            SIMULATED,
+            "python -m benchmarks.regret",
+            "simulated-regret.json",
+        ),
+        Row(
+            "8 phases of copying and chat, 1 to 256 requests, against each phase's best static setting",
+            lambda: phases("against the best static setting of each phase"),
+            H200,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases.json",
+        ),
+        Row(
+            "the same, against the best single static setting",
+            lambda: phases("against it"),
+            H200,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases.json",
+        ),
+        Row(
+            "the same, against a server that never enabled speculation, by phase",
+            lambda: phases("against never enabled, by phase"),
+            H200,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases.json",
+        ),
+        Row(
+            "chat at 256 requests, held, against never enabled",
+            lambda: ratio("gpu-never-worse.json", "figures", "chat 256", "autotune against never enabled"),
+            H200,
+            "",
+            "gpu-never-worse.json",
+        ),
+        Row(
+            "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
+            lambda: cpu_phases("to_best_static"),
+            CPU,
+            "python -m benchmarks.phases vllm",
+            "cpu-phases.json",
+        ),
+        Row(
+            "the same, against off",
+            lambda: cpu_phases("to_off"),
+            CPU,
+            "python -m benchmarks.phases vllm",
+            "cpu-phases.json",
+        ),
+        Row(
+            "300 servers polled once a second: CPU seconds of the daemon in a second",
+            lambda: ratio("many-targets.json", "runs", 0, "cpu_s_per_s"),
+            "1 CPU core",
+            "python benchmarks/many_targets.py --targets 300 --core 0",
+            "many-targets.json",
+        ),
+    ),
+    "off": (
+        Row(
+            "`specctl_suffix` at 0 drafts, vLLM, against never enabled",
+            lambda: ratios(
+                "gpu-off-cost.json", "runs", 2, "against never enabled", "specctl_suffix, live table at 0"
+            ),
+            H200,
+            "python -m benchmarks.gpu.compare off-cost",
+            "gpu-off-cost.json",
+        ),
+        Row(
+            "stock `eagle3` at 0 drafts, steered: its head runs every 32 steps",
+            lambda: ratios("gpu-off-cost.json", "runs", 3, "against never enabled", "eagle3, spared at 0"),
+            H200,
+            "python -m benchmarks.gpu.compare off-cost",
+            "gpu-off-cost.json",
+        ),
+        Row(
+            "stock `ngram` at 0 drafts: it has no asynchronous scheduling",
+            lambda: ratios("gpu-off-cost.json", "runs", 0, "against never enabled", "ngram at 0"),
+            H200,
+            "python -m benchmarks.gpu.compare off-cost",
+            "gpu-off-cost.json",
+        ),
+        Row(
+            "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
+            lambda: ratios("gpu-sglang-off.json", "tokens/s against off", "specctl_suffix"),
+            H200,
+            "python -m benchmarks.gpu.sglang_compare off",
+            "gpu-sglang-off.json",
+        ),
+    ),
+    "proposers": (
+        Row(
+            "`specctl_suffix` against stock `suffix` (runner V1, graphs to 512), copying prompts, whole runs",
+            lambda: ratios(SUFFIX, *STOCK, keys=("1", "4", "16", "64")),
+            H200,
+            "python -m benchmarks.gpu.compare copying",
+            SUFFIX,
+        ),
+        Row(
+            "the same at 256 with graphs to 2,304 tokens; 256 and 512 output tokens",
+            lambda: (
+                ratio("gpu-adaptive.json", "runs", 0, *STOCK, "256")
+                + "; "
+                + ratio("gpu-suffix-wide.json", "runs", 1, *STOCK, "256")
+            ),
+            H200,
+            "python -m benchmarks.gpu.compare copying --batch 256",
+            "gpu-adaptive.json",
+        ),
+        Row(
+            "`specctl_peagle` against stock P-EAGLE (runner V1)",
+            lambda: ratios(
+                "gpu-peagle.json", "runs", 2, "figures", "tokens/s against stock", "specctl_peagle"
+            ),
+            H200,
+            "python -m benchmarks.gpu.compare peagle",
+            "gpu-peagle.json",
+        ),
+        Row(
+            "`SPECCTL_PEAGLE` against the fastest EAGLE3, token map with every token of the model",
+            lambda: peagle_sglang("specctl_peagle-8-map"),
+            H200,
+            "python -m benchmarks.gpu.sglang_compare peagle",
+            "gpu-sglang-peagle.json",
+        ),
+        Row(
+            "the same without a token map",
+            lambda: peagle_sglang("specctl_peagle-8"),
+            H200,
+            "python -m benchmarks.gpu.sglang_compare peagle",
+            "gpu-sglang-peagle.json",
+        ),
+        Row(
+            "`SPECCTL_SUFFIX` against stock NGRAM, copying prompts, FlashAttention 3",
+            lambda: ratios("gpu-sglang-copying-fa3.json", "tokens/s against ngram", "specctl_suffix-fa3"),
+            H200,
+            "python -m benchmarks.gpu.sglang_compare copying",
+            "gpu-sglang-copying-fa3.json",
+        ),
+        Row(
+            "`specctl_suffix` against vLLM's `suffix`, prompts chosen for repetition: cold, warm",
+            lambda: (
+                ratio("cpu.json", "figures", "copying", "cold", "specctl / stock")
+                + "; "
+                + ratio("cpu.json", "figures", "copying", "warm", "specctl / stock")
+            ),
+            CPU,
+            "make bench",
+            "cpu.json",
+        ),
+        Row(
+            "tokens per step of the suffix index against arctic-inference, equal drafts",
+            lambda: ratio(
+                "suffix.json", "figures", "replay", "8 tokens", "ratio of tokens per step", digits=3
+            ),
+            CPU,
+            "make bench-suffix",
+            "suffix.json",
+        ),
+    ),
+    "kernels": (
+        Row(
+            "greedy, 512 rows, bf16, over one read of the logits, by vocabulary",
+            verify_greedy,
+            H200,
+            KERNELS,
+            "gpu-verify-greedy.json",
+        ),
+        Row(
+            "temperature only, drafts without a distribution, the same",
+            lambda: verify("temperature"),
+            H100,
+            ALONE,
+            ONE_HOT,
+        ),
+        *(
+            Row(f"{cut}, the same", partial(verify, cut), H100, ALONE, ONE_HOT)
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        *(
+            Row(
+                f"{cut}, us, a search of the kept set and samples that are checked",
+                partial(verify_times, cut),
+                H100,
+                ALONE,
+                ONE_HOT,
+            )
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        Row(
+            "top-p, the same, of a flat law (Zipf 1.0)",
+            lambda: verify_times("top-p", 1.0, (512,)),
+            H100,
+            ALONE,
+            ONE_HOT,
+        ),
+        Row(
+            "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",
+            lambda: "; ".join(
+                ratio(
+                    "gpu-sglang-verify.json",
+                    "figures",
+                    f"{cut}, 64 requests of 8 rows",
+                    "engine / specctl",
+                    digits=1,
+                )
+                for cut in ("temperature", "top-p", "top-k and top-p")
+            ),
+            H200,
+            "python -m benchmarks.gpu.sglang_verify",
+            "gpu-sglang-verify.json",
+        ),
+        Row(
+            "tokens/s of sampled requests, vLLM, against its own verification",
+            lambda: "; ".join(
+                f"{n} at once: "
+                + ratio(
+                    "gpu-sampled-end-to-end.json",
+                    "runs",
+                    0,
+                    "figures",
+                    f"{n} concurrent",
+                    "specctl against engine",
+                )
+                for n in (64, 256)
+            ),
+            H200,
+            "",
+            "gpu-sampled-end-to-end.json",
+        ),
+        Row(
+            "the same, SGLang",
+            lambda: ratios(
+                "gpu-sglang-sampled.json",
+                "runs",
+                0,
+                "tokens/s against specctl_suffix-engine-kernels",
+                "specctl_suffix",
+            ),
+            H200,
+            "python -m benchmarks.gpu.sglang_compare sampled",
+            "gpu-sglang-sampled.json",
+        ),
+    ),
+}
