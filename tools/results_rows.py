@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from tools.results_figures import (
+    ONE_HOT,
     cpu_phases,
     differing,
     gate,
@@ -18,6 +20,7 @@ from tools.results_figures import (
     smoke,
     verify,
     verify_greedy,
+    verify_times,
 )
 
 H200 = "1 H200"
@@ -39,6 +42,7 @@ SUFFIX = "gpu-suffix-copying.json"
 GATE = ("figures", "gate")
 STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
+ALONE = "python -m benchmarks.gpu.verify_by_kernel"
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "unchanged": (
@@ -287,13 +291,33 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-verify-greedy.json",
         ),
         Row(
-            "temperature only, the same",
+            "temperature only, drafts without a distribution, the same",
             lambda: verify("temperature"),
-            H200,
-            KERNELS,
-            "gpu-verify-sampled.json",
+            H100,
+            ALONE,
+            ONE_HOT,
         ),
-        Row("top-p, the same", lambda: verify("top-p"), H200, KERNELS, "gpu-verify-sampled.json"),
+        *(
+            Row(f"{cut}, the same", partial(verify, cut), H100, ALONE, ONE_HOT)
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        *(
+            Row(
+                f"{cut}, us, a search of the kept set and samples that are checked",
+                partial(verify_times, cut),
+                H100,
+                ALONE,
+                ONE_HOT,
+            )
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        Row(
+            "top-p, the same, of a flat law (Zipf 1.0)",
+            lambda: verify_times("top-p", 1.0, (512,)),
+            H100,
+            ALONE,
+            ONE_HOT,
+        ),
         Row(
             "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",
             lambda: "; ".join(
