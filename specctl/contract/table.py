@@ -105,7 +105,7 @@ class AppliedTable(BaseModel):
 
     contract_version: int
     boot_id: BootId
-    version: int
+    version: int = Field(ge=0)
     state: TableState
     method: Short
     rows: tuple[TableRow, ...] = Field(

@@ -156,7 +156,8 @@ class RolloutGroup:
             return True, ()
         if self._canary is not None:
             return False, ()
-        before = {bucket: member.settled[bucket] for bucket in raised}
+        planned_from = {choice.last: choice.before for choice in plan.choices}
+        before = {bucket: member.settled.get(bucket, planned_from[bucket]) for bucket in raised}
         baseline = {bucket: member.samples.pop(bucket, Samples()) for bucket in raised}
         if has_limits:
             nothing = Setting(num_speculative_tokens=0)
