@@ -20,6 +20,7 @@ LEASE_S = 30.0
 RENEW_PART = 3.0
 """A lease is renewed after a third of it."""
 PUT_BACK_TRIES = 5
+PUT_TRIES = 4
 PUT_BACK_PAUSE_S = 0.5
 
 
@@ -71,9 +72,7 @@ class BorrowedTable:
                 if now.lease_remaining_s is not None and now.owner != self._owner:
                     logger.warning("%s: the table is %s's now, and stays", self._client.target, now.owner)
                     return
-                await self._put(
-                    found.rows, lease_s=None, base_version=now.version, reason="put back as found"
-                )
+                await self._put(found.rows, lease_s=None, reason="put back as found")
                 return
             except (TargetError, VersionConflict) as error:
                 if not left:
@@ -88,26 +87,35 @@ class BorrowedTable:
         rows: tuple[TableRow, ...],
         *,
         lease_s: float | None = LEASE_S,
-        base_version: int | None = None,
         reason: str = "held for a benchmark",
     ) -> None:
+        """A renewal that was cancelled may still arrive: a conflict of versions is tried again."""
+        for left in reversed(range(PUT_TRIES)):
+            now = await self._client.table()
+            try:
+                applied = await self._client.put(self._change(rows, now.version, lease_s, reason))
+            except VersionConflict:
+                if not left:
+                    raise
+                continue
+            break
+        if [row.setting for row in applied.rows] != [row.setting for row in rows]:
+            raise ContractError(f"{self._client.target}: applied another table than it was asked to")
+
+    def _change(
+        self, rows: tuple[TableRow, ...], version: int, lease_s: float | None, reason: str
+    ) -> TablePut:
         assert self.found is not None
-        if base_version is None:
-            base_version = (await self._client.table()).version
-        put = TablePut(
-            base_version=base_version,
+        found = self.found.fallback_num_speculative_tokens
+        return TablePut(
+            base_version=version,
             rows=rows,
             lease_s=None if lease_s is None else min(lease_s, self._capabilities.lease_max_s),
-            fallback_num_speculative_tokens=(
-                self.found.fallback_num_speculative_tokens if lease_s is None else None
-            ),
+            fallback_num_speculative_tokens=found if lease_s is None else None,
             owner=self._owner,
             reason=reason,
             class_limits=self.found.class_limits,
         )
-        applied = await self._client.put(put)
-        if [row.setting for row in applied.rows] != [row.setting for row in rows]:
-            raise ContractError(f"{self._client.target}: applied another table than it was asked to")
 
     async def _renew(self, rows: tuple[TableRow, ...]) -> None:
         every_s = min(LEASE_S, self._capabilities.lease_max_s) / RENEW_PART

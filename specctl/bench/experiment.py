@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-import aiohttp
 
 from specctl.bench.arms import Arm, ArmKind
 from specctl.bench.autotune_child import TableWatch, autotune
@@ -26,12 +25,14 @@ from specctl.bench.prompts import Prompt, load_prompts, numbered, rotated
 from specctl.bench.records import RequestRecord
 from specctl.bench.results import Run, TableSeen
 from specctl.bench.run_load import LoadRun, Span, run_load
-from specctl.bench.sender import Endpoint, Live, Sender, open_session
+from specctl.bench.sender import Endpoint, Live, Sender, Session
 from specctl.bench.servers import Server
 from specctl.engine_api.owner import owner_name
-from specctl.errors import BenchFailed, BenchInputError
+from specctl.errors import BenchFailed, BenchInputError, SpecctlError
 
 __all__ = ["Experiment", "Measured", "Plan", "Progress"]
+
+logger = logging.getLogger(__name__)
 
 LIVE_S = 1.0
 WARM_UP_TOKENS = 16
@@ -83,6 +84,7 @@ class Measured:
     tables: list[TableSeen] = field(default_factory=list)
     rounds: int = 0
     is_cut_short: bool = False
+    warnings: list[str] = field(default_factory=list)
 
 
 class Experiment:
@@ -104,7 +106,7 @@ class Experiment:
         Raises BenchFailed where an arm measured nothing. Tables are put back in any case.
         """
         plan = self._plan
-        async with open_session(plan.api_key) as session, self._borrowed() as tables:
+        async with Session(plan.api_key) as session, self._borrowed() as tables:
             self._session = session
             self._progress.begin(plan.rounds * len(plan.arms) * len(plan.loads))
             try:
@@ -137,7 +139,12 @@ class Experiment:
             yield tables
         finally:
             for table in tables.values():
-                await asyncio.shield(table.put_back())
+                try:
+                    await asyncio.shield(table.put_back())
+                except SpecctlError as error:
+                    # What was measured is not lost by it.
+                    self.measured.warnings.append(str(error))
+                    logger.error("%s", error)
 
     async def _warm_up(self, tables: Mapping[int, BorrowedTable]) -> None:
         """Every arm but a daemon's runs a few requests of every load: graphs, compilers and caches of the
@@ -294,7 +301,7 @@ def _check_answers(arm: Arm, load: Load, run: LoadRun) -> None:
     raise BenchFailed(f"{arm.name}, {load.title}: no request was answered: {words}")
 
 
-async def choose_endpoint(session: aiohttp.ClientSession, server: Server) -> Endpoint:
+async def choose_endpoint(session: Session, server: Server) -> Endpoint:
     """chat where the server has a chat template, else completions."""
     sender = Sender(session, server.url, server.model, "chat", 1)
     body = {"model": server.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}

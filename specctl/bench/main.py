@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +26,7 @@ from specctl.bench.outputs import check_outputs
 from specctl.bench.results import BenchResult, OutputCheck
 from specctl.bench.run_load import Span
 from specctl.bench.saved import save
-from specctl.bench.sender import Endpoint, Sender, open_session
+from specctl.bench.sender import Endpoint, Sender, Session
 from specctl.bench.servers import Launch, Server, launched, open_server, parse_launch
 from specctl.bench.terminal import TerminalProgress, print_result
 from specctl.clock import iso_utc
@@ -33,6 +36,7 @@ from specctl.http_client import read_token
 __all__ = ["new_runner", "run_bench"]
 
 SECONDS_DEFAULT = 10.0
+PATIENT_SIGNALS = 3
 CONCURRENCY_DEFAULT = (1, 8)
 _LEARNS_OUTPUTS = ("suffix",)
 """Methods that draft from the outputs of earlier requests."""
@@ -43,7 +47,10 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
     console = Console(stderr=bool(options["as_json"]))
     loads = _loads(options)
     with new_runner() as runner:
-        result = runner.run(_run(options, loads, console))
+        try:
+            result = runner.run(_interruptible(_run(options, loads, console)))
+        except asyncio.CancelledError as error:
+            raise KeyboardInterrupt from error
     print_result(result, console)
     if options["save"] is not None:
         console.print(f"saved: {options['save']}/bench.html, bench.md, bench.json", highlight=False)
@@ -57,6 +64,26 @@ def new_runner() -> asyncio.Runner:
     except ImportError:
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _interruptible(work: Coroutine[Any, Any, BenchResult]) -> BenchResult:
+    """The first SIGINT or SIGTERM ends the work, which puts tables back; the next two wait for that."""
+    task, signals = asyncio.current_task(), itertools.count(1)
+    assert task is not None
+
+    def interrupt() -> None:
+        number = next(signals)
+        if number == 1:
+            task.cancel()
+        elif number > PATIENT_SIGNALS:
+            raise KeyboardInterrupt
+
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        # Not in threads, and not on Windows.
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(name, interrupt)
+    return await work
 
 
 async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Console) -> BenchResult:
@@ -150,7 +177,7 @@ async def _plan(
         raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(arm.name for arm in arms)}")
     endpoint: Endpoint = options["endpoint"]
     if options["endpoint"] == "auto":
-        async with open_session(api_key) as session:
+        async with Session(api_key) as session:
             endpoint = await choose_endpoint(session, servers[0])
     seconds = options["seconds"] or (None if options["requests"] else SECONDS_DEFAULT)
     return Plan(
@@ -206,7 +233,7 @@ async def _outputs(plan: Plan, servers: Sequence[Server], measured: Measured) ->
         return ()
     server = servers[next(arm.server for arm in plan.arms if arm.name == plan.baseline)]
     dtype = next((s.capabilities.dtype for s in servers if s.capabilities and s.capabilities.dtype), None)
-    async with open_session(plan.api_key) as session:
+    async with Session(plan.api_key) as session:
         judge = Sender(session, server.url, server.model, "completions", 1)
         return tuple(
             [
@@ -234,6 +261,7 @@ def _result(
     if failed:
         errors = Counter(error for run in runs for error in run.errors)
         warnings = [*warnings, f"{failed} requests failed: {errors.most_common(1)[0][0]}"]
+    warnings = [*warnings, *measured.warnings]
     if measured.is_cut_short:
         warnings = [*warnings, f"stopped by hand after {measured.rounds} rounds"]
     words = verdict(plan.arms, plan.baseline, runs)

@@ -14,16 +14,15 @@ from yarl import URL
 
 from specctl.bench.prompts import Prompt
 from specctl.bench.records import RequestRecord, StreamBytes, read_stream
+from specctl.bench.stream_pool import StreamPool
 from specctl.errors import BenchFailed
 from specctl.http_client import normalise_target
 from specctl.plain_text import plain_text
 
-__all__ = ["Endpoint", "Live", "Sender", "open_session"]
+__all__ = ["Endpoint", "Live", "Sender", "Session"]
 
 Endpoint = Literal["completions", "chat"]
 _PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
-CONNECT_TIMEOUT_S = 30.0
-ANSWER_MAX_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -35,27 +34,44 @@ class Live:
     tokens: int = 0
     counted_arrivals: int = 0
 
+    def arrived(self) -> None:
+        self.arrivals += 1
+
     @property
     def tokens_so_far(self) -> float:
         ratio = self.tokens / self.counted_arrivals if self.counted_arrivals else 1.0
         return self.arrivals * ratio
 
 
-def open_session(api_key: str | None) -> aiohttp.ClientSession:
-    """As many connections as requests; only the connection has a time limit."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        skip_auto_headers={"user-agent", "accept", "accept-encoding"},
-    )
+class Session:
+    """Connections of a benchmark; only connecting has a time limit. An asynchronous context manager."""
+
+    def __init__(self, api_key: str | None) -> None:
+        self._api_key = api_key
+        self._pools: dict[str, StreamPool] = {}
+
+    async def __aenter__(self) -> Session:
+        self.http = aiohttp.ClientSession(
+            headers={"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        await self.http.close()
+
+    def pool(self, url: str) -> StreamPool:
+        if url not in self._pools:
+            self._pools[url] = StreamPool(url, self._api_key)
+        return self._pools[url]
 
 
 @dataclass
 class Sender:
     """Requests to one server. ``sampling``: joins each body, and wins over what stands in it."""
 
-    session: aiohttp.ClientSession
+    session: Session
     url: str
     model: str
     endpoint: Endpoint
@@ -89,36 +105,28 @@ class Sender:
         """Fills the record. An error of the server or the connection stands in it; a cancelled request keeps
         what it had got."""
         stream = StreamBytes()
-        pieces, when_s = stream.pieces, stream.when_s
         raw = pydantic_core.to_json(self.body(prompt, keep_ids=keep_text))
-        url = URL(normalise_target(self.url) + _PATHS[self.endpoint])
-        headers = {"content-type": "application/json"}
         record.sent_s = time.monotonic()
         try:
-            async with self.session.post(url, data=raw, headers=headers) as answer:
-                if answer.status != 200:
-                    text = (await answer.content.read(ANSWER_MAX_BYTES)).decode("utf-8", "replace")
-                    record.error = f"HTTP {answer.status}: {plain_text(text, 300)}"
-                    return
-                content, now_s = answer.content, time.monotonic
-                while piece := await content.readany():
-                    when_s.append(now_s())
-                    pieces.append(piece)
-                    live.arrivals += 1
-                record.ended_s = time.monotonic()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            status = await self.session.pool(self.url).post(_PATHS[self.endpoint], raw, stream, live.arrived)
+            record.ended_s = time.monotonic()
+            if status != 200:
+                text = b"".join(stream.pieces).decode("utf-8", "replace")
+                record.error = f"HTTP {status}: {plain_text(text, 300)}"
+                stream.pieces.clear()
+        except (TimeoutError, OSError) as error:
             record.error = plain_text(f"{type(error).__name__}: {error}", 300)
         finally:
-            if pieces:
+            if stream.pieces:
                 read_stream(record, stream, keep_text=keep_text)
                 live.tokens += record.output_tokens
-                live.counted_arrivals += len(pieces)
+                live.counted_arrivals += len(stream.pieces)
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_s: float = 120.0) -> dict[str, Any]:
         """A request that is not streamed. Raises BenchFailed."""
         url = URL(normalise_target(self.url) + path)
         try:
-            async with asyncio.timeout(timeout_s), self.session.post(url, json=dict(body)) as answer:
+            async with asyncio.timeout(timeout_s), self.session.http.post(url, json=dict(body)) as answer:
                 text = await answer.text()
                 if answer.status != 200:
                     raise BenchFailed(f"{self.url}{path}: HTTP {answer.status}: {plain_text(text, 300)}")

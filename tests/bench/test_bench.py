@@ -14,7 +14,7 @@ from specctl.bench.results import BenchResult
 from specctl.contract.table import TablePut, uniform_rows
 from specctl.errors import SpecctlError
 
-QUICK = ["--seconds", "0.5", "--rounds", "3", "--output-tokens", "16", "--outputs", "4"]
+QUICK = ["--seconds", "0.5", "--rounds", "3", "--output-tokens", "8", "--outputs", "4"]
 
 
 def run(*words: str) -> Result:
@@ -37,9 +37,10 @@ def test_the_faster_setting_is_found_and_the_table_put_back(tmp_path: Path) -> N
         assert applied.lease_remaining_s is None
         assert {put.lease_s for put in server.engine.puts[:-1]} == {30.0}
     faster = result.comparisons[0]
-    assert (faster.arm, faster.baseline, faster.outcome) == ("always 2", "off", "faster")
-    assert faster.ratio == pytest.approx(2.0, rel=0.25)
-    assert "faster by" in result.verdict
+    assert (faster.arm, faster.baseline) == ("always 2", "off")
+    # Twice as fast, on a machine that may be busy.
+    assert faster.ratio == pytest.approx(2.0, rel=0.4)
+    assert faster.words in result.verdict
     assert [run.place for run in result.runs if run.arm == "off"] == [0, 1, 1]
     assert result.outputs[0].identical == result.outputs[0].compared == 4
     speed = result.figures[0].tokens_per_s
@@ -47,7 +48,7 @@ def test_the_faster_setting_is_found_and_the_table_put_back(tmp_path: Path) -> N
     saved = tmp_path / "out"
     assert BenchResult.model_validate_json((saved / "bench.json").read_text()) == result
     page = (saved / "bench.html").read_text()
-    assert page.index("faster by") < page.index("Speed (tokens/s)")
+    assert page.index(faster.words) < page.index("Speed (tokens/s)")
     assert "prefers-color-scheme: dark" in page
     assert "<script" not in page
     assert "| always 2 |" in (saved / "bench.md").read_text()
@@ -58,22 +59,22 @@ def test_the_faster_setting_is_found_and_the_table_put_back(tmp_path: Path) -> N
 def test_files_that_were_written_can_be_compared(tmp_path: Path) -> None:
     with StreamingServer() as server:
         words = ["--arm", "off", "--arm", "2", "--concurrency", "2", "--save", str(tmp_path)]
-        run(server.url, *words, *QUICK)
+        run(server.url, *words, *QUICK[2:], "--requests", "8")
     off, two = (str(tmp_path / f"vllm-{name}-chat--2-at-once.json") for name in ("off", "always-2"))
     words = [word for name, path in (("off", off), ("2", two)) for word in ["--from", f"{name}={path}"] * 3]
     result = result_of(run(*words, "--json"))
-    assert result.comparisons[0].ratio == pytest.approx(2.0, rel=0.25)
+    assert result.comparisons[0].ratio == pytest.approx(2.0, rel=0.4)
     assert result.figures[0].ttft is not None
     lines = (tmp_path / "sglang.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["output_throughput"] > 0
 
 
 def test_two_plain_servers_and_an_open_loop() -> None:
-    with StreamingServer(has_plugin=False) as one, StreamingServer(has_plugin=False, step_s=0.012) as other:
-        words = ["--name", "one", "--name", "other", "--rate", "30", *QUICK, "--outputs", "0"]
+    with StreamingServer(has_plugin=False) as one, StreamingServer(has_plugin=False, step_s=0.08) as other:
+        words = ["--name", "one", "--name", "other", "--rate", "10", *QUICK, "--outputs", "0"]
         result = result_of(run(one.url, other.url, *words, "--json"))
-    assert result.comparisons[0].outcome == "slower"
-    assert result.loads[0].title == "chat, 30 requests/s"
+    assert result.comparisons[0].ratio < 0.8
+    assert result.loads[0].title == "chat, 10 requests/s"
     assert result.runs[0].speed == pytest.approx(1.0 / result.runs[0].e2el.mean_s)
 
 
@@ -152,3 +153,20 @@ def test_a_server_without_usage_in_each_event_is_counted_by_its_last() -> None:
         words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "2", "--rounds", "3"]
         result = result_of(run(server.url, *words, "--output-tokens", "16", "--outputs", "0", "--json"))
     assert {run.output_tokens for run in result.runs} == {32}
+
+
+def test_a_renewal_that_arrives_late_is_no_conflict() -> None:
+    with StreamingServer() as server:
+        put, late = server.engine.put, []
+
+        def raced(body: bytes) -> tuple[int, dict[str, object]]:
+            # Another change of the same owner arrives between the read of the version and the change.
+            if not late:
+                late.append(1)
+                put(body)
+            return put(body)
+
+        server.engine.put = raced
+        words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "1", "--rounds", "3"]
+        result_of(run(server.url, *words, "--output-tokens", "4", "--outputs", "0", "--json"))
+        assert server.engine.live.read().lease_remaining_s is None

@@ -16,7 +16,9 @@ from specctl.bench.results import BenchResult
 ROOT = Path(__file__).parents[2]
 
 
-def interrupted(server: StreamingServer, folder: Path, *, after_rounds: int) -> tuple[int, str]:
+def interrupted(
+    server: StreamingServer, folder: Path, *, after_rounds: int, signals: int = 1
+) -> tuple[int, str]:
     command = [sys.executable, "-m", "specctl.cli.main", "bench", server.url, "--save", str(folder)]
     command += ["--arm", "off", "--arm", "2", "--concurrency", "1", "--seconds", "0.5", "--rounds", "50"]
     process = subprocess.Popen(
@@ -31,16 +33,18 @@ def interrupted(server: StreamingServer, folder: Path, *, after_rounds: int) -> 
     while len(server.engine.puts) < wanted:
         assert time.monotonic() < ends_s, "the benchmark does not begin"
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
     output, _ = process.communicate(timeout=60)
     return process.returncode, output
 
 
-@pytest.mark.parametrize("after_rounds", [0, 3])
-def test_ctrl_c_puts_the_table_back(tmp_path: Path, after_rounds: int) -> None:
+@pytest.mark.parametrize(("after_rounds", "signals"), [(0, 1), (2, 2)])
+def test_ctrl_c_puts_the_table_back(tmp_path: Path, after_rounds: int, signals: int) -> None:
     with StreamingServer() as server:
         before = server.engine.rows
-        code, output = interrupted(server, tmp_path, after_rounds=after_rounds)
+        code, output = interrupted(server, tmp_path, after_rounds=after_rounds, signals=signals)
         assert server.engine.rows == before
         assert server.engine.live.read().lease_remaining_s is None
     assert code == 130, output

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from specctl.bench.loads import Load
 from specctl.bench.main import new_runner
 from specctl.bench.prompts import load_prompts
 from specctl.bench.run_load import LoadRun, Span, run_load
-from specctl.bench.sender import Live, Sender, open_session
+from specctl.bench.sender import Live, Sender, Session
 
 STREAMS = 64
 SHARE_MAX_RATIO = 0.02
@@ -46,7 +45,7 @@ def fast_server() -> Iterator[str]:
 async def loaded(url: str, seconds: float) -> tuple[LoadRun, float]:
     """The run, and the processor seconds of this process in it."""
     load = Load(prompts="chat", concurrency=STREAMS, max_tokens=256)
-    async with open_session(None) as session:
+    async with Session(None) as session:
         sender = Sender(session, url, "fast", "completions", load.max_tokens)
         began_s = time.process_time()
         prompts = cycle(load_prompts("chat"))
@@ -64,13 +63,3 @@ def test_the_load_takes_under_2_percent_of_a_core_for_each_1000_tokens_per_s(fas
     print(f"{tokens / seconds:.0f} tokens/s, {share:.2%} of a core for each 1,000 tokens/s")
     assert tokens / seconds > 3000
     assert share < SHARE_MAX_RATIO
-
-
-def test_a_session_has_no_limit_of_connections() -> None:
-    async def limit() -> int:
-        async with open_session(None) as session:
-            assert isinstance(session.connector, aiohttp.TCPConnector)
-            return session.connector.limit
-
-    with new_runner() as runner:
-        assert runner.run(limit()) == 0

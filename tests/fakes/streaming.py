@@ -25,7 +25,7 @@ class StreamingServer:
         self,
         tokens_a_step: Mapping[int, int] | None = None,
         *,
-        step_s: float = 0.004,
+        step_s: float = 0.02,
         has_plugin: bool = True,
         has_usage: bool = True,
         has_chat: bool = True,
