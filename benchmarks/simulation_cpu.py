@@ -33,7 +33,7 @@ _CONFIG = {
 }
 _LOADS = [Load("chat", 0, 0.0, 64), Load("chat", 4, 0.0, 64)]
 _OUTPUT_TOKENS = 64
-_IDS = (5, 8000)
+_IDS = (7, 4000)
 _PROMPT_TOKENS = (60, 400)
 """As those that the profile was measured with."""
 

@@ -173,7 +173,9 @@ class HttpClient:
                         yield line
                     if len(begun) > line_max_bytes:
                         raise TargetError(f"{where}: a line is over {line_max_bytes} bytes")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except TargetError:
+            raise
+        except Exception as error:
             words = plain_text(" ".join(str(error).split()), _WORDS_MAX) or type(error).__name__
             raise TargetError(f"{where}: {words}") from error
 

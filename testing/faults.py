@@ -308,6 +308,8 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0, help="sequences before this one are left out")
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
+    # What was started is stopped, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder, port = Path(tempfile.mkdtemp(prefix="specctl-faults-")), free_port()
     config = {"method": "specctl_suffix", "num_speculative_tokens": MOST}
     parts = command(given.model, port, config, ["--max-model-len", "512"])

@@ -20,12 +20,13 @@ from typing import Any
 
 import httpx
 
-from testing.provenance import provenance
+from testing.provenance import ROOT, provenance
 
 KINDS = ("json_mode", "humaneval", "gsm8k", "sql", "mt_bench")
 PROMPT_MAX_CHARS = 1200
-SHARED = Path(os.environ.get("SPECCTL_SHARED", Path(__file__).parents[1] / ".cache" / "reference"))
-"""Holds data/prompts."""
+_CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
+SHARED = Path(os.environ.get("SPECCTL_SHARED", _CACHE / "reference"))
+"""The reference models, and data/prompts where it is a folder of one's own."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -215,6 +216,8 @@ def main() -> int:
     options.add_argument("--requests", type=int, default=64)
     options.add_argument("--changes-per-s", type=float, default=20.0)
     given = options.parse_args()
+    # What was started is stopped, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder, soak = Path(tempfile.mkdtemp(prefix="specctl-soak-")), Soak()
     config = {"method": "specctl_suffix", "num_speculative_tokens": MOST, "use_global": False}
     more = ["--max-num-seqs", str(given.requests), "--max-model-len", "512", "--disable-uvicorn-access-log"]

@@ -10,6 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+ONE_HOT = "gpu-verify-one-hot.json"
 
 
 @cache
@@ -79,6 +80,23 @@ def phases(measure: str) -> str:
     return f"{min(found.values()):.2f} ({worst}) to {max(found.values()):.2f}"
 
 
+def phases_h100(measure: str) -> str:
+    """By phase from the least to the most, or one figure for all phases."""
+    found = figure_at("gpu-phases-h100.json", "figures", measure)
+    if isinstance(found, list):
+        return ", ".join(f"{value:.2f}" for value in found)
+    medians = {phase: one["median"] for phase, one in found.items()}
+    least, most = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    return f"{medians[least]:.2f} ({least}) to {medians[most]:.2f} ({most})"
+
+
+def smoke(engine: str) -> str:
+    methods = figure_at("gpu-smoke.json", engine, "methods")
+    results = [one["result"] if isinstance(one, dict) else one for one in methods.values()]
+    passed = sum(result.startswith("passed") for result in results)
+    return f"{passed} of {len(results)} servers" + (", the rest not run" if passed < len(results) else "")
+
+
 def cpu_phases(measure: str) -> str:
     phases = figure_at("cpu-phases.json", "phases")
     return "; ".join(
@@ -102,12 +120,19 @@ def verify(cut: str, rows: int = 512) -> str:
     """Over one read of the logits, by vocabulary, in bf16."""
     parts = []
     for vocabulary in (128256, 151936, 262144, 32000):
-        key = f"bf16, vocabulary {vocabulary}, {rows} rows, {cut}"
-        for i, run in enumerate(figure_at("gpu-verify-sampled.json", "runs")):
-            if key in run["figures"]:
-                measured = "runs", i, "figures", key, "ours over one read as measured"
-                parts.append(f"{vocabulary:,}: {ratio('gpu-verify-sampled.json', *measured)}")
-                break
+        key = f"bf16, vocabulary {vocabulary}, {rows} rows, zipf 1.5, {cut}"
+        measured = "figures", key, "after over one read as measured"
+        parts.append(f"{vocabulary:,}: {ratio(ONE_HOT, *measured)}")
+    return "; ".join(parts)
+
+
+def verify_times(cut: str, zipf: float = 1.5, numbers: Iterable[int] = (8, 512, 1024, 2048)) -> str:
+    """In us, by rows of 151,936 in bf16, as it was and as it is."""
+    parts = []
+    for rows in numbers:
+        key = f"bf16, vocabulary 151936, {rows} rows, zipf {zipf}, {cut}"
+        us = [figure_at(ONE_HOT, "figures", key, f"us {name}")["median"] for name in ("before", "after")]
+        parts.append(f"{rows:,} rows: {us[0]:.0f} and {us[1]:.0f}")
     return "; ".join(parts)
 
 

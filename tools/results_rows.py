@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from tools.results_figures import (
+    ONE_HOT,
     cpu_phases,
     differing,
     gate,
     peagle_sglang,
     phases,
+    phases_h100,
     ratio,
     ratios,
     regret,
+    smoke,
     verify,
     verify_greedy,
+    verify_times,
 )
 
 H200 = "1 H200"
+H100 = "1 H100"
 CPU = "2 CPU cores"
 SIMULATED = "simulated, costs of an H200"
 
@@ -36,6 +42,7 @@ SUFFIX = "gpu-suffix-copying.json"
 GATE = ("figures", "gate")
 STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
+ALONE = "python -m benchmarks.gpu.verify_by_kernel"
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "unchanged": (
@@ -54,6 +61,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.compare copying",
             SUFFIX,
+        ),
+        Row(
+            "vLLM 0.33.0: start, live table, greedy tokens of 0 drafts, our kernels, an entry that raises",
+            lambda: smoke("vllm 0.33.0, runner V2, float32"),
+            H100,
+            "python -m pytest -m gpu tests/gpu/test_serve_on_device.py",
+            "gpu-smoke.json",
+        ),
+        Row(
+            "SGLang 0.5.23, the same, in float16",
+            lambda: smoke("sglang 0.5.23, fa3, float16"),
+            H100,
+            "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
+            "gpu-smoke.json",
         ),
     ),
     "daemon": (
@@ -105,6 +126,30 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.phases",
             "gpu-phases.json",
+        ),
+        Row(
+            "8 phases, vLLM 0.33.0, prefix caching, one round: by phase, against its best static setting",
+            lambda: phases_h100("autotune / best static of the phase"),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
+        ),
+        Row(
+            "all phases together, against the best single static setting; against each phase's best",
+            lambda: "; ".join(
+                phases_h100(f"all phases, autotune / best {words}, by round")
+                for words in ("single static", "static of each phase")
+            ),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
+        ),
+        Row(
+            "the same, against a server that never enabled speculation, by phase",
+            lambda: phases_h100("autotune / never enabled"),
+            H100,
+            "python -m benchmarks.gpu.phases",
+            "gpu-phases-h100.json",
         ),
         Row(
             "chat at 256 requests, held, against never enabled",
@@ -246,13 +291,33 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-verify-greedy.json",
         ),
         Row(
-            "temperature only, the same",
+            "temperature only, drafts without a distribution, the same",
             lambda: verify("temperature"),
-            H200,
-            KERNELS,
-            "gpu-verify-sampled.json",
+            H100,
+            ALONE,
+            ONE_HOT,
         ),
-        Row("top-p, the same", lambda: verify("top-p"), H200, KERNELS, "gpu-verify-sampled.json"),
+        *(
+            Row(f"{cut}, the same", partial(verify, cut), H100, ALONE, ONE_HOT)
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        *(
+            Row(
+                f"{cut}, us, a search of the kept set and samples that are checked",
+                partial(verify_times, cut),
+                H100,
+                ALONE,
+                ONE_HOT,
+            )
+            for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
+        ),
+        Row(
+            "top-p, the same, of a flat law (Zipf 1.0)",
+            lambda: verify_times("top-p", 1.0, (512,)),
+            H100,
+            ALONE,
+            ONE_HOT,
+        ),
         Row(
             "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",
             lambda: "; ".join(

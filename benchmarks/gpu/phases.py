@@ -326,7 +326,7 @@ def servers(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True, help="a folder with weights and tokenizer.json")
     parser.add_argument("--copying", type=Path, help="JSON list of prompts; default: made for MODEL")
     parser.add_argument("--chat", type=Path, help="JSON list of texts; default: made for MODEL")
     parser.add_argument("--rounds", type=int, default=2)

@@ -215,7 +215,7 @@ async def measured(urls: Sequence[str], given: argparse.Namespace, texts: Any) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True, help="a folder with weights and tokenizer.json")
     parser.add_argument("--head", type=Path, help="an EAGLE-3 head of MODEL; not needed with --urls")
     parser.add_argument("--texts", type=Path, help="JSON list of token ids; default: made for MODEL")
     parser.add_argument("--rates", type=float, nargs="*", default=[1, 2, 4, 8, 16, 32], help="requests/s")

@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.device import device_provenance
 from benchmarks.gpu.timing import taken_in_turn
 from benchmarks.gpu.verify import READ_BYTES_PER_S
-from benchmarks.gpu.verify_sampled import DEVICE, DRAFTS, DTYPES, IS_GPU, MODES, ZIPF, Case
+from benchmarks.gpu.verify_sampled import DRAFTS, DTYPES, IS_GPU, MODES, ZIPF, Case
 from testing.provenance import pairwise_ratios, summary
 
 _CALLS = 16

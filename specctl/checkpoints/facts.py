@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specctl.checkpoints.config import CheckpointError, read_config
-from specctl.checkpoints.tensors import weight_bytes
+from specctl.checkpoints.tensors import tensor_names, weight_bytes
 
 __all__ = ["ModelFacts", "facts_of", "read_facts", "text_config"]
 
@@ -30,6 +30,8 @@ class ModelFacts:
     num_kv_heads: int | None
     head_dim: int | None
     max_position_tokens: int | None
+    num_kv_layers: int | None
+    """Layers whose keys and values grow with the text: not those of a sliding window or linear attention."""
     dtype_bytes: int
     mtp_layers: int
     experts: int | None
@@ -41,13 +43,13 @@ class ModelFacts:
     @property
     def kv_bytes_per_token(self) -> int | None:
         """Keys and values of one token in all layers, in the model's own dtype."""
-        if self.num_layers is None:
+        if self.num_kv_layers is None:
             return None
         if self.kv_latent_size is not None:
-            return self.num_layers * self.kv_latent_size * self.dtype_bytes
+            return self.num_kv_layers * self.kv_latent_size * self.dtype_bytes
         if self.num_kv_heads is None or self.head_dim is None:
             return None
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
+        return 2 * self.num_kv_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
 
 
 def read_facts(folder: Path) -> ModelFacts:
@@ -96,9 +98,22 @@ def facts_of(folder: Path, config: dict[str, Any]) -> ModelFacts:
         head_dim=head_dim,
         max_position_tokens=number("max_position_embeddings", "n_positions"),
         dtype_bytes=_DTYPE_BYTES.get(str(dtype).removeprefix("torch."), 2),
-        mtp_layers=number(*_MTP_KEYS) or 0,
+        num_kv_layers=_kv_layers(text, number("num_hidden_layers", "n_layer")),
+        mtp_layers=number(*_MTP_KEYS) or _mtp_layers_of_weights(folder),
         experts=number(*_EXPERT_KEYS) or None,
         weight_bytes=weight_bytes(folder),
         kv_latent_size=None if latent is None else latent + (number("qk_rope_head_dim") or 0),
         quantization=quantization.get("quant_method") if isinstance(quantization, dict) else None,
     )
+
+
+def _kv_layers(text: dict[str, Any], layers: int | None) -> int | None:
+    types = text.get("layer_types")
+    whole = types.count("full_attention") if isinstance(types, list) else 0
+    return whole or layers
+
+
+def _mtp_layers_of_weights(folder: Path) -> int:
+    """Some configs do not name them. 1 where there are any."""
+    parts = ("mtp.", ".mtp", "mtp_", "nextn")
+    return int(any(part in name for name in tensor_names(folder) for part in parts))

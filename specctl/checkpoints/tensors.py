@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HEADER_MAX_BYTES", "Tensor", "read_tensors", "weight_bytes"]
+__all__ = ["HEADER_MAX_BYTES", "Tensor", "read_tensors", "tensor_names", "weight_bytes"]
 
 HEADER_MAX_BYTES = 100_000_000
 """The format's own bound."""
@@ -38,6 +38,17 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file in sorted(folder.glob("*.safetensors")):
         found |= _header(file)
     return found
+
+
+def tensor_names(folder: Path) -> list[str]:
+    """By the index of a checkpoint in several files, else by the headers; empty for what cannot be read."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        if index.is_file():
+            return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        return list(read_tensors(folder))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def weight_bytes(folder: Path) -> int | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -85,10 +85,10 @@ class Program(click.Group):
     """Lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if _is_there(name)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS or not _is_there(cmd_name):
+        if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].where.partition(":")
         command = getattr(importlib.import_module(module), attribute)
@@ -96,20 +96,10 @@ class Program(click.Group):
         return _with_log_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        there = self.list_commands(ctx)
-        width = max(map(len, there))
+        width = max(map(len, COMMANDS))
         for title, section in SECTIONS.items():
-            rows = [(name.ljust(width), place.words) for name, place in section.items() if name in there]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(COMMANDS[name].where.partition(":")[0]) is not None
-    except ModuleNotFoundError:
-        return False
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), place.words) for name, place in section.items()])
 
 
 # Packages of the optional groups, and the group that brings each.
@@ -175,11 +165,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.secho(_missing(error), err=True, fg="red", color=colour)
         return EXIT_LOCAL
     except (KeyboardInterrupt, click.Abort):
+        if arguments is None:
+            _leave(EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Python writes the rest at exit, and would complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """At once: Python would wait for threads, and one may wait for a name server that does not answer."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _exit_code(error: SpecctlError) -> int:

@@ -119,7 +119,6 @@ class Controller:
         self._rails = Rails(space)
         self._latency = MeanLatency()
         self._thresholds = Thresholds(len(space.buckets))
-        self._limits_of_others = self._limits_put = ()
 
     def _meet_limits(self, in_force: tuple[ClassLimit, ...]) -> None:
         if in_force != self._limits_put:

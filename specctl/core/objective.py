@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specctl.core.acceptance import AcceptanceEstimate
-from specctl.core.space import Bools, Floats
+from specctl.core.space import Floats
 from specctl.core.step_cost import StepCostEstimate
 
 __all__ = ["LatencyBounds", "LatencyReading", "Objective", "Prices"]
@@ -39,10 +39,6 @@ class LatencyBounds:
     max_ttft_s: float | None = None
     ttft_quantile: float | None = None
     max_itl_s: float | None = None
-
-    @property
-    def is_any(self) -> bool:
-        return any(one is not None for one in (self.max_tpot_s, self.max_ttft_s, self.max_itl_s))
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,6 @@ class Objective:
                     slower = slower * tokens / acceptance.emitted[None, :]
                 used = np.maximum(used, reading.ttft_s * slower / bounds.max_ttft_s)
         return used
-
-    def within_bounds(self, used: Floats) -> Bools:
-        return used <= 1.0 if self.bounds.is_any else np.ones(used.shape, np.bool_)
 
 
 def _slow_request_tokens(emitted: Floats, reading: LatencyReading | None, quantile: float | None) -> Floats:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from specctl.cli.options import POLICY, token_file_option
-from specctl.doctor.launch_checks import Given, examine_launch
+from specctl.doctor.launch_checks import Given, examine_launch, gpu_memory_bytes
 from specctl.doctor.launch_line import is_launch, parse_launch
 from specctl.doctor.report import Report
 from specctl.terminal import clock_progress, examples, json_option, print_json, progress
@@ -96,7 +96,8 @@ def doctor(words: tuple[str, ...], **given: Any) -> int:
 
 def _of_launch(words: tuple[str, ...], given: dict[str, Any]) -> Report:
     launch = parse_launch(words, os.environ)
-    machine = Given(given["gpu_memory"], given["engine_version"], given["cpu"])
+    memory = given["gpu_memory"] or (None if given["cpu"] else gpu_memory_bytes())
+    machine = Given(memory, given["engine_version"], given["cpu"])
     with progress("reading the model's folders"):
         return examine_launch(launch, machine, shlex.join(words))
 

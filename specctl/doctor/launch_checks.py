@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specctl.checkpoints.config import CheckpointError
 from specctl.checkpoints.facts import ModelFacts, read_facts
+from specctl.doctor import environment_checks
 from specctl.doctor.environment_checks import environment_findings
 from specctl.doctor.finding import error
 from specctl.doctor.launch_line import Launch
@@ -16,7 +17,7 @@ from specctl.doctor.launch_vllm import VllmLaunch
 from specctl.doctor.memory_checks import memory_findings
 from specctl.doctor.report import Report
 
-__all__ = ["Given", "examine_launch"]
+__all__ = ["Given", "examine_launch", "gpu_memory_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,12 @@ def examine_launch(launch: Launch, given: Given, words: str) -> Report:
     report.add(
         *environment_findings(launch, asks_specctl=read.asks_specctl, version_given=given.engine_version)
     )
-    report.checked += ["plugin", "engine's release"]
+    if environment_checks.engine_version(launch.engine) is None:
+        report.skipped.append(f"plugin: {launch.engine} is not installed in this environment")
+    else:
+        report.checked.append("plugin")
+    if given.engine_version or environment_checks.engine_version(launch.engine):
+        report.checked.append("engine's release")
     report.skipped += read.skipped
     _add_memory(report, read, target, given)
     return report
@@ -60,6 +66,9 @@ def _target(launch: Launch, report: Report) -> ModelFacts | None:
             "and name the folder to have them checked"
         )
         return None
+    if (folder / "params.json").is_file() and not (folder / "config.json").is_file():
+        report.skipped.append(f"sizes of {folder}: in Mistral's own format (params.json)")
+        return None
     try:
         return read_facts(folder)
     except CheckpointError as reason:
@@ -72,7 +81,7 @@ def _target(launch: Launch, report: Report) -> ModelFacts | None:
 def _add_memory(
     report: Report, read: SglangLaunch | VllmLaunch, target: ModelFacts | None, given: Given
 ) -> None:
-    memory = given.gpu_memory_bytes or _gpu_memory_bytes()
+    memory = given.gpu_memory_bytes
     if given.on_cpu:
         report.skipped.append("memory of a device: the command is for a CPU")
     elif memory is None:
@@ -84,7 +93,7 @@ def _add_memory(
         report.checked.append("memory")
 
 
-def _gpu_memory_bytes() -> float | None:
+def gpu_memory_bytes() -> float | None:
     """Of the smallest GPU of this machine; None: there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -51,6 +51,13 @@ class Seen:
         return self.tables[-1] if self.tables else None
 
     @property
+    def is_engine(self) -> bool:
+        """Something of an engine was seen."""
+        has_routes = self.capabilities is not None or self.why_not_steered is not None
+        known = has_routes or self.other_contract is not None
+        return known or self.metrics is not None or self.engine_version is not None
+
+    @property
     def window_cells(self) -> tuple[CellDelta, ...]:
         """Of the window; empty where counters began anew."""
         if self.before is None or self.after is None:

@@ -46,7 +46,7 @@ async def examine_target(asked: Asked) -> Report:
         seen = await look(client, http, asked.window_s)
         report.add(*_reach_findings(seen))
         report.checked += ["reach", "plugin"]
-        if seen.trouble is not None and seen.capabilities is None:
+        if not seen.is_engine or (seen.trouble is not None and seen.capabilities is None):
             return report
         report.add(*_server_findings(seen))
         report.checked += ["metrics", "engine's release", "clocks", "memory"]
@@ -90,7 +90,12 @@ def _reach_findings(seen: Seen) -> Iterator[Finding]:
             seen.why_not_steered,
             'vLLM: add "specctl": {} to --speculative-config; SGLang: set SPECCTL_SGLANG_OPTIONS={}',
         )
-    if not seen.has_routes and seen.trouble is None:
+    if seen.trouble is None and not seen.is_engine:
+        yield error(
+            "no-engine", "this is no vLLM or SGLang server", str(seen.metrics_trouble),
+            "is the URL right? SGLang serves its metrics with --enable-metrics only",
+        )  # fmt: skip
+    elif not seen.has_routes and seen.trouble is None:
         yield warning(
             "plugin-not-loaded",
             "the plugin is not loaded: nothing can be steered",

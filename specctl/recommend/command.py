@@ -15,6 +15,7 @@ from specctl.checkpoints.draft import Draft, read_draft
 from specctl.checkpoints.facts import ModelFacts, read_facts
 from specctl.cli.options import FILE, token_file_option
 from specctl.doctor.command import memory_size
+from specctl.doctor.launch_checks import gpu_memory_bytes
 from specctl.recommend.guide import ENGINES, Guide, guide
 from specctl.recommend.launch import Machine
 from specctl.recommend.ranking import Candidate, Request, ranked
@@ -56,9 +57,14 @@ class _Asked:
 @click.option("--output-tokens", type=click.IntRange(1), metavar="N", help="of a usual answer")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="longest prompt and answer, in tokens")
 @click.option("--temperature", type=click.FloatRange(0), metavar="T", help="of a usual request")
-@click.option("--gpu-memory", type=memory_size, metavar="SIZE", help="of one GPU, such as 80G")
+@click.option(
+    "--gpu-memory", type=memory_size, metavar="SIZE", help="of one GPU, such as 80G; default: this machine's"
+)
 @click.option(
     "--gpus", type=click.IntRange(1), default=1, metavar="N", help="they share the model; default: 1"
+)
+@click.option(
+    "--model-folder", type=FILE, metavar="FOLDER", help="with TARGET: of its model, to know its sizes"
 )
 @click.option("--cpu", is_flag=True, help="serve without a GPU")
 @click.option("--engine-version", metavar="VERSION", help="where the engine is not installed here")
@@ -100,9 +106,10 @@ def _asked(subject: str, given: dict[str, Any]) -> _Asked:
         temperature=given["temperature"],
         on_cpu=given["cpu"],
     )
+    is_here = not given["cpu"] and "://" not in subject
     machine = Machine(
         gpus=given["gpus"],
-        gpu_memory_bytes=given["gpu_memory"],
+        gpu_memory_bytes=given["gpu_memory"] or (gpu_memory_bytes() if is_here else None),
         on_cpu=given["cpu"],
         engine_version=given["engine_version"],
     )
@@ -126,7 +133,8 @@ def _of_server(url: str, request: Request, given: dict[str, Any]) -> _Asked:
 
     token = None if given["token_file"] is None else read_token(given["token_file"])
     running = asyncio.run(read_server(normalise_target(url), token))
-    model = running.model or "MODEL"
+    folder = given["model_folder"]
+    model = str(folder) if folder is not None else running.model or "MODEL"
     notes = [
         f"{url}: {running.engine or 'an engine'} {running.engine_version or ''}, model {model}, method "
         f"{running.method or 'not told (no plugin)'}, "
@@ -147,6 +155,7 @@ def _of_server(url: str, request: Request, given: dict[str, Any]) -> _Asked:
         request.machine,
         on_cpu=workload.on_cpu,
         engine_version=request.machine.engine_version or running.engine_version,
+        requests_max=running.requests_max,
     )
     engines = request.engines
     if given["engine"] is None and running.engine in ENGINES:

@@ -16,12 +16,14 @@ SGLANG_REQUESTS_DEFAULT = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """``gpu_memory_bytes`` of one GPU; None: not said."""
+    """``gpu_memory_bytes`` of one GPU; None: not said. ``requests_max``: that the server allows; None:
+    as many as come at once."""
 
     gpus: int = 1
     gpu_memory_bytes: float | None = None
     on_cpu: bool = False
     engine_version: str | None = None
+    requests_max: int | None = None
 
 
 def launch_words(
@@ -59,7 +61,7 @@ def _vllm(
     context_tokens: int | None,
     machine: Machine,
 ) -> list[str]:
-    words = ["vllm", "serve", model, "--max-num-seqs", str(concurrency)]
+    words = ["vllm", "serve", model, "--max-num-seqs", str(machine.requests_max or concurrency)]
     if context_tokens is not None:
         words += ["--max-model-len", str(context_tokens)]
     if machine.gpus > 1:
@@ -86,7 +88,7 @@ def _sglang(
     machine: Machine,
 ) -> list[str]:
     words = ["python", "-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
-    words += ["--max-running-requests", str(concurrency)]
+    words += ["--max-running-requests", str(machine.requests_max or concurrency)]
     if context_tokens is not None:
         words += ["--context-length", str(context_tokens)]
     if machine.gpus > 1:

@@ -56,6 +56,7 @@ def log_words(found: dict[str, Any]) -> list[str]:
     for arm in found["arms"]:
         if arm["name"] in shown:
             mark = " (best static number)" if arm["name"] == found["best_static"] else ""
-            speed = f"{arm['tokens_per_s']:>9.1f} tokens/s  {arm['speedup_vs_off']:.2f} x off"
-            lines.append(f"  {arm['name'] + mark:<34} {speed}")
+            speed = f"{arm['tokens_per_s']:>9.1f} tokens/s ({arm['speedup_vs_off']:.2f} x off)"
+            tpot = f"TPOT p50 {arm['tpot_p50_s'] * 1e3:.2f} ms"
+            lines.append(f"  {arm['name'] + mark:<34} {speed}  {tpot}")
     return lines

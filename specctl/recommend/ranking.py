@@ -90,8 +90,11 @@ def _candidates(method: Method, request: Request, guide: Guide) -> Iterable[Cand
     score = score_of(method, request.workload, guide)
     reasons = [_with_sources(words, names, guide) for words, names in score.reasons]
     if method.draft is Kind.MTP:
-        has_layers = request.target is None or request.target.mtp_layers > 0
-        missing = None if has_layers else "the model has no MTP layers"
+        missing = None
+        if request.target is None:
+            missing = "whether the model has MTP layers is not known: name its folder"
+        elif not request.target.mtp_layers:
+            missing = "the model has no MTP layers"
         choices: Sequence[tuple[Draft | None, str | None]] = [(None, missing)]
     elif method.draft is None:
         choices = [(None, None)]

@@ -26,6 +26,7 @@ class Running:
     method: str | None
     gpu: str | None
     running: int | None
+    requests_max: int | None
     acceptance: float | None
 
     @property
@@ -39,6 +40,8 @@ async def read_server(target: str, token: str | None) -> Running:
         seen = await look(EngineClient(http), http, WINDOW_S)
     if seen.trouble is not None and seen.capabilities is None:
         raise TargetError(seen.trouble)
+    if not seen.is_engine:
+        raise TargetError(f"{target}: not an engine: {seen.metrics_trouble}")
     told = seen.capabilities
     acceptance, _, _ = first_token_acceptance(seen)
     load = None if seen.metrics is None else seen.metrics.load
@@ -52,5 +55,6 @@ async def read_server(target: str, token: str | None) -> Running:
         method=None if told is None else told.method,
         gpu=None if told is None else told.gpu,
         running=None if load is None else load.running,
+        requests_max=None if told is None else told.decode_batch_max,
         acceptance=acceptance,
     )

@@ -42,7 +42,7 @@ def described(
         lines += [
             "",
             *_folded("heads", training["why"]),
-            *(f"           {step}" for step in training["steps"]),
+            *(f"             {step}" for step in training["steps"]),
         ]
     lines += [
         "",

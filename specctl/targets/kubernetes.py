@@ -12,6 +12,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import urlencode
@@ -121,19 +122,24 @@ class KubernetesSource:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
         }
-        events = 0
         lines = client.lines(
             f"{self._path}?{urlencode(query)}",
             line_max_bytes=EVENT_MAX_BYTES,
             silence_max_s=WATCH_S + self._timeout_s,
         )
-        async with aclosing(lines):
-            async for line in lines:
-                events += 1
-                if events > EVENTS_PER_WATCH_MAX:
-                    raise TargetError(f"over {EVENTS_PER_WATCH_MAX} events of one watch")
-                if line.strip() and not self._apply(line, pods):
-                    return
+        # Bytes that never make an event must not keep the list as it is for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WATCH_S + self._timeout_s), aclosing(lines):
+                await self._take(lines, pods)
+
+    async def _take(self, lines: AsyncGenerator[bytes, None], pods: dict[str, Pod]) -> None:
+        events = 0
+        async for line in lines:
+            events += 1
+            if events > EVENTS_PER_WATCH_MAX:
+                raise TargetError(f"over {EVENTS_PER_WATCH_MAX} events of one watch")
+            if line.strip() and not self._apply(line, pods):
+                return
 
     def _apply(self, line: bytes, pods: dict[str, Pod]) -> bool:
         """False: the server says that the watch is over. Raises TargetError."""
@@ -168,7 +174,7 @@ class KubernetesSource:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError, SpecctlError, OSError):
+            with contextlib.suppress(asyncio.CancelledError, Exception):
                 await watch
 
     async def _list(self) -> None:

@@ -17,6 +17,7 @@ __all__ = ["LiveRoster"]
 logger = logging.getLogger(__name__)
 
 FILE_CHECK_S = 1.0
+FAILED_INTERVAL_S = 60.0
 
 
 class LiveRoster:
@@ -106,7 +107,12 @@ class LiveRoster:
         try:
             while not stop.is_set():
                 await self._read(source)
-                await source.changed(self._clock, stop)
+                try:
+                    await source.changed(self._clock, stop)
+                except Exception:
+                    # A bug in one source must not end the control of every target.
+                    logger.exception("%s: its changes cannot be followed now", source.name)
+                    await self._clock.sleep(min(source.interval_s, FAILED_INTERVAL_S), stop)
         finally:
             await source.close()
 

@@ -52,9 +52,14 @@ def top(targets: tuple[str, ...], daemon: str, policy: str, token_file: Path | N
             raise
         raise SpecctlError("specctl top needs: pip install 'specctl-serving[top]'") from error
     token = None if token_file is None else read_token(token_file)
-    # The screen is the view's; what is said is among the events.
-    logging.getLogger("specctl").setLevel(logging.CRITICAL)
-    asyncio.run(_run(TopApp, targets, daemon, policy, token))
+    # The screen is the view's; what would be logged is among the events.
+    log = logging.getLogger("specctl")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        asyncio.run(_run(TopApp, targets, daemon, policy, token))
+    finally:
+        log.setLevel(level)
     return 0
 
 

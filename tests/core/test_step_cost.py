@@ -55,6 +55,22 @@ def test_a_first_step_that_compiled_is_taken_back_by_the_next_ones() -> None:
     assert found == pytest.approx(0.1, rel=0.1)
 
 
+@pytest.mark.parametrize("count", [2, 3, 10, 200])
+@pytest.mark.parametrize("stall_s", [0.1, 2.0, 60.0])
+def test_the_others_of_a_cell_tell_the_seconds_where_one_step_stalled(count: int, stall_s: float) -> None:
+    """Also in the first cell of a setting; a stall that is lost in the mean stays in it."""
+    seconds = (0.1 + stall_s, *(0.1,) * (count - 1))
+    found = estimate((cell(tokens=4, seconds=seconds, accepted_at=(0,) * 4),)).step_s[0, 3]
+    mean = 0.1 + stall_s / count
+    assert found == pytest.approx(0.1 if mean > 1.25 * 0.1 else mean, rel=1e-6)
+
+
+def test_steps_that_scatter_are_no_stall() -> None:
+    seconds = (0.06, 0.14) * 20
+    found = estimate((cell(tokens=4, seconds=seconds, accepted_at=(0,) * 4),)).step_s[0, 3]
+    assert found == pytest.approx(0.1, rel=1e-6)
+
+
 def test_the_comparison_stays_right_while_the_machine_gets_slower() -> None:
     """2 and 4 ran together; then everything takes 1.5 times as long, and only 4 runs."""
     both, slower = (steps(2, 0.1), steps(4, 0.12)), (steps(4, 0.18),)

@@ -235,6 +235,21 @@ def test_files_that_cannot_be_read(folders: Folders, tmp_path: Path) -> None:
     assert len(report.skipped) == 3
 
 
+def test_what_cannot_be_told_is_no_finding(folders: Folders, tmp_path: Path) -> None:
+    """A head of the first EAGLE with pytorch_model.bin; MTP layers by their tensors; Mistral's own format."""
+    eagle = write_model(tmp_path / "first-eagle", num_hidden_layers=1)
+    (eagle / "model.safetensors").rename(eagle / "pytorch_model.bin")
+    assert examined(vllm(folders("target"), own("eagle", model=str(eagle)))).is_healthy
+    unnamed = write_model(tmp_path / "unnamed")
+    names = {"weight_map": {"model.layers.0.x": "a", "mtp.fc.weight": "b"}}
+    (unnamed / "model.safetensors.index.json").write_text(json.dumps(names))
+    assert examined(vllm(str(unnamed), own("mtp"))).is_healthy
+    mistral = tmp_path / "mistral"
+    mistral.mkdir()
+    (mistral / "params.json").write_text("{}")
+    assert examined(vllm(str(mistral), own("ngram_gpu"))).is_healthy
+
+
 def test_a_config_that_is_no_json(folders: Folders) -> None:
     assert codes(examined(vllm(folders("target"), "{method: ngram}"))) == {"config-unreadable"}
     report = examined(vllm(folders("target"), None))

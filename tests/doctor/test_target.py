@@ -89,6 +89,13 @@ def test_without_the_plugin_and_without_metrics(capsys: pytest.CaptureFixture[st
         assert codes(doctor(engine.url, capsys)) == ["metrics-off", "plugin-not-loaded"]
 
 
+def test_what_is_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine(has_plugin=False) as engine:
+        engine.forced_status |= {"/metrics": 404, "/version": 404}
+        assert codes(doctor(engine.url, capsys)) == ["no-engine"]
+        assert main(["recommend", engine.url]) == 1
+
+
 def test_a_server_that_did_not_ask(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine() as engine:
         engine.forced_status["/specctl/v1/capabilities"] = 503

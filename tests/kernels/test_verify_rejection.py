@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from specctl_kernels.row_law import stats
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.row_law import stats
 from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
     distribution,

@@ -63,6 +63,13 @@ def test_a_broad_row_is_searched_without_a_list() -> None:
         equals_reference(two_rows_each(logits, [1699], temperature=1.0, top_k=top_k, top_p=top_p))
 
 
+def searched(given: dict[str, Any]) -> dict[str, Any]:
+    """As a call whose drafts may have a distribution: its cuts are looked for, where the others' are not."""
+    logits = torch.zeros(1, given["width"] - 1, given["logits"].shape[1])
+    slots = torch.full((len(given["seeds"]),), -1, dtype=torch.int32)
+    return given | {"draft_logits": logits, "draft_slots": slots}
+
+
 def noted_found(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Of each call from here on."""
     made: list[Any] = []
@@ -85,7 +92,8 @@ def test_entries_that_may_be_kept_are_listed(
     is not read then."""
     made = noted_found(monkeypatch)
     drafts = [int(logits[0].argmin()), int(logits[0].argmax())]
-    equals_reference(two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p))
+    given = two_rows_each(logits, drafts, temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p)
+    equals_reference(searched(given))
     [found] = made
     assert int(found.searched[0, 0]) == 0
     is_kept = distribution(logits[0], 0.7, top_k, top_p, min_p) > 0
@@ -113,7 +121,8 @@ def test_a_row_that_keeps_more_is_read(
 ) -> None:
     made = noted_found(monkeypatch)
     logits = torch.arange(9001).mul(step).roll(4000)[None]
-    equals_reference(two_rows_each(logits, [3998], temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p))
+    given = two_rows_each(logits, [3998], temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
+    equals_reference(searched(given))
     assert made[0].listed[0, 0] == -1
 
 

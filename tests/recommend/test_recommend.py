@@ -121,7 +121,8 @@ def test_without_a_head_training_is_pointed_to(folders: Path, capsys: pytest.Cap
 
 def test_a_name_on_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
     told = recommended(capsys, "org/model", "--engine", "sglang")
-    assert order(told)[:1] == ["NEXTN"] or "SPECCTL_SUFFIX" in order(told)
+    assert order(told)[0] == "SPECCTL_SUFFIX"
+    assert "is not known" in next(one["missing"] for one in told["not_now"] if one["method"] == "NEXTN")
     assert "no folder here" in told["notes"][0]
     assert told["ranked"][0]["memory"] is None
 
@@ -138,6 +139,7 @@ def test_of_a_running_server(
         engine.advance(60.0)
         told = recommended(capsys, engine.url, "--draft", str(folders / "drafts"))
     assert told["workload"]["concurrency"] == 4
+    assert "--max-num-seqs 8 " in told["ranked"][0]["command"]
     assert told["workload"]["acceptance"] == pytest.approx(0.3, abs=0.1)
     assert {one["engine"] for one in told["ranked"]} == {"vllm"}
     eagle3 = next(one for one in told["ranked"] if one["method"] == "eagle3")
@@ -146,6 +148,8 @@ def test_of_a_running_server(
     with FakeEngine(start_tokens=4, traffic=RANDOM_TEXT, has_plugin=False) as engine:
         engine.advance(60.0)
         assert "no plugin" in recommended(capsys, engine.url)["notes"][0]
+        folder = ["--model-folder", str(folders / "target")]
+        assert recommended(capsys, engine.url, *folder)["ranked"][0]["memory"] is not None
 
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +202,7 @@ def test_configs_by_hand_and_by_transformers(folders: Path, monkeypatch: pytest.
         ({"num_key_value_heads": 1}, 2 * 4 * 1 * 16 * 2),
         ({"kv_lora_rank": 32, "qk_rope_head_dim": 8}, 4 * 40 * 2),
         ({"torch_dtype": "float32"}, 2 * 4 * 2 * 16 * 4),
+        ({"layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, 2 * 1 * 2 * 16 * 2),
         (
             {"text_config": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}},
             2 * 2 * 4 * 16 * 2,

@@ -45,7 +45,7 @@ def settings(**changed):
 def fresh(monkeypatch):
     batches.counts.clear()
     GUARD.failures.clear()
-    monkeypatch.setattr(verification, "_is_compiled", False)
+    monkeypatch.setattr(verification, "_compiled", set())
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
     monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
 
@@ -274,3 +274,31 @@ def test_a_watermark_is_sglangs_and_what_its_callers_name_is_taken(monkeypatch, 
     )
     assert batches.snapshot() == {verifier: 1.0}
     assert seen == ([named] if verifier.endswith("watermark") else [])
+
+
+def result_of(dtype):
+    logits = SimpleNamespace(dtype=dtype, is_cuda=True)
+    return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits))
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_kernels_are_compiled_with_the_first_prompt_for_each_dtype(monkeypatch, is_asked_for):
+    compiled = []
+    monkeypatch.setattr(verification, "_is_asked_for", lambda: is_asked_for)
+    monkeypatch.setattr(verification, "_compile", lambda logits, *sizes: compiled.append(logits.dtype))
+    for dtype in (torch.float32, torch.float32, torch.bfloat16):
+        verification.compile_ahead(result_of(dtype))
+    verification.compile_ahead(SimpleNamespace(logits_output=None))
+    assert set(compiled) == ({torch.float32, torch.bfloat16} if is_asked_for else set())
+    assert compiled == sorted(compiled, key=lambda dtype: dtype == torch.bfloat16)
+    assert compiled.count(torch.float32) == compiled.count(torch.bfloat16)
+
+
+def test_what_compiling_ahead_raises_is_counted(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(verification, "_is_asked_for", lambda: True)
+    monkeypatch.setattr(verification, "_compile", fail)
+    verification.compile_ahead(result_of(torch.float32))
+    assert GUARD.failures == {"eagle_sample": 1}

@@ -202,6 +202,23 @@ def test_steps_full_of_prompts_tell_what_a_step_takes_at_least(
     assert without.lost_ratio > 5.0 * ours.lost_ratio
 
 
+def test_what_prompts_add_to_a_step_that_is_known_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt token's seconds from all of a step's are too many where reading the weights is most of it."""
+    options = TaskOptions((0,), 600, "balanced", "h200-llama8b-vllm032", None)
+    tasks = closed_tasks("closed loop", options)
+    (task,) = [one for one in tasks if one.shape == "phase-changing at 128"]
+    case = task.case()
+
+    def lost_ratio() -> float:
+        arm = Autotune("ours", load_policy(find_policy("balanced")))
+        with quiet_daemon():
+            return simulate(case.load, case.profile, case.scenario, arm, seed=0).lost_ratio
+
+    ours = lost_ratio()
+    monkeypatch.setattr(PromptCost, "token_s", property(lambda self: self._line()[0]))
+    assert lost_ratio() > 1.25 * ours
+
+
 def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:
     """Two requests on a slow machine whose seconds wander."""
     ours = run(2, scenario_of(0.6), 120.0, is_slow=True, perturbation="all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,7 +35,7 @@ async def followed(
     query = KubernetesEntry(
         namespace="serving", selector="app=vllm", port=8000, api=api.url, token_file=token
     )
-    source = KubernetesSource(query, {}, interval_s=interval_s)
+    source = KubernetesSource(query, {}, interval_s=interval_s, timeout_s=kubernetes.TIMEOUT_S)
     stop, known = asyncio.Event(), set[str]()
 
     async def follow() -> None:
@@ -143,4 +143,25 @@ def test_a_flood_of_events_ends_the_watch(token: Path, monkeypatch: pytest.Monke
             assert known() == {"10.0.0.1"}
 
     with FakeKubernetes([pod("10.0.0.1")]) as api:
+        asyncio.run(course())
+
+
+def test_a_watch_that_only_drips_ends_in_time(token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the list would stay as it is for ever."""
+    monkeypatch.setattr(kubernetes, "WATCH_S", 0.5)
+    monkeypatch.setattr(kubernetes, "TIMEOUT_S", 0.5)
+
+    class Dripping(FakeKubernetes):
+        def _events(self, sent: int) -> Iterator[bytes]:
+            while self.is_open:
+                yield b" "
+                time.sleep(0.02)
+
+    async def course() -> None:
+        async with followed(api, token) as known:
+            await until(lambda: api.watches == 1)
+            api.pods = [pod("10.0.0.9")]
+            await until(lambda: known() == {"10.0.0.9"})
+
+    with Dripping([pod("10.0.0.1")]) as api:
         asyncio.run(course())

@@ -147,6 +147,23 @@ def test_a_failing_source_keeps_its_last_targets_and_says_so(caplog: pytest.LogC
     assert source.is_closed
 
 
+def test_a_bug_in_following_a_source_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Polled):
+        async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+            raise IndexError("a bug")
+
+    source, other = Broken("pods", "h1:1"), Polled("dns", "h2:1")
+    roster = LiveRoster(fixed("command line"), [ALL], File(source, other), ManualClock())
+
+    async def course() -> None:
+        await until(lambda: source.reads > 3 and other.reads > 3)
+        assert len(urls(roster)) == 2
+
+    asyncio.run(running(roster, course))
+    assert "its changes cannot be followed now" in caplog.text
+    assert source.is_closed
+
+
 def test_an_edited_entry_keeps_its_targets_until_the_new_one_has_answered() -> None:
     old, new = Polled("dns x", "h1:1"), Polled("dns y", "h1:1", "h2:1")
     new.error = TargetsError("not yet")

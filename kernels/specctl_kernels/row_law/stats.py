@@ -7,8 +7,8 @@ import triton.language as tl
 
 from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
 from specctl_kernels.row_argmax.kernel import entries_of, first_best_of
-from specctl_kernels.sizes import GRID_MOST, parts_of
 from specctl_kernels.row_law.runs import RUN_BITS
+from specctl_kernels.sizes import GRID_MOST, parts_of
 
 __all__ = ["first_best_of_piece", "gather_kernel", "scale_of", "stats_grid", "stats_kernel", "temperature_of"]
 

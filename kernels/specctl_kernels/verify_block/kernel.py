@@ -5,11 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_block.ratios import accept_uniforms
 from specctl_kernels.row_law.judge import of_row, uniforms_of
+from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.verify_block.ratios import accept_uniforms
 from specctl_kernels.verify_rejection.kernel import first_best, verify_kernel
 from specctl_kernels.verify_rejection.residual import sample_of_masses, sample_row
-from specctl_kernels.row_law.stats import scale_of, temperature_of
 
 __all__ = ["block_kernel"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from specctl_kernels.dependent_launch import launched_early
+from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
@@ -28,7 +29,6 @@ from specctl_kernels.verify_rejection.launch import (
     scratch_of,
 )
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.residual import weights_of
 from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.verify_rejection.residual import weights_of
 
 __all__ = ["masses_kernel"]
 

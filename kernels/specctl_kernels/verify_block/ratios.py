@@ -15,9 +15,9 @@ from specctl_kernels.row_law.judge import (
     rows_of,
     totals_of,
 )
+from specctl_kernels.row_law.stats import scale_of, temperature_of
 from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.verify_rejection.search import SEARCHED
-from specctl_kernels.row_law.stats import scale_of, temperature_of
 
 __all__ = ["accept_uniforms", "cuts_kernel", "ratios_kernel"]
 

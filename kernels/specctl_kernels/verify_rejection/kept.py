@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.verify_rejection.parts import cut_of_parts, listed_of_parts
 from specctl_kernels.row_law.threshold import LOWEST, bound_of_min_p, bound_of_top_p, kept_by_reading
+from specctl_kernels.verify_rejection.parts import cut_of_parts, listed_of_parts
 
 __all__ = ["truncation_of"]
 

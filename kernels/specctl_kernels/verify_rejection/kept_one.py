@@ -9,9 +9,8 @@ from specctl_kernels.row_law.judge import surely_kept
 from specctl_kernels.row_law.runs import RUN_BITS, loaded_runs
 from specctl_kernels.row_law.threshold import bound_of_min_p
 
-__all__ = ["NOT_TOLD", "is_kept"]
+__all__ = ["is_kept"]
 
-NOT_TOLD = tl.constexpr(2)
 _RUNS = tl.constexpr(1024)
 """Runs of 16 bytes that are read together."""
 
@@ -43,22 +42,22 @@ def _read_over(row_ptr, columns, best, pivot, top, scale, taken_ptr, PARTS: tl.c
 
 @triton.jit
 def is_kept(
-    row_ptr, columns, parts_ptr, parts, taken_ptr, value, top, scale, total, top_k, top_p, min_p,
+    row_ptr, columns, parts_ptr, parts, over_ptr, value, top, scale, total, top_k, top_p, min_p,
     PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """1 where an entry of a row is kept, 0 where it is cut, ``NOT_TOLD`` where top-p follows another cut: what
-    that one leaves is not known. Kept are all under whom fewer than k lie, and less than top-p of the mass.
-    parts_ptr float32[parts], the largest of each ``PART`` columns; taken_ptr int32[PARTS], to work with."""
+    """1 where an entry of a row is kept, else 0; for cuts of which top-p is the only one or none. Kept are
+    all over whom fewer than k lie, and less than top-p of the mass. parts_ptr float32[parts], the largest of
+    each ``PART`` columns; over_ptr int32[PARTS], to work with."""
     is_top_k = ((top_k > 0) & (top_k < columns)).to(tl.int32)
     is_top_p = (top_p < 1).to(tl.int32)
     weight = tl.exp2((value - top) * scale)
     told = surely_kept(value, top, weight, total, top_k, top_p, min_p, columns)
+    is_open = 1 - told
     if min_p > 0:
-        told = tl.where(value < bound_of_min_p(top, scale, min_p), 0, tl.where(told != 0, 1, NOT_TOLD))
-        told = tl.where((told != 0) & (is_top_k == 0) & (is_top_p == 0), 1, told)
-    else:
-        told = tl.where(told != 0, 1, NOT_TOLD)
-    if told == NOT_TOLD:
+        is_in = (value >= bound_of_min_p(top, scale, min_p)).to(tl.int32)
+        told = tl.where((is_top_k == 0) & (is_top_p == 0), is_in, told & is_in)
+        is_open = is_open & is_in & is_top_k
+    if is_open != 0:
         index = tl.arange(0, PARTS)
         best = tl.load(parts_ptr + index, mask=index < parts, other=float("-inf"))
         # What the parts' largest alone tell; the margin is for rounding.
@@ -67,11 +66,9 @@ def is_kept(
         mass = tl.sum(tl.where(is_over, tl.exp2((best - top) * scale), 0.0), axis=0)
         is_cut = (is_top_k != 0) & (count >= top_k)
         is_cut = is_cut | ((is_top_p != 0) & (mass * 0.9999 > top_p * total))
-        told = tl.where(is_cut, 0, told)
-        is_alone = (is_top_p == 0) | ((is_top_k == 0) & (min_p <= 0))
-        if (told == NOT_TOLD) & is_alone:
-            number, over = _read_over(row_ptr, columns, best, value, top, scale, taken_ptr, PARTS, PART)
+        if is_cut == 0:
+            number, over = _read_over(row_ptr, columns, best, value, top, scale, over_ptr, PARTS, PART)
             goal = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1e-30)
-            is_in = ((is_top_k == 0) | (number < top_k)) & ((is_top_p == 0) | (over < goal))
-            told = tl.where(is_in, 1, 0)
+            is_in_k = (is_top_k == 0) | (number < top_k)
+            told = (is_in_k & ((is_top_p == 0) | (over < goal))).to(tl.int32)
     return told

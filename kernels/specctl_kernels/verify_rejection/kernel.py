@@ -16,10 +16,10 @@ from specctl_kernels.row_law.judge import (
     rows_of,
     surely_kept,
 )
-from specctl_kernels.verify_rejection.residual import sample_list, sample_row
-from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.row_law.stats import first_best_of_piece, scale_of, temperature_of
 from specctl_kernels.row_law.threshold import kept_by_reading
+from specctl_kernels.verify_rejection.residual import sample_list, sample_row
+from specctl_kernels.verify_rejection.search import SEARCHED
 
 __all__ = ["first_best", "verify_kernel"]
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 
 from specctl_kernels.dependent_launch import followed_early, launched_early
+from specctl_kernels.row_law.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.one_hot import one_hot_kernel
 from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
-from specctl_kernels.row_law.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
@@ -71,6 +71,12 @@ def verify_rejection(
     softmax of logits / temperature, cut by min-p, then top-k, then top-p, and normalised. q is the softmax of
     the request's draft logits / temperature, or all on the draft where it has none.
 
+    A call without ``draft_logits`` draws samples of a row's whole law, the draft with its probability there,
+    until the cuts keep one, which has the kept law; a draft is kept while it is its row's sample. What lies
+    above a sample decides, so that no kept set is looked for (sampling by rejection: FlashInfer, Ye et al.
+    2025, arXiv 2501.01005). Where top-p follows another cut, after one sample with min-p, and after eight
+    that are cut, the kept set is looked for and sampled from.
+
     Ties are kept, but for top-k 1: min-p keeps what is at least min_p times the largest probability; top-k
     what is at least the k-th largest; top-p the largest down to the first at which they, with all its equals,
     reach top_p.
@@ -90,8 +96,9 @@ def verify_rejection(
     draft_logits [slots, K, V'], K >= width - 1, V' <= V (q is 0 behind V'), columns contiguous, before the
                  temperature: [s, i] is what draft i of the request with slot s was sampled from
     draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
-    uniforms     float64[N, 2] in [0, 1) instead of the random numbers: a row's draft is kept if the first is
-                 under p / q; the second gives the first token, by id, up to which more of the mass lies
+    uniforms     float64[N, 2] in [0, 1) instead of a row's first random numbers: its draft is kept if the
+                 first is under p / q; the second gives the first token, by id, up to which more of the mass
+                 lies
     slots        integer[R]: temperature, top_k, top_p, min_p and seeds are then by slot, of any number of
                  them, and request r's are at slots[r]
     not_finite   int64[1]: counts requests that came to a row with a NaN, a +inf or nothing finite. They go on
@@ -100,8 +107,8 @@ def verify_rejection(
     Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
     ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
-    logits, and 43 KiB a request: for three of its rows 512 entries that may be kept, and what they are found
-    with.
+    logits, and 14 to 22 KiB a request for what is kept of a row. With draft logits and cuts 43 KiB a
+    request: for three of its rows 512 entries that may be kept, and what they are found with.
     ValueError: another shape or dtype.
     """
     options = (temperature, top_k, top_p, min_p, seeds)

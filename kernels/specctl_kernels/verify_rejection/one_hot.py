@@ -19,10 +19,16 @@ from specctl_kernels.row_law.judge import (
     totals_of,
 )
 from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.row_law.threshold import bound_of_min_p
 from specctl_kernels.verify_rejection.kept import truncation_of
-from specctl_kernels.verify_rejection.kept_one import NOT_TOLD, is_kept
+from specctl_kernels.verify_rejection.kept_one import is_kept
 from specctl_kernels.verify_rejection.kernel import first_best
-from specctl_kernels.verify_rejection.residual import sample_list, sample_row
+from specctl_kernels.verify_rejection.residual import (
+    masses_known,
+    sample_list,
+    sample_of_masses,
+    sample_row,
+)
 
 __all__ = ["ROUNDS", "one_hot_kernel"]
 
@@ -31,64 +37,92 @@ ROUNDS = tl.constexpr(8)
 
 
 @triton.jit
+def _rounds_of(columns, top_k, top_p, min_p):
+    """Where top-p follows another cut, a sample is kept by the mass that the other leaves: none is told of
+    without the kept set. With min-p nearly all of the first samples are kept."""
+    is_top_k = (top_k > 0) & (top_k < columns)
+    rounds = tl.where(min_p > 0, 1, top_k * 0 + ROUNDS)
+    return tl.where((top_p < 1) & (is_top_k | (min_p > 0)), 0, rounds)
+
+
+@triton.jit
+def _one_of_the_whole(
+    row_ptr, columns, best_ptr, mass_ptr, pieces, bound, top, scale, sample, without,
+    PIECE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """int32: a sample, other than ``without``, of the pieces of a row that reach the bound."""
+    nothing, none = scale * 0.0, without * 0
+    index = tl.arange(0, PADDED)
+    is_in = tl.load(best_ptr + index, mask=index < pieces, other=float("-inf")) >= bound
+    masses = masses_known(
+        row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, PIECE, PADDED
+    ).to(tl.float64)
+    masses = tl.where(is_in, masses, 0.0)
+    if tl.sum(masses, axis=0) <= 0:
+        without = none - 1
+        masses = masses_known(
+            row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, PIECE, PADDED
+        ).to(tl.float64)
+    return sample_of_masses(
+        row_ptr, columns, masses, top, scale, nothing + float("-inf"), sample, without, row_ptr, none,
+        nothing, nothing, False, PIECE, PADDED,
+    )  # fmt: skip
+
+
+@triton.jit
 def _kept_token(
     logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, parts_ptr, parts, over_ptr, taken_ptr,
-    short_ptr, short_ids_ptr, lists_ptr, req, at, top, scale, total, draft, weight, value, seed, position, accept,
-    sample, top_k, top_p, min_p,
+    short_ptr, short_ids_ptr, lists_ptr, req, at, bound, top, scale, total, draft, weight, value, seed,
+    position, accept, sample, top_k, top_p, min_p,
     PIECE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
     SHORT: tl.constexpr, LIST: tl.constexpr, MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
-    """int32: a sample of what the cuts keep of row ``at``. A sample of the whole law is the draft if accept is
-    under its probability, else one of the others; of such samples the first that is kept has the kept law."""
+    """int32: a sample of what the cuts keep of row ``at``. A sample of a law is the draft if accept is under
+    its probability, else one of the others. Of samples of the whole law the first that is kept has the kept
+    law; after some rounds without one what is kept is looked for, and sampled from by itself. The whole law
+    is that of the pieces with an entry from ``bound`` on, which is the least that min-p keeps."""
     row_ptr = logits_ptr + at * logits_stride
     place = req.to(tl.int64)
-    threshold = scale * 0.0 + float("-inf")
     nothing, none = scale * 0.0, draft * 0
-    listed = draft * 0 - 1
+    rounds = _rounds_of(columns, top_k, top_p, min_p)
     is_found = draft * 0
     token = draft * 0 - 1
     begun = draft * 0
-    while (is_found == 0) & (begun < ROUNDS):
+    while (is_found == 0) & (begun < rounds):
         token = draft
         entry = value
         if (draft < 0) | (accept * total.to(tl.float64) >= weight.to(tl.float64)):
-            token = sample_row(
-                row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, top, scale,
-                nothing + float("-inf"), sample, draft, row_ptr, none, nothing, nothing, nothing,
-                False, False, PIECE, PADDED,
+            token = _one_of_the_whole(
+                row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, bound, top, scale,
+                sample, draft, PIECE, PADDED,
             )  # fmt: skip
             entry = tl.load(row_ptr + token).to(tl.float32)
         is_found = is_kept(
             row_ptr, columns, parts_ptr + at * parts, parts, over_ptr + place * PARTS, entry, top, scale,
             total, top_k, top_p, min_p, PARTS, PART,
         )  # fmt: skip
-        if is_found == NOT_TOLD:
-            if threshold == float("-inf"):
-                threshold, _kept, listed = truncation_of(
-                    logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr,
-                    short_ids_ptr, lists_ptr, at, place, top, scale, total, top_k, top_p, min_p,
-                    PARTS, PART, SHORT, LIST, MOST_PASSES,
-                )  # fmt: skip
-            is_found = (entry >= threshold).to(tl.int32)
         begun += 1
         if is_found == 0:
             accept, sample = uniforms_at(seed, position, begun)
     if is_found == 0:
-        if threshold == float("-inf"):
-            threshold, _kept, listed = truncation_of(
-                logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
-                lists_ptr, at, place, top, scale, total, top_k, top_p, min_p,
-                PARTS, PART, SHORT, LIST, MOST_PASSES,
-            )  # fmt: skip
-        if listed >= 0:
+        threshold, kept, listed = truncation_of(
+            logits_ptr, logits_stride, columns, parts_ptr, parts, taken_ptr, short_ptr, short_ids_ptr,
+            lists_ptr, at, place, top, scale, total, top_k, top_p, min_p,
+            PARTS, PART, SHORT, LIST, MOST_PASSES,
+        )  # fmt: skip
+        is_draft = (draft >= 0) & (value >= threshold)
+        if is_draft & (accept * kept.to(tl.float64) < weight.to(tl.float64)):
+            token = draft
+        elif listed >= 0:
             token = sample_list(
                 short_ptr + place * SHORT, short_ids_ptr + place * SHORT, listed, top, scale, threshold,
-                sample, none - 1, row_ptr, none, nothing, nothing, nothing, False, SHORT,
+                sample, draft, row_ptr, none, nothing, nothing, nothing, False, SHORT,
             )  # fmt: skip
         else:
             token = sample_row(
                 row_ptr, columns, best_ptr + at * pieces, mass_ptr + at * pieces, pieces, top, scale,
-                threshold, sample, none - 1, row_ptr, none, nothing, nothing, nothing, False, True, PIECE, PADDED,
+                threshold, sample, draft, row_ptr, none, nothing, nothing, nothing,
+                False, True, PIECE, PADDED,
             )  # fmt: skip
     return token
 
@@ -146,11 +180,19 @@ def one_hot_kernel(
         is_taken = is_taken & (accept * total.to(tl.float64) < weight.to(tl.float64))
         is_accepted = is_taken.to(tl.int32)
         is_cut = rows < 0
+        bound = tl.full((ROWS,), float("-inf"), tl.float32)
         if IS_LIMITED:
             top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
             is_cut = has_cuts(top_k, top_p, min_p, columns)
             if is_cut:
-                is_accepted = is_accepted & surely_kept(
+                bound = tl.where(
+                    min_p > 0, bound_of_min_p(top, scale, tl.where(min_p > 0, min_p, 1.0)), float("-inf")
+                )
+                weights = tl.where(best >= bound[:, None], mass * tl.exp2((best - top[:, None]) * scale), 0.0)
+                total = tl.where(is_bad == 0, tl.sum(weights, axis=1), 0.0)
+                is_taken = is_draft & (is_bad == 0)
+                is_taken = is_taken & (accept * total.to(tl.float64) < weight.to(tl.float64))
+                is_accepted = is_taken.to(tl.int32) & surely_kept(
                     value, top, weight, total, top_k, top_p, min_p, columns
                 )
         stop = tl.min(tl.where(is_accepted == 0, row, ROWS), axis=0)
@@ -172,8 +214,9 @@ def one_hot_kernel(
                     if is_cut:
                         token = _kept_token(
                             logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, parts_ptr, parts,
-                            over_ptr, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, at, stop_top, scale,
-                            stop_total, stop_draft, of_row(weight, row, stop), of_row(own_logit, row, stop),
+                            over_ptr, taken_ptr, short_ptr, short_ids_ptr, lists_ptr, req, at,
+                            of_row(bound, row, stop), stop_top, scale, stop_total, stop_draft,
+                            of_row(weight, row, stop), of_row(own_logit, row, stop),
                             tl.load(seeds_ptr + req), tl.load(positions_ptr + at), of_row(accept, row, stop),
                             of_row(sample, row, stop), top_k, top_p, min_p,
                             PIECE, PADDED, PARTS, PART, SHORT, LIST, MOST_PASSES,

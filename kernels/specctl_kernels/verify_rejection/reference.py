@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
-from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, ROUNDING
+from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, PIECE, ROUNDING
 from specctl_kernels.verify_rejection.one_hot import ROUNDS
 
 __all__ = [
@@ -63,24 +63,41 @@ def is_finite(logits: torch.Tensor) -> bool:
     return bool((logits < float("inf")).all()) and bool((logits > float("-inf")).any())
 
 
+def rounds_of(vocabulary: int, top_k: int, top_p: float, min_p: float) -> int:
+    """Samples of the whole law that are drawn before what is kept is sampled from by itself."""
+    is_top_k = 0 < top_k < vocabulary
+    if top_p < 1 and (is_top_k or min_p > 0):
+        return 0
+    return 1 if min_p > 0 else ROUNDS.value
+
+
 def first_kept(
     logits: torch.Tensor, options: tuple[float, int, float, float], draft: int, rounds: list[Any]
 ) -> int:
-    """A sample of what the options keep: the first that is kept of samples of the whole law, each of them the
-    draft if a first number is under its probability, else one of the others by a second number. The last
-    numbers are for a sample of what is kept alone."""
+    """A sample of what the options keep: the first that is kept of samples of the whole law, each with two
+    numbers of its own; the last two are for a sample of what is kept alone. With min-p the whole is that of
+    the pieces of the row that have an entry which it keeps."""
     whole, kept = distribution(logits, options[0]), distribution(logits, *options)
-    others = whole.clone()
-    if 0 <= draft < len(whole):
-        others[draft] = 0.0
-    if others.sum() == 0:
-        others = whole
+    if options[3] > 0:
+        reaching = distribution(logits, options[0], 0, 1.0, options[3]) > 0
+        for piece in range(0, len(whole), PIECE):
+            whole[piece : piece + PIECE] *= bool(reaching[piece : piece + PIECE].any())
+        whole = whole / whole.sum()
     for accept, sample in rounds[:-1]:
-        is_draft = 0 <= draft < len(whole) and accept < whole[draft]
-        token = draft if is_draft else sample_by(others, sample)
+        token = _one_of(whole, draft, accept, sample)
         if kept[token] > 0:
             return token
-    return sample_by(kept, rounds[-1][1])
+    return _one_of(kept, draft, *rounds[-1])
+
+
+def _one_of(law: torch.Tensor, draft: int, accept: float, sample: float) -> int:
+    """The draft, if a first number is under its probability, else one of the others by a second."""
+    if not 0 <= draft < len(law):
+        return sample_by(law, sample)
+    if accept < law[draft]:
+        return draft
+    others = law.index_fill(0, torch.tensor(draft), 0.0)
+    return sample_by(others if others.sum() > 0 else law, sample)
 
 
 def _chain(
@@ -105,7 +122,9 @@ def _chain(
         p = distribution(values, *options)
         accept, sample = uniforms[row].tolist()
         if later is not None:
-            emitted.append(first_kept(values, options, draft, [(accept, sample), *later[row].tolist()]))
+            rounds = [(accept, sample), *later[row].tolist()]
+            rounds = rounds[: rounds_of(len(values), *options[1:]) + 1]
+            emitted.append(first_kept(values, options, draft, rounds))
             if emitted[-1] != draft:
                 return emitted
             continue

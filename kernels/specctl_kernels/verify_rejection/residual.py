@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "first_over", "list_weights_of", "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
+    "first_over", "list_weights_of", "masses_known",
+    "sample_list", "sample_of_list", "sample_of_masses", "sample_row",
     "weights_of",
 ]  # fmt: skip
 
@@ -47,7 +48,7 @@ def _masses_read(
 
 
 @triton.jit
-def _masses_known(
+def masses_known(
     row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without,
     PIECE: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
@@ -114,7 +115,7 @@ def sample_row(
     while tries < 2:
         is_known = (threshold == float("-inf")) & (draft_columns == 0)
         if (not HAS_DRAFTS and not IS_LIMITED) or is_known:
-            masses = _masses_known(
+            masses = masses_known(
                 row_ptr, columns, best_ptr, mass_ptr, pieces, top, scale, without, PIECE, PADDED
             ).to(tl.float64)
         else:

@@ -16,8 +16,8 @@ from specctl_kernels.row_law.judge import (
     rows_of,
     surely_kept,
 )
-from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.verify_rejection.kept import truncation_of
 
 __all__ = ["SEARCHED", "search_kernel"]
 

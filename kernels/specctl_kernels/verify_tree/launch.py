@@ -9,6 +9,7 @@ import torch
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_rejection.checks import check_logits, expect
 from specctl_kernels.verify_rejection.launch import (
@@ -19,7 +20,6 @@ from specctl_kernels.verify_rejection.launch import (
     parts_in,
     scratch_of,
 )
-from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.verify_tree.kernel import greedy_tree_kernel, tree_kernel
 from specctl_kernels.workspace import Part, workspace
 

@@ -23,6 +23,7 @@ from specctl.engine.guard import GUARD
 from specctl_sglang.compat.host_relay import HostRelay
 from specctl_sglang.compat.runtime_states import TargetStates
 from specctl_sglang.compat.steered import Steered, current_step, start_guarded
+from specctl_sglang.compat.verification import compile_ahead
 from specctl_sglang.compat.verify_block import DevicePlaces, VerifyBlock
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.options import Options, options_from_env
@@ -145,6 +146,8 @@ class SteeredWorker(Steered, NGRAMWorker):
         width = self._full_width if self._drafts is None else self._drafts.width
         self.draft_token_num = self.speculative_num_draft_tokens = width
         result = super().forward_batch_generation(batch, on_publish, pp_proxy_tensors)
+        if not batch.forward_mode.is_decode():
+            compile_ahead(result)
         _widen(result.next_draft_input, width, self._full_width)
         return result
 

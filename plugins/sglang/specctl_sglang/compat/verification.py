@@ -23,13 +23,14 @@ from specctl_sglang.compat.releases import has_watermarks
 from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import Options
 
-__all__ = ["EngineSettings", "install", "verified", "why_engine", "wrap_eagle_sample"]
+__all__ = ["EngineSettings", "compile_ahead", "install", "verified", "why_engine", "wrap_eagle_sample"]
 
 _KNOWN_DRAFTS = ("NgramVerifyInput", "EagleVerifyInput")
 _FAILED = "failed"
 _SEEDS_AT_ONCE = 1 << 14
 _options = Options(verify="engine")
-_is_compiled = False
+_compiled: set[torch.dtype] = set()
+"""Of logits: what their kernels were compiled for."""
 
 Verified = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """predict int32[requests * rows], emitted tokens int32[requests], accept_index int32[requests, depth]."""
@@ -296,13 +297,18 @@ def _of_first_rank(predict: torch.Tensor, counts: torch.Tensor, accept_index: to
     return predict, num_correct_drafts + 1, accept_index
 
 
+def compile_ahead(result: Any) -> None:
+    """With the logits of a prompt: SGLang's own warm-up request has one, and may find nothing to draft."""
+    logits = getattr(getattr(result, "logits_output", None), "next_token_logits", None)
+    if logits is not None and _is_asked_for():
+        GUARD.call("eagle_sample", None, lambda: _compile_once(logits, _engine_settings().full_rows))
+
+
 def _compile_once(logits: torch.Tensor, full_rows: int) -> None:
-    """All kernels that ``verified`` may choose, with the first batch, which is SGLang's own warm-up request
-    unless it is set to skip it; a later request would wait for seconds."""
-    global _is_compiled
-    if _is_compiled or not logits.is_cuda:
+    """All kernels that ``verified`` may choose for logits of this dtype; a request would wait for seconds."""
+    if logits.dtype in _compiled or not logits.is_cuda:
         return
-    _is_compiled = True
+    _compiled.add(logits.dtype)
     rows = compiled_rows(1)
     while rows <= compiled_rows(full_rows):
         for requests in (1, 3):  # the logits of few rows are read by another kernel
