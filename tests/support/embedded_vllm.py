@@ -1,6 +1,6 @@
 """A program that embeds vLLM as Ray Serve does: an AsyncLLM in its own process, and no API server.
 
-``python -m support.embedded_vllm MODEL CONFIG``: reads a prompt as a JSON line, answers with the output's token ids.
+``python -m support.embedded_vllm MODEL CONFIG``: prompts as JSON lines in, token ids out.
 """
 
 import asyncio
