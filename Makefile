@@ -7,7 +7,7 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part
 
 # Need no engine, no torch and no model.
-ENGINE_FREE := core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
+ENGINE_FREE := bench core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 

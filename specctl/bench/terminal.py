@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -23,17 +24,8 @@ from specctl.bench.words import HEADINGS, cells_of, outputs_words
 __all__ = ["TerminalProgress", "print_result"]
 
 TITLE_CHARACTERS = 64
-_SHORT = (
-    "arm",
-    "tokens/s",
-    "range",
-    "against baseline",
-    "TTFT ms",
-    "TPOT ms",
-    "E2E ms",
-    "acceptance",
-    "length",
-)
+_SHORT = ("arm", "tokens/s", "against baseline", "TTFT ms", "TPOT ms", "E2E ms", "acceptance", "length")
+_LEFT = ("arm", "against baseline")
 
 
 class TerminalProgress:
@@ -81,22 +73,9 @@ class TerminalProgress:
 
 
 def print_result(result: BenchResult, console: Console) -> None:
+    """Latencies are p50 and p95 here; the saved files have p99 and more columns."""
     for load in result.loads:
-        table = Table(title=escape(load.title), title_justify="left", title_style="bold", header_style="bold")
-        wanted = [
-            i
-            for i, name in enumerate(HEADINGS)
-            if name in _SHORT or (result.price_per_hour and name.startswith("cost"))
-        ]
-        for i in wanted:
-            table.add_column(
-                HEADINGS[i], justify="left" if HEADINGS[i] in ("arm", "against baseline") else "right"
-            )
-        for one in result.figures:
-            if one.load == load.title:
-                cells = cells_of(one, result)
-                table.add_row(*(escape(cells[i]) for i in wanted))
-        console.print(table)
+        console.print(_table(result, load.title))
     if len(result.loads) > 1:
         for found in result.comparisons:
             if found.load is None:
@@ -120,3 +99,21 @@ def print_search(told: Mapping[str, Any], console: Console) -> None:
         console.print("other workloads with this setting, against off:", style="bold")
     for line in told["others_words"]:
         console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _table(result: BenchResult, load: str) -> Table:
+    table = Table(title=escape(load), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    wanted = [
+        i
+        for i, name in enumerate(HEADINGS)
+        if name in _SHORT or (result.price_per_hour and name.startswith("cost"))
+    ]
+    for i in wanted:
+        name = HEADINGS[i]
+        words = name.replace(" ms", " p50 / p95 ms")
+        table.add_column(words, justify="left" if name in _LEFT else "right", overflow="fold")
+    for one in result.figures:
+        if one.load == load:
+            cells = cells_of(one, result)
+            table.add_row(*(escape(" / ".join(cells[i].split(" / ")[:2])) for i in wanted))
+    return table

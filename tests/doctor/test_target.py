@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,13 @@ def doctor(url: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert code == int(any(finding["severity"] == "error" for finding in told["findings"]))
     return told
+
+
+def closed() -> str:
+    """URL of a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def codes(told: dict[str, Any]) -> list[str]:
@@ -77,7 +85,7 @@ def test_without_traffic_acceptance_is_not_judged(capsys: pytest.CaptureFixture[
 
 
 def test_unreachable_and_locked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert codes(doctor("http://127.0.0.1:1", capsys)) == ["unreachable"]
+    assert codes(doctor(closed(), capsys)) == ["unreachable"]
     with FakeEngine(token="secret") as engine:
         assert codes(doctor(engine.url, capsys)) == ["access"]
 
@@ -233,7 +241,7 @@ def test_two_daemons_by_the_word_of_one(capsys: pytest.CaptureFixture[str]) -> N
             assert codes(doctor(engine.url, capsys, "--daemon", daemon.url)) == ["two-daemons"]
         with Daemon("specctl_policy_valid 0\n") as daemon:
             assert codes(doctor(engine.url, capsys, "--daemon", daemon.url)) == ["daemon-elsewhere"]
-        assert codes(doctor(engine.url, capsys, "--daemon", "http://127.0.0.1:1")) == ["daemon-unreachable"]
+        assert codes(doctor(engine.url, capsys, "--daemon", closed())) == ["daemon-unreachable"]
 
 
 def test_a_daemon_that_died(capsys: pytest.CaptureFixture[str]) -> None:

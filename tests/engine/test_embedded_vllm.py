@@ -1,10 +1,12 @@
 """An engine without an API server, as Ray Serve and Dynamo embed it, steered through its control address."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,16 +15,17 @@ from specctl.cli.main import main
 
 pytestmark = pytest.mark.engine
 
+TESTS = Path(__file__).parents[1]
 PROMPT = "1 2 3 4 1 2 3 4 1 2 3"
 
 
 @contextmanager
 def embedded(model, log, config):
     command = [sys.executable, "-m", "support.embedded_vllm", str(model), json.dumps(config)]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with log.open("wb") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd="tests"
-        )
+        process = subprocess.Popen(command, stderr=errors, cwd=TESTS, env=environment, **pipes)
     try:
         yield process
     finally:

@@ -1,6 +1,6 @@
 """A program that embeds vLLM as Ray Serve does: an AsyncLLM in its own process, and no API server.
 
-``python -m support.embedded_vllm MODEL CONFIG``: reads a prompt as a JSON line, answers with the output's token ids.
+``python -m support.embedded_vllm MODEL CONFIG``: prompts as JSON lines in, token ids out.
 """
 
 import asyncio
@@ -25,10 +25,9 @@ async def course(model: str, config: dict) -> None:
     print(json.dumps("ready"), flush=True)
     for number, line in enumerate(iter(sys.stdin.readline, "")):
         prompt = json.loads(line)
-        final = None
-        async for final in engine.generate(prompt, SamplingParams(temperature=0, max_tokens=32), str(number)):
-            await asyncio.sleep(0)
-        print(json.dumps(list(final.outputs[0].token_ids)), flush=True)
+        sampling = SamplingParams(temperature=0, max_tokens=32)
+        outputs = [output async for output in engine.generate(prompt, sampling, str(number))]
+        print(json.dumps(list(outputs[-1].outputs[0].token_ids)), flush=True)
         # The control port is served by this loop.
         await asyncio.sleep(1.0)
     engine.shutdown()
