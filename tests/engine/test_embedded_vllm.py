@@ -79,7 +79,7 @@ def test_an_embedded_engine_is_steered(gemma_model, tmp_path, capsys):
             assert client.put("/specctl/v1/table", json=change).status_code == 200
             assert completed(process, PROMPT) == drafted
             cells = client.get("/specctl/v1/telemetry").json()["cells"]
-        ran = {cell["setting"]["num_speculative_tokens"] for cell in cells if cell["steps"]}
+        ran = {cell["num_speculative_tokens"] for cell in cells if cell["steps"]}
         assert ran == {0, 8}
         assert main(["status", f"unix://{socket}"]) == 0
         assert "specctl_suffix" in capsys.readouterr().out
