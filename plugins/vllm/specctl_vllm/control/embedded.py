@@ -1,4 +1,4 @@
-"""The routes on an address of their own, where a program embeds vLLM without its API server (``control_address``)."""
+"""The routes on an address of their own, where a program embeds vLLM without its API server."""
 
 from __future__ import annotations
 
