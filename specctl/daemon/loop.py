@@ -11,7 +11,7 @@ from typing import Protocol
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
-from specctl.contract.table import AppliedTable, TablePut, TableState, uniform_rows
+from specctl.contract.table import AppliedTable, TablePut, TableState
 from specctl.core.account import Account, Outcome, RestartAdvice
 from specctl.core.controller import Controller
 from specctl.core.explain import limits_changes, table_changes
@@ -20,6 +20,7 @@ from specctl.core.rails import NOTHING_HELD
 from specctl.core.rollout import RolloutGroup, ServerState
 from specctl.core.table_rows import row_at
 from specctl.daemon.reporter import Reporter
+from specctl.daemon.table_put import put_at_stop, put_of_plan
 from specctl.errors import ContractError, LeaseHeld, SpecctlError, TableError, TargetError, VersionConflict
 from specctl.policy.models import AnyPolicy
 from specctl.types import Observation
@@ -31,7 +32,6 @@ REFUSED_RETRY_S = 10.0
 LEASE_RETRY_MAX_S = 30.0
 RENEWALS = 3.0
 """A lease is renewed after this part of it."""
-REASON_MAX = 512
 STOP_TIMEOUT_S = 5.0
 REST_BY_BUSY = 4.0
 """A target rests for so many times as long as its decision kept all others waiting."""
@@ -295,7 +295,7 @@ class TargetLoop:
     async def _put(
         self, observation: Observation, policy: AnyPolicy, plan: Plan, server: ServerState | None
     ) -> None:
-        put = self._table_put(observation, policy, plan)
+        put = put_of_plan(observation, policy, plan, self._context.owner)
         try:
             answer = await self._routes.put(put)
         except SpecctlError as error:
@@ -347,22 +347,6 @@ class TargetLoop:
         if (applied.version, applied.owner, applied.reason) == (put.base_version + 1, put.owner, put.reason):
             self._applied(observation, policy, put, plan, self._server_state(observation), applied)
 
-    def _table_put(self, observation: Observation, policy: AnyPolicy, plan: Plan) -> TablePut:
-        """The one place where a table to be put is made."""
-        applied, capabilities = observation.applied, observation.capabilities
-        assert applied is not None
-        assert capabilities is not None
-        assert plan.rows is not None
-        return TablePut(
-            base_version=applied.version,
-            rows=plan.rows,
-            lease_s=min(policy.lease_s, capabilities.lease_max_s),
-            fallback_num_speculative_tokens=_fallback(policy, capabilities),
-            owner=self._context.owner,
-            reason=f"{plan.reason.value}: {plan.explanation}"[:REASON_MAX],
-            class_limits=plan.class_limits,
-        )
-
     async def _refused(self, error: SpecctlError, now_s: float) -> None:
         """The table in force stays."""
         if isinstance(error, LeaseHeld):
@@ -400,20 +384,8 @@ class TargetLoop:
         applied, capabilities, policy = self._in_force, self._capabilities, self._source.policy
         if self._wanted is None or applied is None or capabilities is None or self._context.is_dry_run:
             return
-        rows, limits, words = applied.rows, applied.class_limits, "the last table stays"
         is_held = policy.frozen or self._context.is_frozen()
-        if policy.on_stop == "off" and not is_held:
-            rows, words = uniform_rows(0), "speculation is off"
-        elif policy.on_stop == "start" and applied.start_rows and not is_held:
-            rows, limits, words = applied.start_rows, (), "the start table is in force again"
-        put = TablePut(
-            base_version=applied.version,
-            rows=tuple(row.model_copy(update={"sample": None}) for row in rows),
-            fallback_num_speculative_tokens=_fallback(policy, capabilities),
-            owner=self._context.owner,
-            reason=f"the daemon stopped: {words}",
-            class_limits=limits,
-        )
+        put, words = put_at_stop(applied, capabilities, policy, self._context.owner, is_held=is_held)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 answer = await self._routes.put(put)
@@ -430,11 +402,3 @@ class TargetLoop:
 def _is_of_samples(error: TableError) -> bool:
     """Nothing of the table was refused but its samples."""
     return all(refusal.field.startswith("sample") for refusal in error.refusals)
-
-
-def _fallback(policy: AnyPolicy, capabilities: Capabilities) -> int | None:
-    """The largest legal number up to the policy's; None: the server's start table."""
-    wanted = policy.fallback_num_speculative_tokens
-    if wanted is None:
-        return None
-    return max((n for n in capabilities.num_speculative_tokens_legal if n <= wanted), default=0)
