@@ -1,14 +1,14 @@
 """Verification without an engine beside it: time against one read of the logits, and kernel by kernel.
 
-    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--set _STAGES=4] [--by-kernel] [--output FILE]
+    python -m benchmarks.gpu.verify_by_kernel [--zipf 1.0] [--by-kernel] [--output FILE]
 
 The batches, the clock and the check are those of benchmarks.gpu.verify_sampled. Options lie in pinned memory
 of the host, by slot, as vLLM keeps them; where any is asked for all of top-k, top-p and min-p are given.
 Each line: us on the device (median of calls, other logits each; then the least and the most of the repeats),
 the same of a kernel that only reads, and their ratio. Each case is checked before it is timed: three requests
-have the reference's tokens. ``--set``: constants of row_tokens' launch.py. ``--by-kernel``: by torch's
-profiler the median of each kernel, where one that begins early counts its wait. On a CPU, with
-TRITON_INTERPRET=1 and small shapes, the times say nothing.
+have the reference's tokens. ``--by-kernel``: by torch's profiler the median of
+each kernel, where one that begins early counts its wait. On a CPU, with TRITON_INTERPRET=1 and small shapes,
+the times say nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +114,6 @@ def line(found: dict[str, Any]) -> str:
     return f"{told}: {ours['median'] / read:.2f} {found.get('by kernel', '')}"
 
 
-def pair(text: str) -> tuple[str, int]:
-    name, value = text.split("=")
-    return name, int(value)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=[512, 2048])
@@ -129,13 +123,8 @@ def main() -> None:
     parser.add_argument("--zipf", type=float, default=ZIPF)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--by-kernel", action="store_true")
-    parser.add_argument("--set", type=pair, nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    launch = import_module("specctl_kernels.row_tokens.launch") if arguments.set else None
-    for name, value in arguments.set:
-        getattr(launch, name)  # an AttributeError for a name that there is none of
-        setattr(launch, name, value)
     print(device_provenance(), flush=True)
     figures: dict[str, Any] = {}
     for dtype in arguments.dtypes:

@@ -9,13 +9,8 @@ from benchmarks.verify_host import HostCalls, _Dispatched, calls_of, without_dev
 
 LAUNCHES = {
     ("vllm", "greedy"): {"pieces_kernel": 1, "accept_kernel": 1},
-    ("vllm", "temperature"): {"gather_kernel": 1, "stats_kernel": 1, "verify_kernel": 1},
-    ("vllm", "top-p"): {
-        "gather_kernel": 1,
-        "stats_kernel": 1,
-        "search_kernel": 1,
-        "verify_kernel": 1,
-    },
+    ("vllm", "temperature"): {"gather_kernel": 1, "stats_kernel": 1, "one_hot_kernel": 1},
+    ("vllm", "top-p"): {"gather_kernel": 1, "stats_kernel": 1, "one_hot_kernel": 1},
     ("sglang", "greedy"): {"pieces_kernel": 1, "greedy_tree_kernel": 1},
     ("sglang", "temperature"): {"stats_kernel": 1, "tree_kernel": 1},
     ("sglang", "top-p"): {"stats_kernel": 1, "tree_kernel": 1},
