@@ -31,7 +31,7 @@ CACHE = Path(os.environ.get("SPECCTL_CACHE", Path(__file__).parents[1] / ".cache
 DOWNLOAD_MAX_S = 300
 """vLLM's wheel is 340 MB; a quick network takes 10 s."""
 NEWEST = 2
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux1_x86_64", "any")
+PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(17, 40)), "manylinux1_x86_64", "any")
 
 
 def main() -> int:

@@ -83,7 +83,7 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(tmp_path: Path, scheme: str
 def test_a_token_is_asked_for_and_changes_a_server(tmp_path: Path) -> None:
     async def course(daemon: ShownDaemon, tab: Tab) -> None:
         await tab.open(daemon.url)
-        await tab.wait_for("document.body.textContent.includes('A token is needed')")
+        await tab.wait_for("document.body?.textContent.includes('A token is needed')")
         await tab_to(tab, "Token")
         await tab.press("Enter")
         await tab.wait_for("document.activeElement.id == 'token-value'")

@@ -80,9 +80,14 @@ def first_kept(
     whole, kept = distribution(logits, options[0]), distribution(logits, *options)
     if options[3] > 0:
         reaching = distribution(logits, options[0], 0, 1.0, options[3]) > 0
+        share = whole[draft].clone() if 0 <= draft < len(whole) else None
         for piece in range(0, len(whole), PIECE):
             whole[piece : piece + PIECE] *= bool(reaching[piece : piece + PIECE].any())
-        whole = whole / whole.sum()
+        total = whole.sum()
+        if share is not None:
+            # Also where its piece is left out; it is not kept then.
+            whole[draft] = share
+        whole = whole / total
     for accept, sample in rounds[:-1]:
         token = _one_of(whole, draft, accept, sample)
         if kept[token] > 0:
