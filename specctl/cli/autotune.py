@@ -24,6 +24,7 @@ from specctl.daemon.fleet import Fleet, stop_on_signals
 from specctl.daemon.loop import LoopContext, TargetLoop
 from specctl.daemon.reporter import Reporter
 from specctl.daemon.served import served
+from specctl.daemon.spans import export_spans
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver
 from specctl.engine_api.owner import owner_name
@@ -220,6 +221,7 @@ def _settle_memory() -> None:
 
 
 async def _run(roster: LiveRoster, fleet: Fleet, port: AbstractAsyncContextManager[None]) -> None:
+    export_spans()
     _settle_memory()
     _allow_descriptors()
     stop = asyncio.Event()

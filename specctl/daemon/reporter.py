@@ -11,6 +11,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.core.account import Account, RestartAdvice
 from specctl.core.messages import Event, Plan, Reason, setting_words
 from specctl.daemon.audit import AuditLog, change_record
+from specctl.daemon.spans import record_change
 from specctl.metrics.exporter import Exporter
 from specctl.types import Observation
 from specctl.watch.board import TargetBoard
@@ -142,7 +143,9 @@ class Reporter:
         self._board.decided(_change_reason(plan).value, _change_words(plan), version)
         level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
         self._log(level, _change_words(plan))
-        self._write("change", change_record(plan, version=version, dry_run=False))
+        record = change_record(plan, version=version, dry_run=False)
+        self._write("change", record)
+        record_change(self._target, self._owner, record)
 
     def outcome(self, record: dict[str, Any]) -> None:
         self._audit.write("outcome", self._target, record)
