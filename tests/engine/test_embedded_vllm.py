@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -45,18 +44,9 @@ def answer(process):
 
 
 def completed(process, prompt):
-    """Asked in a thread, as the loop of the program answers the control port only while it runs."""
-    found = []
-
-    def ask():
-        process.stdin.write(json.dumps(prompt) + "\n")
-        process.stdin.flush()
-        found.append(answer(process))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join(120)
-    return found[0]
+    process.stdin.write(json.dumps(prompt) + "\n")
+    process.stdin.flush()
+    return answer(process)
 
 
 def test_an_embedded_engine_is_steered(gemma_model, tmp_path, capsys):

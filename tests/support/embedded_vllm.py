@@ -23,13 +23,14 @@ async def course(model: str, config: dict) -> None:
     )
     engine = AsyncLLM.from_engine_args(arguments)
     print(json.dumps("ready"), flush=True)
-    for number, line in enumerate(iter(sys.stdin.readline, "")):
-        prompt = json.loads(line)
+    loop = asyncio.get_running_loop()
+    number = 0
+    # In a thread: the control port is served by this loop.
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        number += 1
         sampling = SamplingParams(temperature=0, max_tokens=32)
-        outputs = [output async for output in engine.generate(prompt, sampling, str(number))]
+        outputs = [output async for output in engine.generate(json.loads(line), sampling, str(number))]
         print(json.dumps(list(outputs[-1].outputs[0].token_ids)), flush=True)
-        # The control port is served by this loop.
-        await asyncio.sleep(1.0)
     engine.shutdown()
 
 
