@@ -33,6 +33,7 @@ def embedded(model, log, config):
             process.wait(30)
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
 def answer(process):
