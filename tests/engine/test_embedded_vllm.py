@@ -37,10 +37,10 @@ def embedded(model, log, config):
 
 
 def answer(process):
-    """The next line of JSON; vLLM's own lines are left out."""
+    """What the program told; vLLM's own lines are left out."""
     for line in process.stdout:
-        with suppress(ValueError):
-            return json.loads(line)
+        if line.startswith("@"):
+            return json.loads(line[1:])
     raise AssertionError("the program ended")
 
 

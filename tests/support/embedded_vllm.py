@@ -12,6 +12,11 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 
+def tell(value: object) -> None:
+    """On a line of its own, with a mark: processes of vLLM write to the same output."""
+    print(f"\n@{json.dumps(value)}", flush=True)
+
+
 async def course(model: str, config: dict) -> None:
     arguments = AsyncEngineArgs(
         model=model,
@@ -22,7 +27,7 @@ async def course(model: str, config: dict) -> None:
         speculative_config=config,
     )
     engine = AsyncLLM.from_engine_args(arguments)
-    print(json.dumps("ready"), flush=True)
+    tell("ready")
     loop = asyncio.get_running_loop()
     number = 0
     # In a thread: the control port is served by this loop.
@@ -30,7 +35,7 @@ async def course(model: str, config: dict) -> None:
         number += 1
         sampling = SamplingParams(temperature=0, max_tokens=32)
         outputs = [output async for output in engine.generate(json.loads(line), sampling, str(number))]
-        print(json.dumps(list(outputs[-1].outputs[0].token_ids)), flush=True)
+        tell(list(outputs[-1].outputs[0].token_ids))
     engine.shutdown()
 
 
