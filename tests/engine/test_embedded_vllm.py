@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from specctl.cli.main import main
 pytestmark = pytest.mark.engine
 
 TESTS = Path(__file__).parents[1]
+PATIENCE_S = 240.0
 PROMPT = "1 2 3 4 1 2 3 4 1 2 3"
 
 
@@ -22,16 +25,21 @@ PROMPT = "1 2 3 4 1 2 3 4 1 2 3"
 def embedded(model, log, config):
     command = [sys.executable, "-m", "support.embedded_vllm", str(model), json.dumps(config)]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stderr=errors, cwd=TESTS, env=environment, **pipes)
+    # What the program started would keep its output open, and a reader of it waiting.
+    killer = threading.Timer(PATIENCE_S, os.killpg, (process.pid, signal.SIGKILL))
+    killer.start()
     try:
         yield process
     finally:
+        killer.cancel()
         process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(30)
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
 
