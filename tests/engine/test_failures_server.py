@@ -71,6 +71,8 @@ def test_a_failure_costs_a_step_its_drafts_and_nothing_else(
 ) -> None:
     assert outputs_while_failing(suffix, file, entry, 1) == reference * 2
     assert file.read_text(encoding="utf-8") == "", "no step called it"
+    # What the last step's worker counted comes with the next one.
+    suffix.complete(PROMPTS[0])
     # The engine core's and the worker's processes count, and forget, their own.
     assert suffix.get("telemetry")["failures"][entry] == 1
     log = suffix.server.log.read_text(encoding="utf-8")
