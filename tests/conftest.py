@@ -5,7 +5,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
-SHARED = Path(os.environ.get("SPECCTL_SHARED", CACHE / "reference"))
+SIBLING = ROOT.parent / "shared"
+SHARED = Path(
+    os.environ.get("SPECCTL_SHARED", SIBLING if (SIBLING / "models").is_dir() else CACHE / "reference")
+)
+"""A folder ``shared`` beside the repository, else what ``make reference-models`` trains."""
 
 
 def _folder(path: Path, setting: str) -> Path:
@@ -16,7 +20,7 @@ def _folder(path: Path, setting: str) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_models() -> Path:
-    """The reference target and its draft heads, as ``make reference-models`` trains them."""
+    """The reference target and its draft heads."""
     return _folder(SHARED / "models", "SPECCTL_SHARED")
 
 

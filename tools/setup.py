@@ -48,6 +48,9 @@ def main() -> int:
         stage("specctl without engines", install_project_alone, project, locked, *packages())
         return 0
     if sys.argv[1:] == ["reference"]:
+        if os.environ.get("SPECCTL_SHARED") or (ROOT.parent / "shared" / "models").is_dir():
+            print("setup: reference models: those of the folder shared")
+            return 0
         stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
         return 0
     stage("virtual environment", make_venv, sys.version)
