@@ -8,6 +8,7 @@ from math import hypot
 
 import httpx
 import pytest
+from specctl_vllm.options import Options
 from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import CONTROL_TOKEN, controlled_server
@@ -65,7 +66,7 @@ class TestNgram:
         assert_lossless(ngram, dict(ngram.client.headers))
 
     def test_its_patches_are_those_of_the_list(self, ngram):
-        expected = [patch.target for patch in of_server(False, None)]
+        expected = [patch.target for patch in of_server(False, Options(method="ngram"))]
         assert ngram.get("capabilities")["patches"] == expected
 
     def test_samples_of_off_and_of_drafts(self, ngram):
