@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from specctl.contract.capabilities import Capabilities
@@ -40,8 +41,10 @@ class Reporter:
         audit: AuditLog,
         exporter: Exporter,
         board: TargetBoard | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``board``: where page and top read; None: nobody does."""
+        """``board``: where page and top read; None: nobody does. ``monotonic``: seconds by which lines are counted."""
+        self._monotonic = monotonic
         self._board = board or TargetBoard(target, owner, audit.clock)
         self._target = target
         self._owner = owner
@@ -207,7 +210,7 @@ class Reporter:
 
     def _log(self, level: int, words: str, target: str | None = None) -> bool:
         """A line about this target or another of its group. False: there are too many, and it is left out."""
-        minute = int(time.monotonic() // 60.0)
+        minute = int(self._monotonic() // 60.0)
         if minute != self._minute:
             self._minute, self._lines = minute, 0
         self._lines += logger.isEnabledFor(level)

@@ -64,7 +64,7 @@ class Rig:
             EngineObserver(self.client, self.clock),
             self.client,
             self.source,
-            Reporter(self.target, owner, self.audit, self.exporter),
+            Reporter(self.target, owner, self.audit, self.exporter, monotonic=lambda: 0.0),
             LoopContext(owner, self.clock, is_dry_run=dry_run, is_frozen=lambda: self.is_frozen),
             group,
         )
