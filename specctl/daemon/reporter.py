@@ -43,7 +43,7 @@ class Reporter:
         board: TargetBoard | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``board``: where page and top read; None: nobody does. ``monotonic``: seconds by which lines are counted."""
+        """``board``: where page and top read; None: nobody does. ``monotonic``: what lines a minute go by."""
         self._monotonic = monotonic
         self._board = board or TargetBoard(target, owner, audit.clock)
         self._target = target
