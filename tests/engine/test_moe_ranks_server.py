@@ -1,5 +1,6 @@
 """Two data-parallel ranks of a mixture-of-experts model with a head, which run every step together."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from support.engine_control import Control, controlled_server
 from support.random_head import write_tiny_mtp
 
+CPU_EXPERTS = Path(__file__).resolve().parents[1] / "support" / "cpu_experts"
 pytestmark = pytest.mark.engine
 
 CONFIG = {"method": "mtp", "num_speculative_tokens": 3, "specctl": {}}
@@ -20,7 +22,9 @@ TOKENS = 24
 @pytest.fixture(scope="module")
 def ranks(shared_models: Path, logs: Path) -> Iterator[Control]:
     model = write_tiny_mtp(shared_models / "reference-target", logs / "tiny-moe", expert_layers=1)
-    with controlled_server(model, logs / "moe-ranks.log", CONFIG, arguments=ARGUMENTS) as control:
+    environment = {"PYTHONPATH": f"{CPU_EXPERTS}:{os.environ.get('PYTHONPATH', '')}"}
+    log = logs / "moe-ranks.log"
+    with controlled_server(model, log, CONFIG, arguments=ARGUMENTS, environment=environment) as control:
         yield control
 
 
