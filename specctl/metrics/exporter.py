@@ -64,6 +64,7 @@ class Exporter:
         self._best_static = self._gauge(names.BEST_STATIC)
         self._sample_loss = self._gauge(names.SAMPLE_LOSS)
         self._advised = self._gauge(names.RESTART_ADVISED)
+        self._unsound = self._gauge(names.UNSOUND)
         self._cost = self._gauge(names.COST)
         self._policy.set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
@@ -153,6 +154,12 @@ class Exporter:
 
     def restart_advised(self, target: str, *, is_advised: bool) -> None:
         self._at(self._advised, target).set(1 if is_advised else 0)
+
+    def soundness(self, target: str, cause: str | None) -> None:
+        """None: nothing is wrong that is known."""
+        self._keep_only(self._unsound, target, () if cause is None else (cause,))
+        if cause is not None:
+            self._at(self._unsound, target, cause).set(1)
 
     def changed(self, target: str) -> None:
         self._at(self._changes, target).inc()

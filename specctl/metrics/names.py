@@ -128,6 +128,11 @@ SAMPLE_LOSS = Metric(
 RESTART_ADVISED = Metric(
     "specctl_restart_advised", "1: a restart without speculation is advised; 0: it is not."
 )
+UNSOUND = Metric(
+    "specctl_unsound",
+    "1 while the acceptance is such as sound drafts do not have, by its likely cause. Missing: none is seen.",
+    ("target", "cause"),
+)
 COST = Metric(
     "specctl_predicted_cost_per_million_tokens",
     "Predicted cost of a million tokens in the fullest bucket, in the currency of a policy of kind cost.",

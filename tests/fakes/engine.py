@@ -49,9 +49,11 @@ class FakeEngine(Decoding, FakeServer):
         decode_batch_max: int = 8,
         class_limits_max: int = 0,
         min_token_prob: float | None = None,
+        method: str = "specctl_suffix",
         seed: int = 1,
     ) -> None:
         super().__init__(traffic, cost or Cost(), decode_batch_max, seed)
+        self.method = method
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
         self.settings, self.legal, self.decode_batch_max = settings, legal, decode_batch_max
         self.sample_every_min_steps = sample_every_min_steps
@@ -142,7 +144,7 @@ class FakeEngine(Decoding, FakeServer):
             plugin_version="0.1.0",
             boot_id=self.boot_id,
             model="fake",
-            method="specctl_suffix",
+            method=self.method,
             controllable=True,
             num_speculative_tokens_legal=depths,
             settings=self.settings,
