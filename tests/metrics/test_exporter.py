@@ -60,6 +60,7 @@ def exporter() -> Exporter:
     exporter.ticked("t", 0.1)
     exporter.targets(1)
     exporter.restart_advised("t", is_advised=True)
+    exporter.soundness("t", "loop")
     exporter.failed("t", "target", is_down=True)
     return exporter
 
@@ -87,6 +88,7 @@ def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
         "position",
         "decode_batch_to",
         "entry",
+        "cause",
     }
 
 
