@@ -18,6 +18,7 @@ from specctl.contract.table import AppliedTable, TableRow, TableState
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.core.messages import Reason
 from specctl.core.soundness import since_start
+from specctl.core.supervision import adaptivity_words
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, stock_delta
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
@@ -151,7 +152,7 @@ def _as_json(seen: _Seen) -> dict[str, Any]:
         **requests,
         "capabilities": seen.steered.capabilities.model_dump(mode="json"),
         "table": seen.steered.table.model_dump(mode="json"),
-        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps", "failures"}),
+        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps", "failures", "adaptivity"}),
         "unsound": _unsound(seen.steered),
         "buckets": [_bucket(cell) for cell in cells if not cell.has_prefill and cell.steps],
     }
@@ -221,10 +222,18 @@ def _described(seen: _Seen) -> list[str]:
         f"plugin {capabilities.plugin_version}",
         f"  requests    {running} running ({seen.steered.telemetry.decoding} decoding), {waiting} waiting",
         *_table_lines(table),
+        *_adaptivity_lines(seen.steered),
         acceptance,
         *_bucket_lines(seen.steered.cells),
         *(f"  warning     {warning}" for warning in warnings),
     ]
+
+
+def _adaptivity_lines(steered: _Steered) -> list[str]:
+    known = steered.capabilities.adaptivity
+    if known is None:
+        return []
+    return [f"  adaptivity  {adaptivity_words(known, steered.telemetry.adaptivity, steered.cells)}"]
 
 
 def _table_lines(table: AppliedTable) -> list[str]:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     CANARY_WAIT = "canary_wait"
     ROLLBACK = "rollback"
     UNSOUND = "unsound"
+    SUPERVISED = "supervised"
     FROZEN = "frozen"
     IDLE = "idle"
     NOT_MEASURED = "not_measured"

@@ -16,6 +16,7 @@ from specctl.core.messages import Plan, Reason
 from specctl.core.rails import NOTHING_HELD, Held, held_off
 from specctl.core.rollout import RolloutGroup, ServerState
 from specctl.core.soundness import Soundness
+from specctl.core.supervision import Switches
 from specctl.core.table_rows import row_at
 from specctl.daemon.context import LoopContext, Observer, PolicySource, TableRoutes
 from specctl.daemon.reporter import Reporter
@@ -65,6 +66,7 @@ class TargetLoop:
         """Whether the change under way was decided while frozen; None: none is under way."""
         # Over restarts: what a deploy has changed is seen by what was before it.
         self._soundness = Soundness()
+        self._switches = Switches()
         self._forget(None)
 
     def _forget(self, capabilities: Capabilities | None) -> None:
@@ -120,6 +122,9 @@ class TargetLoop:
         self._controller.learn(observation)
         if self._soundness.update(observation):
             self._reporter.soundness(self._soundness.fault)
+        switched = self._switches.update(observation, supervises=policy.supervises)
+        if switched is not None:
+            self._reporter.event(switched)
         self.acting_frozen = policy.frozen
         try:
             plan = await self._decide(observation, policy, started_s)

@@ -220,6 +220,11 @@ class PolicySettings(BaseModel):
         return None
 
     @property
+    def supervises(self) -> bool:
+        """Whether the number is left to an engine that adapts by itself."""
+        return False
+
+    @property
     def weighs_tokens(self) -> bool:
         return self.objective is not None and self.knobs.min_token_prob == "choose"
 

@@ -13,6 +13,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState, legal_settings
 from specctl.core.account import Account
 from specctl.core.messages import Choice, Plan, setting_words
+from specctl.core.supervision import adaptivity_words
 from specctl.types import Observation
 from specctl.watch.health import Health
 from specctl.watch.views import BucketView, LogLine, Mode, Point, TargetDetail, TargetView
@@ -171,8 +172,16 @@ class TargetBoard:
             **self._table_fields(),
             "restart_advised": self._restart_advised,
             "unsound": self._unsound,
+            "adaptivity": self._adaptivity(),
             "failures": 0 if seen is None else int(sum(seen.failures.values())),
         }
+
+    def _adaptivity(self) -> str | None:
+        seen, capabilities = self._observation, self._capabilities
+        known = None if capabilities is None else capabilities.adaptivity
+        if seen is None or known is None:
+            return None
+        return adaptivity_words(known, seen.adaptivity, seen.cells or ())
 
     def _table_fields(self) -> dict[str, object]:
         applied = self._applied

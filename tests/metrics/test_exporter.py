@@ -89,6 +89,7 @@ def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
         "decode_batch_to",
         "entry",
         "cause",
+        "adaptivity",
     }
 
 

@@ -60,6 +60,7 @@ export const REASONS = {
   canary_wait: "waits for a canary",
   rollback: "rolled back",
   unsound: "drafts are not sound",
+  supervised: "left to the engine",
   frozen: "frozen",
   idle: "no traffic",
   not_measured: "table not read",
