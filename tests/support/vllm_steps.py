@@ -27,6 +27,7 @@ class Engine:
         engine_method: str = "ngram_gpu",
         is_v2: bool = False,
         ranks_in_step: int = 1,
+        adapts: bool = False,
     ) -> None:
         monkeypatch.setenv(OPTIONS_ENV, Options(method=method).model_dump_json())
         monkeypatch.setattr(steering, "sampled_verification_problem", lambda: None)
@@ -42,6 +43,7 @@ class Engine:
             num_speculative_tokens=TOKENS,
             parallel_drafting=method == "specctl_peagle",
             use_multi_module_mtp=lambda: False,
+            enable_adaptive_verification=adapts,
         )
         model = SimpleNamespace(served_model_name="m", model="m", max_model_len=100)
         self.scheduler = SimpleNamespace(

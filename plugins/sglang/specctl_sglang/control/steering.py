@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
@@ -40,6 +41,10 @@ class SchedulerView(Protocol):
 
     def verified_batches(self) -> dict[str, float]:
         """By whom batches of drafts were verified, and why not by us."""
+        ...
+
+    def adaptivity(self, known: EngineAdaptivity | None) -> AdaptivityState | None:
+        """Of SGLang's own, now."""
         ...
 
 
@@ -164,6 +169,7 @@ class Steering(steering.Steering):
             running=view.running(),
             waiting=view.waiting(),
             kv_cache_used_ratio=view.kv_cache_used_ratio(),
+            adaptivity=view.adaptivity(self.capabilities.adaptivity),
             shadow=None if proposer is None else proposer.shadow_counts(),
             proposer=view.verified_batches() | ({} if proposer is None else proposer.stats()),
         )

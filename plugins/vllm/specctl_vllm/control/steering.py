@@ -25,6 +25,7 @@ from specctl.engine.guard import FAILURES_MAX, GUARD
 from specctl_vllm.compat.machine import engine_version, machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
+from specctl_vllm.control.adaptivity import adaptivity_of, adaptivity_state
 from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 from specctl_vllm.control.traffic_classes import RequestClasses
@@ -326,6 +327,7 @@ class Steering(steering.Steering):
             waiting=len(scheduler.waiting),
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
             shadow=self._shadow,
+            adaptivity=adaptivity_state(scheduler.vllm_config, self.capabilities.adaptivity),
             proposer=self._proposer | self._verification,
             failures=dict(self._failures),
         )
@@ -412,6 +414,7 @@ class Steering(steering.Steering):
             has_shadow_acceptance=support.has_shadow_acceptance,
             min_token_prob=suffix_options_from_env().min_token_prob if can_weigh else None,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
+            adaptivity=adaptivity_of(speculative, is_steered=support.why_not_controllable is None),
             warnings=tuple(warnings),
             patches=tuple(patch.target for patch in patches),
             **machine_of(self._scheduler),
