@@ -1,55 +1,33 @@
 """What one verification by our kernels asks of the host, on both engines' edges, counted on a CPU.
 
-    python -m benchmarks.verify_host [--output FILE]
-
 No engine, no device: batches by their attributes through the whole function that the plugin puts in the
 engine's place. Triton compiles and launches nothing; all it does on the host before a launch is done.
-Of a call:
-
-launches     Triton kernels
-kernels      torch operations that are kernels or copies on a device
-allocations  and views: torch operations on the host alone
-waits        reads of a device's value, or copies of a host's list: the host would wait there
-us           the host thread's time on its CPU; with a device each kernel and allocation takes more
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from testing.provenance import provenance, summary
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
 ROWS = 9
-REQUESTS = (1, 32)
 KINDS: dict[str, dict[str, float]] = {
     "greedy": {},
     "temperature": {"temperature": 0.8},
     "top-p": {"temperature": 0.8, "top_p": 0.95},
 }
 _COLUMNS = 8192
-_CALLS = 200
-_REPEATS = 5
 _NO_DEVICE = 10_001
 """Whatever Triton keeps under this number no device finds."""
 _WAITS = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "lift_fresh")
@@ -58,7 +36,8 @@ _ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "scalar_ten
 
 @dataclass
 class HostCalls:
-    """Of the calls made so far, by name."""
+    """Of the calls made so far, by name: Triton kernels; torch operations that are kernels or copies on a
+    device; those on the host alone; and where the host would wait for a device's value."""
 
     launches: Counter[str] = field(default_factory=Counter)
     kernels: Counter[str] = field(default_factory=Counter)
@@ -66,11 +45,8 @@ class HostCalls:
     views: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
 
-    def totals(self) -> dict[str, int]:
-        return {name: sum(counter.values()) for name, counter in vars(self).items()}
 
-
-class _Dispatched(TorchDispatchMode):
+class Dispatched(TorchDispatchMode):
     def __init__(self, calls: HostCalls) -> None:
         super().__init__()
         self._calls = calls
@@ -117,7 +93,7 @@ class _Compiled:
 
 
 @contextmanager
-def without_device(calls: HostCalls | None = None) -> Iterator[None]:
+def without_device(calls: HostCalls) -> Iterator[None]:
     """Triton's launches stop before the device, and are counted."""
     run = JITFunction.run
 
@@ -126,15 +102,14 @@ def without_device(calls: HostCalls | None = None) -> Iterator[None]:
         return made
 
     def counted(function: Any, *given: Any, **named: Any) -> Any:
-        if calls is not None:
-            calls.launches[function.__name__] += 1
+        calls.launches[function.__name__] += 1
         return run(function, *given, **named)
 
     with (
         warnings.catch_warnings(action="ignore"),  # of the options that Triton would compile with
         patch.object(driver, "_active", _Driver()),
         patch.object(JITFunction, "_do_compile", compiled),
-        patch.object(JITFunction, "run", run if calls is None else counted),
+        patch.object(JITFunction, "run", counted),
     ):
         yield
 
@@ -195,39 +170,6 @@ def calls_of(engine: str, kind: str, requests: int) -> HostCalls:
     with without_device(calls), ENGINES[engine](requests, KINDS[kind]) as call:
         call()
         calls.launches.clear()
-        with _Dispatched(calls):
+        with Dispatched(calls):
             call()
     return calls
-
-
-def microseconds(engine: str, kind: str, requests: int) -> list[float]:
-    """Of one call, a mean for each repeat."""
-    with without_device(), ENGINES[engine](requests, KINDS[kind]) as call:
-        repeats = []
-        for _ in range(_REPEATS + 1):
-            started_s = time.thread_time()
-            for _ in range(_CALLS):
-                call()
-            repeats.append((time.thread_time() - started_s) * 1e6 / _CALLS)
-    return repeats[1:]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    figures: dict[str, Any] = {}
-    for engine in ENGINES:
-        for kind in KINDS:
-            for requests in REQUESTS:
-                counted = calls_of(engine, kind, requests)
-                told = counted.totals() | {"us": summary(microseconds(engine, kind, requests))}
-                figures[f"{engine}, {kind}, {requests} requests of {ROWS} rows"] = told
-                print(engine, kind, requests, json.dumps(told), flush=True)
-    if arguments.output is not None:
-        found = {"provenance": provenance() | {"triton": triton.__version__}, "figures": figures}
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

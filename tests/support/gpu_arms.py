@@ -8,9 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-_One = TypeVar("_One")
+from typing import Any
 
 
 class Arm:
@@ -19,7 +17,7 @@ class Arm:
         self.log = log.open("w")
         settings = json.dumps({"model": model, "engine": engine})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.engine_arm", settings],
+            [sys.executable, str(Path(__file__).with_name("gpu_engine_arm.py")), settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -69,11 +67,6 @@ def started(arms: dict[str, dict[str, Any]], model: str, folder: Path) -> list[A
         if answer:
             ready.append(arm)
     return ready
-
-
-def in_turn(arms: list[_One], repeat: int) -> list[_One]:
-    """A B, then B A: the order of one repeat."""
-    return arms if repeat % 2 == 0 else arms[::-1]
 
 
 def margins(

@@ -1,11 +1,11 @@
-"""One engine in a process of its own, told by lines of JSON what to run: one of benchmarks.gpu.arms.
+"""One engine in a process of its own, told by lines of JSON what to run: one of support.gpu_arms.
 
-    python -m benchmarks.gpu.engine_arm '{"model": ..., "engine": {...}}'
+    python gpu_engine_arm.py '{"model": ..., "engine": {...}}'
 
 In: {"prompts": [[ids], ...], "max_tokens": n, "num_speculative_tokens": k, "class_limits": [...], "sampling":
 {...}, "kinds": [...]}; all but the first two may be missing: what goes into specctl's table, further
 SamplingParams (greedy without), and the kind that each request names. Out, after ARM:
-{"seconds", "tokens", "outputs", "counters", "telemetry", "logprobs"}: specctl's, where "wants_telemetry" is
+{"outputs", "telemetry", "logprobs"}: specctl's, where "wants_telemetry" is
 given, and of each answer's first token, {id: value}, where the sampling asks for logprobs.
 """
 
@@ -16,20 +16,9 @@ import sys
 import time
 from typing import Any
 
-_COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-
 
 def answer(**values: Any) -> None:
     print("ARM " + json.dumps(values), flush=True)
-
-
-def counters(llm: Any) -> dict[str, float]:
-    found = {}
-    for metric in llm.get_metrics():
-        name = metric.name.removeprefix("vllm:spec_decode_")
-        if name in _COUNTERS:
-            found[name] = found.get(name, 0.0) + float(metric.value)
-    return found
 
 
 def set_table(
@@ -73,15 +62,10 @@ def main() -> None:
         if "kinds" in work:
             sampling = [SamplingParams(**common, extra_args={"specctl_kind": kind}) for kind in work["kinds"]]
         prompts: Any = [{"prompt_token_ids": ids} for ids in work["prompts"]]
-        started_s = time.perf_counter()
         finished = llm.generate(prompts, sampling, use_tqdm=False)
-        seconds = time.perf_counter() - started_s
         outputs = [list(one.outputs[0].token_ids) for one in finished]
         answer(
-            seconds=seconds,
-            tokens=sum(map(len, outputs)),
             outputs=outputs if work.get("wants_outputs") else None,
-            counters=counters(llm),
             telemetry=telemetry(llm) if work.get("wants_telemetry") else None,
             logprobs=[first_logprobs(one) for one in finished] if "logprobs" in chosen else None,
         )
