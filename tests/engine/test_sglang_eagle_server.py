@@ -141,6 +141,61 @@ def test_greedy_output_is_the_same_for_every_prepared_setting(eagle3, reference,
     assert after[1] - before[1] == (after[0] - before[0]) * shape[2] > 0
 
 
+PENALTIES = {
+    "repetition": {"repetition_penalty": 1.3},
+    "presence": {"presence_penalty": 1.0},
+    "frequency": {"frequency_penalty": 0.6},
+    "all": {"repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+}
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+@pytest.mark.parametrize("penalty", PENALTIES.values(), ids=PENALTIES)
+def test_penalties_apply_with_drafts_as_without(eagle3, reference, shape, penalty):
+    assert eagle3.put(eagle3.change(0)).status_code == 200
+    without = [eagle3.complete(prompt, sampling=penalty) for prompt in PROMPTS]
+    assert without != reference, "the penalty changes the answers"
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    assert [eagle3.complete(prompt, sampling=penalty) for prompt in PROMPTS] == without
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+def test_requests_beside_one_with_penalties_keep_their_drafts(eagle3, reference, shape):
+    """SGLang's overlap scheduler sees a token one step late, and a prompt that comes in between changes that:
+    answers with penalties depend on what runs beside them, with drafts and without."""
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    before = eagle3.get("telemetry")["proposer"]["penalty_request_steps"]
+    with ThreadPoolExecutor(4) as pool:
+        beside = pool.submit(eagle3.complete, PROMPTS[0], 200, sampling=PENALTIES["all"])
+        told = list(pool.map(eagle3.generate, PROMPTS))
+        assert len(beside.result()) == 200
+    assert [one["output_ids"] for one in told] == reference
+    assert sum(one["meta_info"]["spec_verify_ct"] for one in told) < len(told) * 31 / 1.5
+    assert eagle3.get("telemetry")["proposer"]["penalty_request_steps"] - before >= 199
+    assert "get no drafts: SGLang verifies drafts with the penalties" in eagle3.server.log.read_text()
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+def test_min_new_tokens_and_logit_bias_apply_with_drafts_as_without(eagle3, reference, shape):
+    """The bias ends each answer as soon as it may."""
+    last = reference[0][20]
+    ends = {
+        "ignore_eos": False,
+        "min_new_tokens": 12,
+        "stop_token_ids": [last],
+        "logit_bias": {str(last): 99},
+    }
+    assert eagle3.put(eagle3.change(0)).status_code == 200
+    without = [eagle3.complete(prompt, sampling=ends) for prompt in PROMPTS]
+    biased = {"logit_bias": {str(token): -99 for token in reference[0][4:8]}}
+    others = [eagle3.complete(prompt, sampling=biased) for prompt in PROMPTS]
+    assert others != reference
+    assert {12, 13} >= set(map(len, without)), "with the last token, or without"
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    assert [eagle3.complete(prompt, sampling=ends) for prompt in PROMPTS] == without
+    assert [eagle3.complete(prompt, sampling=biased) for prompt in PROMPTS] == others
+
+
 def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
     """0 is the head's first choice. A chain has no other, and tells none."""
     others = 0
