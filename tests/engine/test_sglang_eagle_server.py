@@ -17,6 +17,7 @@ from support.sampled_steps import assert_samples_fill_both_cells, counted, ran
 from support.sglang_control import (
     NEEDS_SGLANG,
     PROMPTS,
+    assert_grammars_hold_with_drafts,
     assert_sampled_guarded,
     cells_by_number,
     controlled_sglang_server,
@@ -43,6 +44,7 @@ def eagle3(shared_models: Path, logs: Path, token_file: Path):
     """Few chains, trees of three branches, a token file."""
     options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
+    head += ["--grammar-backend", "xgrammar"]
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-eagle3.log", "EAGLE3", [*head, *ARGUMENTS],
         {"SPECCTL_SGLANG_OPTIONS": json.dumps(options), "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
@@ -297,6 +299,10 @@ def test_steps_are_counted_by_what_came_of_them(eagle3):
         counted = zip(cell["drafted_at"], cell["accepted_at"], strict=True)
         assert all(drafted >= accepted for drafted, accepted in counted)
     assert {one["kind"] for one in eagle3.get("telemetry")["classes"]} >= {"", "code"}
+
+
+def test_grammars_hold_with_drafts(eagle3):
+    assert_grammars_hold_with_drafts(eagle3, [(5, 1, 6), (2, 1, 3), START])
 
 
 def test_sampled_requests_are_guarded_on_a_cpu(eagle3):
