@@ -48,7 +48,8 @@ def wrap_execute_model(original: Any) -> Any:
 def _note_step(proposer: Any, scheduler_output: Any) -> None:
     GUARD.call("finish", None, proposer.finish, scheduler_output.finished_req_ids)
     namespaces = getattr(scheduler_output, "specctl_namespaces", {})
-    if not GUARD.ran("note_namespaces", proposer.note_namespaces, namespaces):
+    unshared = getattr(scheduler_output, "specctl_unshared", ())
+    if not GUARD.ran("note_requests", proposer.note_requests, namespaces, unshared):
         proposer.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
 

@@ -26,6 +26,7 @@ from specctl_vllm.compat.machine import engine_version, machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
 from specctl_vllm.control.class_limits import RequestLimits
+from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
@@ -36,8 +37,6 @@ __all__ = ["Steering", "start_rows"]
 
 logger = logging.getLogger("vllm.specctl")
 _CHAINS_ONLY = "vLLM drafts and verifies chains: its attention knows no trees"
-_GREEDY_TEMPERATURE_MAX = 1e-5
-"""vLLM's own bound: requests below it are greedy (SamplingParams)."""
 _GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
 # With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
 _COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
@@ -137,8 +136,7 @@ class Steering(steering.Steering):
         # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
         plan = self._plan
         number = self._last_number = plan.number if self._is_async else self._trimmed(plan)
-        if self.table.class_limits:
-            self._limits.cut(self.table.class_limits, self._scheduler.running)
+        self._limits.cut(self.table.class_limits, self._scheduler.running)
         self._step = _OpenStep(
             number,
             started_s=now_s,
@@ -173,7 +171,10 @@ class Steering(steering.Steering):
         scheduled = scheduler_output.num_scheduled_tokens
         drafts = scheduler_output.scheduled_spec_decode_tokens
         for new in scheduler_output.scheduled_new_reqs:
-            self._classes.arrived(self._requests[new.req_id], step.started_s)
+            request = self._requests[new.req_id]
+            self._classes.arrived(request, step.started_s)
+            self._limits.arrived(request)
+        self._limits.finished(scheduler_output.finished_req_ids)
         if self._all_decode(step, scheduled, drafts):
             next_decoding = len(scheduled)
             next_context_tokens = step.context_tokens + sum(scheduled.values())
@@ -197,7 +198,7 @@ class Steering(steering.Steering):
         number = setting.num_speculative_tokens
         if self._is_guarded() or self._is_resting():
             number, is_sample = 0, False
-        if number and self.table.class_limits:
+        if number:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
         after_rest = self._head_rests and number > 0 and self._plan.number == 0
         reads_prompts = (self._drafts_beside_prompts or after_rest) and step.prefill_tokens > 0
@@ -353,7 +354,7 @@ class Steering(steering.Steering):
         """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
         return self._sampling_problem is not None and any(
             request.sampling_params is not None
-            and request.sampling_params.temperature >= _GREEDY_TEMPERATURE_MAX
+            and request.sampling_params.temperature >= GREEDY_TEMPERATURE_MAX
             for request in self._requests.values()
         )
 
