@@ -210,6 +210,19 @@ def positions(suffix):
     return [sum(cell["drafted_at"][j] for cell in cells) for j in range(8)]
 
 
+def test_a_grammar_is_kept_with_drafts(suffix):
+    """Drafts that it forbids are cut before they are verified."""
+    grammar = {"structured_outputs": {"regex": r"(item_[0-9] = load\('[a-z]'\)\n){2,6}"}}
+    answers = []
+    for tokens in (0, 8):
+        assert suffix.put(suffix.change(tokens)).status_code == 200
+        before = positions(suffix)
+        answers.append(suffix.complete(LISTING * 2 + "item_0", 40, **grammar))
+    assert answers[0] == answers[1]
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert positions(suffix)[0] > before[0]
+
+
 def test_requests_are_counted_by_their_kind(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
     suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs=said(kind="code"))
