@@ -129,11 +129,13 @@ def test_at_0_nothing_is_drafted(hybrid):
     assert runner.asked == [0]
 
 
-def test_a_failure_leaves_the_heads_drafts(hybrid, monkeypatch):
-    runner = Runner(hybrid, [REPEATED])
-    monkeypatch.setattr(hybrid, "find", lambda *_: 1 / 0)
-    assert runner.step([[5, -1]]).tolist() == [[OF_HEAD] * FULL]
-    assert GUARD.failures == {"hybrid.find": 1}
+@pytest.mark.parametrize("fails", ["find", "merged", "timed"])
+def test_a_failure_costs_the_choice_alone(hybrid, monkeypatch, fails):
+    runner = Runner(hybrid, [NEW])
+    monkeypatch.setattr(hybrid, fails, lambda *_: 1 / 0)
+    drafts = runner.step([[140, -1]])
+    assert (drafts.tolist() if fails == "find" else drafts) == [[OF_HEAD] * FULL]
+    assert GUARD.failures == {f"hybrid.{fails}": 1}
     GUARD.failures.clear()
 
 
