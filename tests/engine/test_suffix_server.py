@@ -337,7 +337,8 @@ def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
         if not kept.exists():
             return False
         documents = documents_of(load(kept, "", fingerprint_of(gemma_model)))
-        return output in [document.tolist() for document in documents]
+        # Drafts that were accepted behind the end of the answer are in its document.
+        return any(document[: len(output)].tolist() == output for document in documents)
 
     ends_s = time.monotonic() + 60
     while not holds(shared) and time.monotonic() < ends_s:
