@@ -129,6 +129,17 @@ def test_at_0_nothing_is_drafted(hybrid):
     assert runner.asked == [0]
 
 
+@pytest.mark.parametrize(("unshared", "learnt"), [([], [141, 142]), (["r0"], [])])
+def test_what_a_request_does_not_share_is_not_learnt(hybrid, unshared, learnt):
+    runner = Runner(hybrid, [NEW])
+    hybrid.note_requests({}, unshared)
+    runner.step([[141, 142]])
+    hybrid.finish(["r0"])
+    hybrid._index.flush()
+    outputs, _ = hybrid._index.outputs_since(0)
+    assert outputs[:-1].tolist() == learnt
+
+
 @pytest.mark.parametrize("fails", ["find", "merged", "timed"])
 def test_a_failure_costs_the_choice_alone(hybrid, monkeypatch, fails):
     runner = Runner(hybrid, [NEW])
