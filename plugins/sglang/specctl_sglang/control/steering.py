@@ -67,6 +67,8 @@ class OpenStep(steering.OpenStep):
     result_from_s: float = 0.0
     output_tokens_before: int = 0
     is_guarded: bool = False
+    limits: list[int] | None = None
+    """Most drafts of each request; None: the step's number for all."""
     tree: Drafts | None = None
     """Of drafts that were laid out on the host."""
 
@@ -101,7 +103,17 @@ class Steering(steering.Steering):
         self._view, self._proposer = view, proposer
         self._computes_at_launch = computes_at_launch
         self._ended_s = 0.0
+        self._penalty_request_steps = 0
         self.current: OpenStep | None = None
+
+    def count_penalties(self, requests: int) -> None:
+        """So many requests of a step get no drafts because of their penalties."""
+        if requests and not self._penalty_request_steps:
+            self.log.warning(
+                "specctl: requests with repetition_penalty, presence_penalty, frequency_penalty or unmet "
+                "min_new_tokens get no drafts: SGLang verifies drafts with the penalties of the step before"
+            )
+        self._penalty_request_steps += requests
 
     def before_run(self, batch: Any) -> None:
         """A batch is about to be launched: what may be drafted for it stands in ``current``."""
@@ -171,7 +183,9 @@ class Steering(steering.Steering):
             kv_cache_used_ratio=view.kv_cache_used_ratio(),
             adaptivity=view.adaptivity(self.capabilities.adaptivity),
             shadow=None if proposer is None else proposer.shadow_counts(),
-            proposer=view.verified_batches() | ({} if proposer is None else proposer.stats()),
+            proposer={"penalty_request_steps": float(self._penalty_request_steps)}
+            | view.verified_batches()
+            | ({} if proposer is None else proposer.stats()),
         )
 
 
