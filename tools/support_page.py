@@ -47,7 +47,7 @@ INTRO = """<!-- Written by python -m tools.reference_pages. -->
 What goes with speculation under a table that changes. Each entry names the test that shows it.
 
 - **works**: answers with drafts are those without, while the table changes.
-- **refused**: the server, or the request, is refused with a message that says why; or the method runs as stock and says why.
+- **refused**: the start or the request is refused, or the method runs as stock; each says why.
 - **not known**: no test shows it. It may work.
 
 vLLM V1 and SGLang are tested on a CPU, vLLM V2 on a GPU.
