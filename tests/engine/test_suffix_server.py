@@ -22,6 +22,7 @@ from support.engine_metrics import assert_metrics_hold_the_plugins
 from support.request_features import (
     VLLM_REQUESTS,
     assert_aborts_leave_others_alone,
+    assert_chunks_change_nothing,
     assert_prefixes_are_found,
     assert_same_for_every_number,
 )
@@ -110,6 +111,11 @@ def test_vllm_refuses_with_drafts(suffix, asked):
 
 def test_aborts_while_the_table_changes(suffix, reference):
     assert_aborts_leave_others_alone(suffix, PROMPTS, reference)
+
+
+@pytest.mark.parametrize("number", [8, 0])
+def test_a_prompt_in_chunks_at_every_number(suffix, number):
+    assert_chunks_change_nothing(suffix, 2048, PROMPTS, number)
 
 
 def test_off_costs_no_prefix_hits(suffix):

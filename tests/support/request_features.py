@@ -12,6 +12,7 @@ from support.engine_control import Control, wait_for
 __all__ = [
     "VLLM_REQUESTS",
     "assert_aborts_leave_others_alone",
+    "assert_chunks_change_nothing",
     "assert_prefixes_are_found",
     "assert_same_for_every_number",
 ]
@@ -103,3 +104,37 @@ def assert_prefixes_are_found(control: Control, hits: str, prompt: str) -> None:
         found.append(counted() - before)
     assert len(set(found)) == 1
     assert found[0] > 0
+
+
+def assert_chunks_change_nothing(
+    control: Control, most_tokens: int, beside: Sequence[str], number: int
+) -> None:
+    """A prompt as long as a step may be, beside requests that decode, so that no step holds all of it.
+
+    ``most_tokens``: of a step, and of a request.
+    """
+    prompt = [1000 + (7 * i) % 97 for i in range(most_tokens - 2)]
+
+    def answer(salt: str) -> list[int]:
+        """Under a salt, without tokens from the prefix cache."""
+        body = {"model": "model", "prompt": prompt, "max_tokens": 2, "temperature": 0, "cache_salt": salt}
+        told = control.client.post("/v1/completions", json={**body, "return_token_ids": True})
+        told.raise_for_status()
+        ids: list[int] = told.json()["choices"][0]["token_ids"]
+        return ids
+
+    def prompt_steps() -> int:
+        cells = control.get("telemetry")["cells"]
+        return sum(cell["steps"] for cell in cells if cell["has_prefill"] and cell["prefill_tokens"])
+
+    assert control.put(control.change(0)).status_code == 200
+    alone = answer("alone")
+    assert control.put(control.change(number)).status_code == 200
+    with ThreadPoolExecutor(len(beside)) as pool:
+        running = [pool.submit(control.complete, one, 400, ignore_eos=True) for one in beside]
+        wait_for(lambda: control.get("telemetry")["decoding"] == len(beside))
+        before = prompt_steps()
+        assert answer(f"beside {number}") == alone
+        assert prompt_steps() - before >= 2
+        for one in running:
+            one.result()
