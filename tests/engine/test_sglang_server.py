@@ -140,7 +140,7 @@ def test_tokens_are_verified_by_their_chances(suffix, reference):
 def test_steps_are_counted_by_what_came_of_them(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
     before = suffix.get("telemetry")["cells"]
-    suffix.complete(LISTING * 3 + "item_0", 64, sampling={"custom_params": {"specctl_kind": "code"}})
+    suffix.complete(LISTING * 3 + "item_0", 64, sampling={"custom_params": {"specctl": {"kind": "code"}}})
     telemetry = suffix.get("telemetry")
 
     def total(cells, key):
@@ -154,7 +154,7 @@ def test_steps_are_counted_by_what_came_of_them(suffix):
     assert grew["request_steps"] < 40
     assert grew["drafted_at"] >= grew["accepted_at"] >= grew["emitted_tokens"] - grew["request_steps"]
     assert telemetry["proposer"]["corpus_tokens"] > 0
-    assert {one["kind"] for one in telemetry["classes"]} >= {"", "code"}
+    assert {one["kind"] for one in telemetry["classes"]} >= {"greedy", "code"}
 
 
 def test_off_takes_one_step_a_token_and_drafting_resumes_with_the_whole_history(suffix):
@@ -201,6 +201,59 @@ def test_penalties_apply_with_drafts_as_without(suffix):
         told = [suffix.generate(prompt, sampling=asked) for prompt in PROMPTS]
         assert [one["output_ids"] for one in told] == without
         assert {one["meta_info"]["spec_verify_ct"] for one in told} == {31}, "no drafts"
+
+
+def test_a_request_bounds_its_drafts(suffix, reference):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    never, few = ({"custom_params": {"specctl": {"max_draft_tokens": most}}} for most in (0, 1))
+    told = suffix.generate(PROMPTS[0], sampling=never)
+    assert (told["output_ids"], told["meta_info"]["spec_verify_ct"]) == (reference[0], 31)
+    told = suffix.generate(PROMPTS[0], sampling=few)
+    assert told["output_ids"] == reference[0]
+    assert 16 <= told["meta_info"]["spec_verify_ct"] < 31, "one draft a step, of which most are accepted"
+
+
+def test_a_rule_for_a_class_bounds_its_drafts(suffix, reference):
+    rules = [{"kind": "slow", "max_num_speculative_tokens": 0}]
+    assert suffix.get("capabilities")["class_limits_max"] > 0
+    assert suffix.put(suffix.change(8, class_limits=rules)).status_code == 200
+    slow = {"custom_params": {"specctl": {"kind": "slow"}}}
+    with ThreadPoolExecutor(2) as pool:
+        bound = pool.submit(suffix.generate, PROMPTS[0], sampling=slow)
+        free = suffix.generate(PROMPTS[0])
+    for told in (bound.result(), free):
+        assert told["output_ids"] == reference[0]
+    assert bound.result()["meta_info"]["spec_verify_ct"] == 31 > free["meta_info"]["spec_verify_ct"]
+
+
+def test_an_output_that_is_not_shared_is_not_learnt_from(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = suffix.get("telemetry")["proposer"]["corpus_tokens"]
+    alone = {"custom_params": {"specctl": {"share": False}}}
+    suffix.complete("Nobody learns from this: ", 48, sampling=alone)
+    assert suffix.get("telemetry")["proposer"]["corpus_tokens"] == before
+    suffix.complete("Everybody learns from this: ", 48)
+    wait_for(lambda: suffix.get("telemetry")["proposer"]["corpus_tokens"] > before)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"custom_params": {"specctl": {"max_draft_tokens": -1}}}},
+        ),
+        ("/v1/completions", {"prompt": "a", "custom_params": {"specctl": {"drafts": 1}}}),
+        ("/v1/completions", {"prompt": "a", "custom_params": {"specctl": {"kind": "No Kind"}}}),
+    ],
+    ids=["generate", "unknown key", "no kind"],
+)
+def test_a_wrong_field_is_an_error_of_that_request_alone(suffix, reference, body):
+    route, asked = body
+    answer = suffix.client.post(route, json={"model": "model", "max_tokens": 4, **asked})
+    assert answer.status_code == 400
+    assert "specctl." in answer.text
+    assert suffix.complete(PROMPTS[0]) == reference[0]
 
 
 def test_grammars_hold_with_drafts(suffix):

@@ -45,6 +45,22 @@ PATCHES: tuple[Patch, ...] = (
         entries=("set_global_state",),
     ),
     Patch(
+        "sglang.srt.sampling.sampling_params:SamplingParams.verify",
+        imported("specctl_sglang.compat.requests", "wrap_verify"),
+        "server",
+        "What a request says to a plugin is not checked where it comes in.",
+        _no_thread("no thread about what plugins read of requests"),
+        "a plugin can check its keys of custom_params",
+    ),
+    Patch(
+        "sglang.srt.entrypoints.openai.protocol:ChatCompletionRequest.to_sampling_params",
+        imported("specctl_sglang.compat.requests", "wrap_to_sampling_params"),
+        "server",
+        "The scheduler does not learn that a request may call tools.",
+        _no_thread("no thread about what plugins read of requests"),
+        "sampling parameters say whether a request has tools",
+    ),
+    Patch(
         f"{_SCHEDULER}.__init__",
         imported("specctl_sglang.compat.scheduler", "wrap_init"),
         "engine",

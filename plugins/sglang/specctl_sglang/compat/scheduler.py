@@ -18,6 +18,7 @@ from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
 
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import CLASS_LIMITS_MAX
 from specctl.engine.capabilities import described
 from specctl.engine.guard import GUARD
 from specctl_sglang.asked import misfits
@@ -215,6 +216,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         why_chains_only=support.why_chains_only,
         context_max_tokens=scheduler.model_config.context_len,
         lease_max_s=options.lease_max_s,
+        class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
         has_shadow_acceptance=is_suffix,
         # Without a row's word the longest draft of a batch decides how many are verified.
         min_token_prob=0.0 if is_suffix else None,
