@@ -126,6 +126,71 @@ def test_the_engines_own_metrics_hold_the_plugins(suffix):
     assert_metrics_hold_the_plugins(suffix, 8, "vllm:num_requests_running")
 
 
+def said(**field):
+    return {"specctl": json.dumps(field)}
+
+
+def test_a_request_bounds_its_own_drafts(suffix, reference):
+    """Its output is the same; another request beside it drafts as the table says."""
+    assert suffix.put(suffix.change(8)).status_code == 200
+
+    def most_drafted(**field):
+        before = positions(suffix)
+        assert suffix.complete(PROMPTS[0], 32, vllm_xargs=said(**field)) == reference[0]
+        wait_for(lambda: not suffix.get("telemetry")["decoding"])
+        return sum(now > then for now, then in zip(positions(suffix), before, strict=True))
+
+    assert [most_drafted(max_draft_tokens=tokens) for tokens in (0, 2, 1024)] == [0, 2, 8]
+    before = positions(suffix)
+    with ThreadPoolExecutor(2) as pool:
+        bound = pool.submit(suffix.complete, PROMPTS[0], 32, vllm_xargs=said(max_draft_tokens=1))
+        free = pool.submit(suffix.complete, PROMPTS[0], 32)
+        assert bound.result() == free.result() == reference[0]
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert positions(suffix)[7] > before[7]
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ('{"max_draft_tokens": -1}', "specctl: max_draft_tokens"),
+        ('{"max_drafts": 1}', "specctl: max_drafts"),
+        ('{"kind": "Not This"}', "specctl: kind"),
+        ('{"share": "no"}', "specctl: share"),
+        ("code", "specctl: "),
+        (3, "specctl: expected an object"),
+        ([1, 2], "specctl: expected an object"),
+        ("{" * 500, "specctl: "),
+    ],
+)
+def test_nonsense_in_the_field_is_refused_for_that_request_alone(suffix, reference, field, named):
+    body = {"model": "model", "prompt": PROMPTS[0], "max_tokens": 32, "vllm_xargs": {"specctl": field}}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(suffix.complete, PROMPTS[1])
+        for stream in (False, True):
+            answer = suffix.client.post("/v1/completions", json={**body, "stream": stream})
+            assert answer.status_code == 400
+            assert named in answer.json()["error"]["message"]
+        assert running.result() == reference[1]
+    assert not suffix.get("telemetry")["failures"]
+
+
+def test_what_a_request_does_not_share_is_not_learnt(suffix):
+    def corpus_tokens():
+        # Outputs join at the next step, and counters come twice a second.
+        for _ in range(2):
+            time.sleep(0.6)
+            suffix.complete("Some other text", 4, vllm_xargs=said(share=False))
+        return suffix.get("telemetry")["proposer"]["corpus_tokens"]
+
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = corpus_tokens()
+    suffix.complete("A quick brown fox", 48, vllm_xargs=said(share=False))
+    assert corpus_tokens() == before
+    suffix.complete("A quick brown fox", 48)
+    assert corpus_tokens() == before + 48
+
+
 def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
     """The same request under another kind still drafts, and its output is the same either way."""
     limits = [
@@ -138,7 +203,7 @@ def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
 
     def most_drafted(kind):
         before = positions(suffix)
-        assert suffix.complete(PROMPTS[0], 32, vllm_xargs={"specctl_kind": kind}) == reference[0]
+        assert suffix.complete(PROMPTS[0], 32, vllm_xargs=said(kind=kind)) == reference[0]
         wait_for(lambda: not suffix.get("telemetry")["decoding"])
         return sum(now > then for now, then in zip(positions(suffix), before, strict=True))
 
@@ -156,14 +221,25 @@ def positions(suffix):
     return [sum(cell["drafted_at"][j] for cell in cells) for j in range(8)]
 
 
-def test_requests_are_counted_by_the_kind_that_they_name(suffix):
+def test_requests_are_counted_by_their_kind(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
-    suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs={"specctl_kind": "code"})
-    suffix.complete("Once upon a time", 16, vllm_xargs={"specctl_kind": "No Kind"})
+    suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs=said(kind="code"))
+    suffix.complete("Once upon a time", 16)
+    suffix.complete("Once upon a time", 16, temperature=0.7)
+    suffix.complete("Once upon a time", 16, structured_outputs={"regex": "[a-z ]{20,60}"})
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    chat = {"model": "model", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    forced = {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}
+    answer = suffix.client.post(
+        "/v1/chat/completions", json={**chat, **forced, "chat_template": template, "temperature": 0}
+    )
+    assert answer.status_code == 200, answer.text
     suffix.complete("Once upon a time", 16, cache_salt="tenant")
     classes = suffix.get("telemetry")["classes"]
     keys = {(one["namespace"][:5], one["kind"], one["context_to_tokens"]) for one in classes}
-    assert {("", "code", 1024), ("", "", 1024), ("salt=", "", 1024)} <= keys
+    assert {("", kind, 1024) for kind in ("code", "greedy", "sampled", "structured", "tools")} <= keys
+    assert ("salt=", "greedy", 1024) in keys
     assert "tenant" not in json.dumps(classes)
     code = next(one for one in classes if one["kind"] == "code")
     assert 0 < code["accepted_at"][0] <= code["drafted_at"][0] <= code["request_steps"]

@@ -14,8 +14,8 @@ from specctl.engine.options import SuffixOptions
 from specctl_vllm.methods import AUTOREGRESSIVE
 
 __all__ = [
+    "HEAD_METHODS",
     "OPTIONS_ENV",
-    "PARALLEL_HEADS",
     "SPECCTL_METHODS",
     "ControlOptions",
     "HeadOptions",
@@ -54,6 +54,16 @@ class HeadOptions(BaseModel):
         if value & (value - 1):
             raise ValueError("should be a power of two")
         return value
+
+
+class HybridOptions(BaseModel):
+    """Own options of specctl_hybrid."""
+
+    model_config = _FROZEN
+
+    head: Literal["draft_model", "eagle", "eagle3", "mtp", "peagle"] = Field(
+        default="peagle", description="what drafts beside the suffix index; on a GPU peagle"
+    )
 
 
 class ControlOptions(shared_options.ControlOptions):
@@ -144,12 +154,12 @@ _HEAD_KEYS = {
 }
 _OWN_HEAD_KEYS = _ENGINE_KEYS | _HEAD_KEYS | set(HeadOptions.model_fields)
 SPECCTL_METHODS: dict[str, set[str]] = {
-    "specctl_hybrid": _OWN_HEAD_KEYS - {"draft_sample_method"} | set(SuffixOptions.model_fields),
+    "specctl_hybrid": (_OWN_HEAD_KEYS | {"head"}) - {"draft_sample_method"} | set(SuffixOptions.model_fields),
     "specctl_peagle": _OWN_HEAD_KEYS,
     "specctl_suffix": _ENGINE_KEYS | {"enable_adaptive_verification"} | set(SuffixOptions.model_fields),
 }
 """The methods that specctl brings, and the options of each."""
-PARALLEL_HEADS = {"specctl_hybrid", "specctl_peagle"}
+HEAD_METHODS = {"specctl_hybrid", "specctl_peagle"}
 _WITH_SUFFIX = {"specctl_hybrid", "specctl_suffix"}
 _DRAFTS_DEFAULT = {"specctl_hybrid": 5, "specctl_peagle": 5, "specctl_suffix": 8}
 
@@ -192,11 +202,6 @@ def _of_ours(
     method: str, config: dict[str, Any], control: ControlOptions, on_device: bool
 ) -> tuple[dict[str, Any], Options]:
     _check_keys(method, config)
-    if method == "specctl_hybrid" and not on_device:
-        raise ValueError(
-            "speculative-config: specctl_hybrid expects a GPU and Model Runner V2; here specctl_suffix and "
-            "specctl_peagle run"
-        )
     if config.get("enable_adaptive_verification") and not on_device:
         raise ValueError(
             "speculative-config: enable_adaptive_verification expects a GPU and Model Runner V2; here every "
@@ -205,15 +210,23 @@ def _of_ours(
     config.setdefault("num_speculative_tokens", _DRAFTS_DEFAULT[method])
     _check_num_speculative_tokens(config["num_speculative_tokens"])
     table = _start_table(config)
+    beside = _take(HybridOptions, config).head
+    if on_device and beside != "peagle":
+        raise ValueError(
+            f"speculative-config: head: expected 'peagle' on Model Runner V2, got {beside!r}; set "
+            "VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"
+        )
     suffix = _take(SuffixOptions, config) if method in _WITH_SUFFIX else None
-    head = _take(HeadOptions, config) if method in PARALLEL_HEADS else None
+    head = _take(HeadOptions, config) if method in HEAD_METHODS else None
     if method == "specctl_suffix" and not on_device:
         config |= {"method": "custom_class", "model": "specctl_vllm.proposers.suffix.SuffixProposer"}
     elif method == "specctl_suffix":
         # vLLM's own n-gram method on the device: its speculator is replaced (compat.model_runner_v2).
         config["method"] = "ngram_gpu"
-    else:
+    elif beside == "peagle":
         config |= {"method": "eagle3", "parallel_drafting": True}
+    else:
+        config["method"] = beside
     if on_device:
         _ask_for_graphs(config)
     return config, Options(method=method, suffix=suffix, head=head, control=control, start_table=table)
@@ -228,7 +241,8 @@ def _check_keys(method: str, config: dict[str, Any]) -> None:
         nearest = difflib.get_close_matches(key, allowed, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; allowed: {', '.join(allowed)}"
         raise ValueError(f"speculative-config: {method} has no option {key!r}{hint}")
-    if method in PARALLEL_HEADS and not isinstance(config.get("model"), str):
+    needs_model = method in HEAD_METHODS and config.get("head") != "mtp"
+    if needs_model and not isinstance(config.get("model"), str):
         raise ValueError(
             f"speculative-config: {method} expects model, the folder or name of its draft head, "
             f"got {config.get('model')!r}"

@@ -158,6 +158,15 @@ RUNNER_V1: tuple[Patch, ...] = (
         entries=("finish", "note_requests"),
     ),
     Patch(
+        f"{_V1}.initialize_kv_cache",
+        imported("specctl_vllm.compat.model_runner", "wrap_initialize_kv_cache"),
+        "worker",
+        "A runner has one drafter, and the suffix index drafts beside it.",
+        _PROPOSERS,
+        "a plugin can register a proposer beside another",
+        frozenset({"specctl_hybrid"}),
+    ),
+    Patch(
         f"{_V1}.sample_tokens",
         imported("specctl_vllm.compat.model_runner", "wrap_sample_tokens"),
         "worker",
@@ -174,7 +183,16 @@ RUNNER_V1: tuple[Patch, ...] = (
         "parallel drafting fail where fewer are wanted.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
-        entries=("note_batch", "watch_first_pass", "clock.mark", "propose_step", "keeper.poll"),
+        entries=(
+            "note_batch",
+            "watch_first_pass",
+            "clock.mark",
+            "propose_step",
+            "keeper.poll",
+            "hybrid.find",
+            "hybrid.timed",
+            "hybrid.merged",
+        ),
     ),
     Patch(
         f"{_V1}.take_draft_token_ids",

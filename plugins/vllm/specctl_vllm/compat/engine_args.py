@@ -16,8 +16,8 @@ from specctl_vllm.adapter import ADAPTER
 from specctl_vllm.compat import decode_graphs, model_runner_v2
 from specctl_vllm.compat.machine import engine_version
 from specctl_vllm.options import (
+    HEAD_METHODS,
     OPTIONS_ENV,
-    PARALLEL_HEADS,
     Options,
     options_from_env,
     parse_speculative_config,
@@ -45,10 +45,13 @@ def wrap_create_speculative_config(original: Any) -> Any:
             return _refuse(
                 self, original, options.method, asked, reason, target_model_config, *args, **kwargs
             )
-        if options.method in PARALLEL_HEADS:
+        if options.method in HEAD_METHODS and config.get("parallel_drafting"):
             _check_head(config, target_model_config)
         if is_on_device:
             decode_graphs.ask_for_wide_graphs(self, options.control.graph_tokens_max)
+        elif options.method == "specctl_hybrid":
+            # Its drafts are chosen on the host.
+            self.async_scheduling = False
         os.environ[OPTIONS_ENV] = options.model_dump_json()
         return _with_config(self, config, original, target_model_config, *args, **kwargs)
 

@@ -57,7 +57,8 @@ def _check_host_method(vllm_config: Any) -> None:
     speculative = vllm_config.speculative_config
     if options is None or speculative is None or not options.method.startswith("specctl_"):
         return
-    if options.method == "specctl_hybrid" or speculative.method == "ngram_gpu":
+    is_async = bool(vllm_config.scheduler_config.async_scheduling)
+    if (options.method == "specctl_hybrid" and is_async) or speculative.method == "ngram_gpu":
         raise ValueError(
             "specctl: expected Model Runner V2, but vLLM chose V1 for another option of this server (its log "
             "names it); set VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
+from specctl_vllm.proposers.hybrid import Found, HybridProposer
 from specctl_vllm.report import Failures, WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
 __all__ = [
     "wrap_execute_model",
+    "wrap_initialize_kv_cache",
     "wrap_propose_draft_token_ids",
     "wrap_sample_tokens",
     "wrap_take_draft_token_ids",
@@ -28,7 +32,20 @@ __all__ = [
 
 def _proposer_of_ours(runner: Any) -> Any:
     drafter = getattr(runner, "drafter", None)
-    return drafter if hasattr(drafter, "propose_step") else None
+    return drafter if hasattr(drafter, "propose_step") else getattr(runner, "specctl_hybrid", None)
+
+
+def wrap_initialize_kv_cache(original: Any) -> Any:
+    """The suffix index beside a draft head, compiled before the first request."""
+
+    @functools.wraps(original)
+    def initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if hasattr(self, "drafter") and not hasattr(self, "specctl_hybrid"):
+            self.specctl_hybrid = HybridProposer(self.vllm_config)
+            self.specctl_hybrid.load_model()
+
+    return initialize_kv_cache
 
 
 def wrap_execute_model(original: Any) -> Any:
@@ -81,19 +98,56 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
         GUARD.call("watch_first_pass", None, watch_first_pass, self)
         clock = self.specctl_clock
         GUARD.call("clock.mark", None, clock.mark)
-        if proposer is not None:
+        stock = functools.partial(original, self, scheduler_output, sampled_token_ids, *args, **kwargs)
+        hybrid = getattr(self, "specctl_hybrid", None)
+        if hybrid is not None and not GUARD.is_resting:
+            return _propose_hybrid(stock, self, hybrid, scheduler_output, sampled_token_ids)
+        if proposer is not None and hybrid is None:
             drafts: Any = [[] for _ in sampled_token_ids]
             if not GUARD.is_resting:
                 least = getattr(scheduler_output, "specctl_min_token_prob", None)
                 given = self.input_batch, sampled_token_ids, wanted, least
                 drafts = GUARD.call("propose_step", drafts, proposer.propose_step, *given)
         else:
-            stock = functools.partial(original, self, scheduler_output, sampled_token_ids, *args, **kwargs)
             drafts = _propose_stock(stock, self, scheduler_output, sampled_token_ids, wanted)
         GUARD.call("clock.mark", None, clock.mark)
         return drafts
 
     return propose_draft_token_ids
+
+
+def _propose_hybrid(
+    stock: Any, runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any
+) -> Any:
+    wanted = scheduler_output.num_spec_tokens_to_schedule
+    found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
+    asked = wanted if found is None or found.choice.head_runs else 0
+    with _scheduled(scheduler_output, asked):
+        drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
+    clock = runner.specctl_clock
+    GUARD.call("clock.mark", None, clock.mark)
+    if found is None:
+        return drafts
+    GUARD.call("hybrid.timed", None, hybrid.timed, found, clock.seconds())
+    of_head = drafts.tolist()
+    return GUARD.call("hybrid.merged", of_head, hybrid.merged, found, of_head)
+
+
+def _find(runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any) -> Found:
+    verified, wanted = (
+        scheduler_output.scheduled_spec_decode_tokens,
+        scheduler_output.num_spec_tokens_to_schedule,
+    )
+    return hybrid.find(runner.input_batch, _emitted(runner, sampled_token_ids), verified, wanted)
+
+
+def _emitted(runner: Any, sampled_token_ids: torch.Tensor) -> list[list[int]]:
+    """integer[R, K + 1], -1 behind the last one, as vLLM itself reads it a little later. Rows of prompts that
+    are not at their end sample nothing that counts."""
+    sampled = sampled_token_ids.cpu().numpy()
+    counts = (sampled >= 0) & (sampled < runner.input_batch.vocab_size)
+    counts &= ~runner.discard_request_mask.np[: sampled.shape[0], None]
+    return [row[valid].tolist() for row, valid in zip(sampled, counts, strict=True)]
 
 
 def _propose_stock(
@@ -144,10 +198,12 @@ def wrap_take_draft_token_ids(original: Any) -> Any:
         if drafts is not None:
             proposer = _proposer_of_ours(self)
             is_ours = proposer is not None
+            # Suffix drafts alone do not tell how a hybrid's would have fared.
+            has_shadow = is_ours and proposer is self.drafter
             drafts.specctl = WorkerReport(
                 draft_s=GUARD.call("clock.seconds", 0.0, self.specctl_clock.seconds),
                 verify_s=self.specctl_verify_s,
-                shadow=GUARD.call("shadow_counts", None, proposer.shadow_counts) if is_ours else None,
+                shadow=GUARD.call("shadow_counts", None, proposer.shadow_counts) if has_shadow else None,
                 proposer=GUARD.call("stats", None, proposer.stats) if is_ours else None,
                 failures=Failures.here(),
             )

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from specctl_vllm.compat import step_report
-from specctl_vllm.options import PARALLEL_HEADS, Options, options_from_env
+from specctl_vllm.options import HEAD_METHODS, Options, options_from_env
 
 __all__ = [
     "runs_on_device",
@@ -95,7 +95,7 @@ def wrap_unsupported_features(original: Any) -> Any:
     def unsupported_features(self: Any) -> list[str]:
         found: list[str] = original(self)
         options = options_from_env()
-        if options is not None and options.method in PARALLEL_HEADS:
+        if options is not None and options.method in HEAD_METHODS:
             found = [feature for feature in found if not feature.startswith("parallel drafting")]
         return found
 

@@ -1,0 +1,107 @@
+"""Method specctl_hybrid on the V1 model runner: suffix drafts beside those of any draft head.
+
+The suffix index drafts first. Where its drafts are expected to bring as much, the head runs only the pass that
+keeps its KV cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specctl.engine.draft_choice import Choice, DraftChoice
+from specctl.engine.guard import GUARD
+from specctl_vllm.proposers.suffix import SuffixProposer
+
+__all__ = ["Found", "HybridProposer"]
+
+
+class Found(NamedTuple):
+    """Of one step's requests."""
+
+    drafting: npt.NDArray[np.intp]
+    """Rows of the batch that sampled a token."""
+    drafts: list[list[int]]
+    """The suffix drafts of those rows."""
+    choice: Choice
+
+
+class HybridProposer(SuffixProposer):
+    """Beside the runner's own drafter, whose drafts it gets."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)
+        parallel = vllm_config.parallel_config
+        # Ranks that read their own clocks would disagree, and a head's pass may be a collective one.
+        is_alone = parallel.tensor_parallel_size == parallel.data_parallel_size == 1
+        self._choice = DraftChoice(self._full, may_rest=is_alone)
+        self._counts = dict.fromkeys(("drafts_of_suffix", "drafts_of_head", "steps_of_head"), 0)
+        self._began_s = 0.0
+
+    def find(
+        self,
+        input_batch: Any,
+        sampled: Sequence[Sequence[int]],
+        verified: Mapping[str, Sequence[int]],
+        wanted: int,
+    ) -> Found:
+        """Suffix drafts of the step's requests, and where they are taken.
+
+        sampled: what each row of the batch has just emitted, not yet in the batch; verified: the drafts that
+        the step verified, by request.
+        """
+        if self._keeper is not None:
+            GUARD.call("keeper.poll", None, self._keeper.poll)
+        ids, emitted = input_batch.req_ids[: len(sampled)], list(map(len, sampled))
+        self._choice.verified(ids, [len(verified.get(one, ())) for one in ids], emitted)
+        row_slots = self.note_batch(input_batch, len(sampled))
+        drafting = np.flatnonzero(emitted)
+        known = drafting[row_slots[drafting] >= 0]
+        self._feed(input_batch, known, row_slots)
+        self._append(row_slots[known], [sampled[row] for row in known.tolist()])
+        room = self._max_model_len - input_batch.num_tokens_no_spec[: len(sampled)] - np.array(emitted) - 1
+        rows = known[room[known] > 0]
+        drafts: list[list[int]] = [[] for _ in sampled]
+        expected = np.zeros(len(sampled))
+        if wanted and rows.size:
+            budgets = np.minimum(room[rows], wanted).astype(np.int32)
+            batch = self._index.propose_batch(row_slots[rows], budgets)
+            is_drafted = np.arange(batch.probs.shape[1]) < batch.lengths[:, None]
+            expected[rows] = (batch.probs * is_drafted).sum(axis=1)
+            tokens = batch.tokens.tolist()
+            for row, length, draft in zip(rows.tolist(), batch.lengths.tolist(), tokens, strict=True):
+                drafts[row] = draft[:length]
+        choice = self._choice.choose(expected[drafting], wanted)
+        self._choice.took([ids[row] for row in drafting.tolist()], choice)
+        return Found(drafting, [drafts[row] for row in drafting.tolist()], choice)
+
+    def merged(self, found: Found, of_head: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Each request's draft, of the source that was chosen; of_head: a row for each of the batch."""
+        drafts: list[list[int]] = [[] for _ in of_head]
+        takes_suffix = found.choice.takes_suffix.tolist()
+        for row, suffix, is_suffix in zip(found.drafting.tolist(), found.drafts, takes_suffix, strict=True):
+            drafts[row] = suffix if is_suffix else list(of_head[row])
+            if drafts[row]:
+                self._counts["drafts_of_suffix" if is_suffix else "drafts_of_head"] += 1
+        self._counts["steps_of_head"] += found.choice.head_runs
+        return drafts
+
+    def timed(self, found: Found, head_s: float) -> None:
+        """head_s: of the head's passes beyond its first one."""
+        now_s = time.perf_counter()
+        self._choice.timed(now_s - self._began_s, head_s if found.choice.head_runs else None)
+        self._began_s = now_s
+
+    def stats(self) -> dict[str, float] | None:
+        of_index = super().stats()
+        return None if of_index is None else of_index | self._counts
+
+    def _append(self, slots: npt.NDArray[np.int32], sampled: Sequence[Sequence[int]]) -> None:
+        offsets = np.zeros(len(sampled) + 1, np.int32)
+        np.cumsum(list(map(len, sampled)), out=offsets[1:])
+        tokens = np.fromiter((token for row in sampled for token in row), np.int32, int(offsets[-1]))
+        self._index.extend_batch(slots, tokens, offsets)
