@@ -112,6 +112,8 @@ def test_capabilities_name_what_was_prepared(eagle3):
     assert [shape_of(one) for one in told["settings"]] == sorted([*CHAINS, *TREES])
     assert told["why_chains_only"] is None
     assert told["contract_version"] == 2
+    assert told["method_options"]["speculative_attention_mode"] == "prefill"
+    assert told["class_limits_max"] > 0
     assert "prepared, with the memory of their graphs: 0 drafts" in eagle3.server.log.read_text()
 
 

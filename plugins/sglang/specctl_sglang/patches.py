@@ -61,6 +61,14 @@ PATCHES: tuple[Patch, ...] = (
         "sampling parameters say whether a request has tools",
     ),
     Patch(
+        "sglang.srt.entrypoints.openai.protocol:ResponsesRequest.to_sampling_params",
+        imported("specctl_sglang.compat.requests", "wrap_to_sampling_params"),
+        "server",
+        "The same for the other API with tools.",
+        _no_thread("no thread about what plugins read of requests"),
+        "sampling parameters say whether a request has tools",
+    ),
+    Patch(
         f"{_SCHEDULER}.__init__",
         imported("specctl_sglang.compat.scheduler", "wrap_init"),
         "engine",

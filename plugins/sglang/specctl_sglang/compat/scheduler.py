@@ -28,6 +28,7 @@ from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.compat.steered import Steered
 from specctl_sglang.control.steering import Steering
+from specctl_sglang.method_options import method_options
 from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
@@ -221,6 +222,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         # Without a row's word the longest draft of a batch decides how many are verified.
         min_token_prob=0.0 if is_suffix else None,
         algorithms=(SUFFIX, PEAGLE),
+        method_options=method_options(scheduler.spec_algorithm.name, get_spec()),
         warnings=support.warnings(scheduler.device),
         patches=tuple(hooks.in_force()),
         **machine_of(scheduler),
