@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
-from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at, traffic
+from support.documented_commands import documented_on_a_server, run
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.engine_metrics import assert_metrics_hold_the_plugins
@@ -21,6 +24,7 @@ from support.sampled_steps import assert_chains_are_sampled
 from specctl.draft.corpus_file import fingerprint_of, load
 from testing.autotune import autotune
 from testing.lossless import compare
+from testing.servers import free_port
 
 pytestmark = pytest.mark.engine
 
@@ -478,3 +482,37 @@ class TestRecordAndProfile:
         assert refused.returncode == 1
         assert "leased by 'test'" in refused.stderr
         assert suffix.put(suffix.change(3)).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def user_folder(tmp_path_factory):
+    """Where a user types the commands of the documents."""
+    folder = tmp_path_factory.mktemp("user")
+    shipped = Path(__file__).parents[2] / "policies" / "profiles" / "h200-llama8b-vllm032.yaml"
+    shutil.copy(shipped, folder / "PROFILE")
+    (folder / "token").write_text("unused\n")
+    return folder
+
+
+@pytest.mark.parametrize("command", documented_on_a_server(), ids=lambda command: command.name)
+def test_documented_commands_run(suffix, user_folder, command):
+    daemon = ""
+    with ExitStack() as stack:
+        if command.words[0] == "top":
+            port = free_port()
+            daemon = f"http://127.0.0.1:{port}"
+            stack.enter_context(autotune(suffix.server.url, user_folder, more=["--metrics-port", str(port)]))
+            wait_for(lambda: is_up(f"{daemon}/healthz"))
+        elif command.words[0] == "record":
+            stack.enter_context(traffic(lambda prompt: suffix.complete(prompt, 32), [PROMPTS[0], LISTING], 2))
+        code, output = run(command, user_folder, suffix.server.url, daemon)
+    # doctor may find something on the machine of the tests
+    assert code in ({0, 1} if command.words[0] == "doctor" else {0}), output
+    assert "Traceback" not in output
+
+
+def is_up(url):
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False

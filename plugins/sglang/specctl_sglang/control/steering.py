@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
@@ -43,6 +44,10 @@ class SchedulerView(Protocol):
 
     def verified_batches(self) -> dict[str, float]:
         """By whom batches of drafts were verified, and why not by us."""
+        ...
+
+    def adaptivity(self, known: EngineAdaptivity | None) -> AdaptivityState | None:
+        """Of SGLang's own, now."""
         ...
 
 
@@ -191,6 +196,7 @@ class Steering(steering.Steering):
             running=view.running(),
             waiting=view.waiting(),
             kv_cache_used_ratio=view.kv_cache_used_ratio(),
+            adaptivity=view.adaptivity(self.capabilities.adaptivity),
             shadow=None if proposer is None else proposer.shadow_counts(),
             proposer={"penalty_request_steps": float(self._penalty_request_steps)}
             | view.verified_batches()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
+from specctl_vllm.compat.rank_agreement import AGREEMENT
 from specctl_vllm.proposers.hybrid import Found, HybridProposer
 from specctl_vllm.report import Failures, WorkerReport
 
@@ -54,6 +55,9 @@ def wrap_execute_model(original: Any) -> Any:
         proposer = _proposer_of_ours(self)
         if proposer is not None:
             _note_step(proposer, scheduler_output)
+        wish = getattr(scheduler_output, "specctl_wish", None)
+        if wish is not None:
+            AGREEMENT.begin(wish)
         started_s = time.perf_counter()
         output = original(self, scheduler_output, *args, **kwargs)
         self.specctl_verify_s = time.perf_counter() - started_s
@@ -90,6 +94,8 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
     def propose_draft_token_ids(
         self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        if AGREEMENT.agreed is not None:
+            scheduler_output.num_spec_tokens_to_schedule = AGREEMENT.agreed.num_speculative_tokens
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
         if proposer is not None and not GUARD.is_resting:
@@ -206,6 +212,7 @@ def wrap_take_draft_token_ids(original: Any) -> Any:
                 shadow=GUARD.call("shadow_counts", None, proposer.shadow_counts) if has_shadow else None,
                 proposer=GUARD.call("stats", None, proposer.stats) if is_ours else None,
                 failures=Failures.here(),
+                agreed=AGREEMENT.agreed,
             )
         return drafts
 
