@@ -1,7 +1,8 @@
 """Write the reference pages from the code: ``python -m tools.reference_pages``. A test holds them current.
 
 ``docs/commands.md`` comes from the commands' options, ``docs/policy-keys.md`` from the policies' models,
-``docs/metrics.md`` from the metrics' names, ``docs/openapi.json`` from the messages of the HTTP routes.
+``docs/metrics.md`` from the metrics' names, ``docs/openapi.json`` from the messages of the HTTP routes,
+``docs/support.md`` from ``tools/support.yaml``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from specctl.contract.telemetry import Telemetry
 from specctl.metrics import names
 from specctl.policy.models import KINDS
 from tools.results_figures import ROOT
+from tools.support_page import support_page
 
 DOCS = ROOT / "docs"
 GENERATED = "<!-- Written by python -m tools.reference_pages. -->\n\n"
@@ -160,6 +162,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands_page(),
         "metrics.md": metrics_page(),
         "policy-keys.md": policy_page(),
+        "support.md": support_page(),
         "openapi.json": json.dumps(openapi(), indent=1) + "\n",
     }
 

@@ -19,6 +19,13 @@ from support.documented_commands import documented_on_a_server, run
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.engine_metrics import assert_metrics_hold_the_plugins
+from support.request_features import (
+    VLLM_REQUESTS,
+    assert_aborts_leave_others_alone,
+    assert_chunks_change_nothing,
+    assert_prefixes_are_found,
+    assert_same_for_every_number,
+)
 from support.sampled_steps import assert_chains_are_sampled
 
 from specctl.draft.corpus_file import fingerprint_of, load
@@ -87,6 +94,32 @@ def test_tokens_are_verified_by_their_chances(suffix, reference):
     assert suffix.get("capabilities")["min_token_prob"] == 0.1
     usual, few = drafted(None), drafted(0.9)
     assert usual > few > 0
+
+
+@pytest.mark.parametrize("asked", VLLM_REQUESTS)
+def test_what_a_request_asks_for_holds_at_every_number(suffix, reference, asked):
+    assert_same_for_every_number(suffix, VLLM_REQUESTS[asked], PROMPTS, reference, 8, 3, 1)
+
+
+@pytest.mark.parametrize("asked", [{"min_p": 0.1}, {"logit_bias": {"5": 10}}], ids=["min_p", "logit_bias"])
+def test_vllm_refuses_with_drafts(suffix, asked):
+    body = {"model": "model", "prompt": "x", "max_tokens": 2, **asked}
+    answer = suffix.client.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert "not yet supported with speculative decoding" in answer.text
+
+
+def test_aborts_while_the_table_changes(suffix, reference):
+    assert_aborts_leave_others_alone(suffix, PROMPTS, reference)
+
+
+@pytest.mark.parametrize("number", [8, 0])
+def test_a_prompt_in_chunks_at_every_number(suffix, number):
+    assert_chunks_change_nothing(suffix, 2048, PROMPTS, number)
+
+
+def test_off_costs_no_prefix_hits(suffix):
+    assert_prefixes_are_found(suffix, "vllm:prefix_cache_hits_total", "A list. " + LISTING * 12)
 
 
 def test_a_put_takes_effect_within_one_step(suffix):

@@ -14,10 +14,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fakes.engine import FakeEngine, Traffic
+from fakes.engine import Cost, FakeEngine, Traffic
 from fakes.rig import Source
 from support.shown_daemon import CONTROL, READ, ShownDaemon, shown_daemon, write_tokens
 
+from specctl.contract.adaptivity import EngineAdaptivity
 from specctl.daemon.controls import Controls
 from specctl.errors import TargetError
 from specctl.policy.loader import parse_policy
@@ -91,6 +92,24 @@ def test_figures_are_those_of_the_servers() -> None:
         assert (await browser.get("/api/v1/target?url=http://other:1"))[0] == 404
 
     browse(course, count=2)
+
+
+def test_drafts_that_are_not_sound_and_what_the_engine_adapts_are_shown() -> None:
+    async def course(browser: Browser) -> None:
+        (engine,) = browser.daemon.engines
+        engine.cost = Cost(constant_s=0.01, token_s=0.0001)
+        engine.traffic = Traffic(decode_batch=8, accept_at=(1.0,) * 8)
+        engine.adaptivity = EngineAdaptivity(name="adapts", decides="verified", is_bounded=True)
+        engine.adapts = True
+        engine.restart()
+        await browser.daemon.run(20)
+        _, body, _ = await browser.get(f"/api/v1/target?url={engine.url}")
+        detail = TargetDetail.model_validate(body)
+        assert detail.unsound is not None
+        assert "every draft is accepted" in detail.unsound
+        assert detail.adaptivity == "adapts is on, 2.0 tokens verified, bounded by the rows"
+
+    browse(course)
 
 
 def test_a_server_that_is_gone_says_so() -> None:
