@@ -411,7 +411,13 @@ from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.proposers.layout import Emitted
 seen = []
-NGRAMWorker._update_ngram_corpus = lambda self, batch: seen.append(self.draft_token_num)
+def learn(self, batch):
+    seen.append(self.draft_token_num)
+    self.ngram_corpus.batch_put(["first", "second"])
+NGRAMWorker._update_ngram_corpus = learn
+def request(**field):
+    return SimpleNamespace(sampling_params=SimpleNamespace(custom_params={"specctl": field}))
+learnt = []
 worker = SteeredNgramWorker.__new__(SteeredNgramWorker)
 worker._full_width, worker._branches, worker.draft_token_num = 6, 2, 3
 worker._states = SimpleNamespace(keys=(0, 1, 2, 3, 5))
@@ -420,7 +426,8 @@ def drafted(batch):
     print("after", batch.spec_info.accept_tokens.tolist(), batch.spec_info.accept_lens.tolist())
     return tokens, mask.reshape(-1)
 worker._prepare_draft_tokens = drafted
-batch = SimpleNamespace(reqs=[1, 2], spec_info=SimpleNamespace())
+worker.ngram_corpus = SimpleNamespace(batch_put=learnt.extend)
+batch = SimpleNamespace(reqs=[request(), request()], spec_info=SimpleNamespace())
 emitted = Emitted(np.array([9, 9]), np.array([[7, 8], [6, 0]], np.int32), np.array([2, 1]))
 def asked(*shape):
     step = OpenStep()
@@ -436,6 +443,10 @@ worker._update_ngram_corpus(batch)
 print("learns by rows of", seen, worker.draft_token_num)
 worker._rest(batch, OpenStep()); worker._rest(batch, OpenStep())
 print("rests", seen, worker.prev_accept_lens)
+learnt.clear()
+batch.reqs[0] = request(share=False)
+worker._update_ngram_corpus(batch)
+print("learns from", learnt)
 """
 
 
@@ -456,6 +467,7 @@ def test_stock_ngrams_drafts_are_cut_to_what_the_table_says():
     assert "[-1, 0, 0, -1, -1]] [2, 3] 4" in done.stdout
     assert "learns by rows of [6] 3" in done.stdout
     assert "rests [6, 3] [0, 0]" in done.stdout
+    assert "learns from ['second']" in done.stdout
 
 
 def test_a_wrong_option_ends_the_start_and_is_named():
