@@ -44,7 +44,7 @@ def eagle3(shared_models: Path, logs: Path, token_file: Path):
     """Few chains, trees of three branches, a token file."""
     options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
-    head += ["--grammar-backend", "xgrammar"]
+    head += ["--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"]
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-eagle3.log", "EAGLE3", [*head, *ARGUMENTS],
         {"SPECCTL_SGLANG_OPTIONS": json.dumps(options), "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
