@@ -45,7 +45,8 @@ PARTS: dict[str, set[str]] = {
     "record": SHARED | {"engine_api"},
     "cli": SHARED
     | {"core", "daemon", "engine_api", "metrics", "page", "policy", "record", "targets", "watch"},
-    "engine": {"__version__", "contract", "draft", "errors", "local_file", "metrics", "terminal"},
+    "engine": {"__version__", "contract", "draft", "errors", "metrics", "terminal"}
+    | {"json_bounds", "local_file", "plain_text"},
     "bench": SHARED | {"core", "engine_api", "policy", "record"},
     "draft": {"contract", "engine", "errors", "terminal"},
     "checkpoints": {"errors", "local_file"},

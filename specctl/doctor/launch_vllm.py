@@ -153,9 +153,15 @@ class VllmLaunch:
             return str(reason)
         return None
 
+    @property
+    def _head_method(self) -> str:
+        """The method whose kind of draft is named: a hybrid's is that of its head."""
+        head = self._config.get("head", "peagle") if self.method == "specctl_hybrid" else "peagle"
+        return self.method if head == "peagle" else str(head)
+
     def _draft_findings(self) -> Iterator[Finding]:
         name = self._config.get("model")
-        if self.method == "mtp" and name is None:
+        if self._head_method == "mtp" and name is None:
             if self._target is not None and not self._target.mtp_layers:
                 yield error(
                     "draft-format",
@@ -190,7 +196,7 @@ class VllmLaunch:
             return
         is_parallel = self.method == "eagle3" and bool(self._config.get("parallel_drafting"))
         yield from draft_findings(
-            "specctl_peagle" if is_parallel else self.method,
+            "specctl_peagle" if is_parallel else self._head_method,
             self.draft,
             self._target,
             "vllm",
@@ -199,7 +205,7 @@ class VllmLaunch:
         size = self._config.get("draft_tensor_parallel_size")
         ranks = self._launch.tensor_parallel_size
         yield from tensor_parallel_findings(
-            self.method, self.draft, ranks, size if isinstance(size, int) else None
+            self._head_method, self.draft, ranks, size if isinstance(size, int) else None
         )
         yield from self._length_findings(self.draft)
 

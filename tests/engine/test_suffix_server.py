@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at, traffic
@@ -212,22 +213,6 @@ def test_nonsense_in_the_field_is_refused_for_that_request_alone(suffix, referen
     assert not suffix.get("telemetry")["failures"]
 
 
-def test_what_a_request_does_not_share_is_not_learnt(suffix):
-    def corpus_tokens():
-        # Outputs join at the next step, and counters come twice a second.
-        for _ in range(2):
-            time.sleep(0.6)
-            suffix.complete("Some other text", 4, vllm_xargs=said(share=False))
-        return suffix.get("telemetry")["proposer"]["corpus_tokens"]
-
-    assert suffix.put(suffix.change(8)).status_code == 200
-    before = corpus_tokens()
-    suffix.complete("A quick brown fox", 48, vllm_xargs=said(share=False))
-    assert corpus_tokens() == before
-    suffix.complete("A quick brown fox", 48)
-    assert corpus_tokens() == before + 48
-
-
 def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
     """The same request under another kind still drafts, and its output is the same either way."""
     limits = [
@@ -256,6 +241,19 @@ def positions(suffix):
     """Drafted tokens by position, over all cells."""
     cells = suffix.get("telemetry")["cells"]
     return [sum(cell["drafted_at"][j] for cell in cells) for j in range(8)]
+
+
+def test_a_grammar_is_kept_with_drafts(suffix):
+    """Drafts that it forbids are cut before they are verified."""
+    grammar = {"structured_outputs": {"regex": r"(item_[0-9] = load\('[a-z]'\)\n){2,6}"}}
+    answers = []
+    for tokens in (0, 8):
+        assert suffix.put(suffix.change(tokens)).status_code == 200
+        before = positions(suffix)
+        answers.append(suffix.complete(LISTING * 2 + "item_0", 40, **grammar))
+    assert answers[0] == answers[1]
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert positions(suffix)[0] > before[0]
 
 
 def test_requests_are_counted_by_their_kind(suffix):
@@ -371,11 +369,19 @@ def test_sampled_requests_are_guarded_where_verification_is_unsound(suffix, refe
 
 
 def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
-    """Every step looks whether a saving is due."""
+    """Every step looks whether a saving is due. What a request does not share is not in it."""
     kept = logs / "corpus"
+    own = suffix.complete("Nine green herons near the", 24, vllm_xargs=said(share=False))
+    shared = suffix.complete("Seven blue lamps in the", 24)
+
+    def holds(output):
+        return kept.exists() and np.array(output, np.uint32).tobytes() in kept.read_bytes()
+
     ends_s = time.monotonic() + 60
-    while not kept.exists() and time.monotonic() < ends_s:
+    while not holds(shared) and time.monotonic() < ends_s:
         suffix.complete(SAMPLED_PROMPT)
+    assert holds(shared)
+    assert not holds(own)
     corpus = load(kept, "", fingerprint_of(gemma_model))
     assert corpus.documents > 0
     output = specctl("corpus", "inspect", str(kept))

@@ -60,7 +60,9 @@ def main() -> None:
         common = {"max_tokens": work["max_tokens"], "ignore_eos": True, "detokenize": False, **chosen}
         sampling: Any = SamplingParams(**common)
         if "kinds" in work:
-            sampling = [SamplingParams(**common, extra_args={"specctl_kind": kind}) for kind in work["kinds"]]
+            sampling = [
+                SamplingParams(**common, extra_args={"specctl": {"kind": kind}}) for kind in work["kinds"]
+            ]
         prompts: Any = [{"prompt_token_ids": ids} for ids in work["prompts"]]
         finished = llm.generate(prompts, sampling, use_tqdm=False)
         outputs = [list(one.outputs[0].token_ids) for one in finished]

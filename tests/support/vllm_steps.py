@@ -69,6 +69,7 @@ class Engine:
             num_scheduled_tokens={"r": len(drafts) + 1},
             scheduled_spec_decode_tokens={"r": drafts} if drafts else {},
             scheduled_new_reqs=self.new,
+            finished_req_ids=set(),
         )
         self.new = []
         self.steering.after_schedule(output)

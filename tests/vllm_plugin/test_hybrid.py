@@ -22,7 +22,7 @@ OF_HEAD = 77
 def config(**parallel):
     sizes = {"tensor_parallel_size": 1, "data_parallel_size": 1, "rank": 0, **parallel}
     return SimpleNamespace(
-        model_config=SimpleNamespace(max_model_len=128),
+        model_config=SimpleNamespace(max_model_len=128, tokenizer=None, tokenizer_revision=None),
         speculative_config=SimpleNamespace(num_speculative_tokens=FULL),
         scheduler_config=SimpleNamespace(max_num_seqs=4),
         parallel_config=SimpleNamespace(**sizes),
@@ -94,7 +94,8 @@ def test_both_sources_draft_in_one_step(hybrid):
     drafts = runner.step([[5, -1], [140, -1]])
     assert drafts == [[6, 7, 8, 9], [OF_HEAD] * FULL]
     assert runner.asked == [FULL]
-    assert hybrid.stats()["drafts_of_suffix"] == hybrid.stats()["drafts_of_head"] if hybrid.stats() else True
+    stats = hybrid.stats()
+    assert [stats[name] for name in ("drafts_of_suffix", "drafts_of_head", "steps_of_head")] == [1, 1, 1]
 
 
 def test_the_head_only_reads_where_suffix_drafts_bring_more(hybrid):
@@ -128,11 +129,13 @@ def test_at_0_nothing_is_drafted(hybrid):
     assert runner.asked == [0]
 
 
-def test_a_failure_leaves_the_heads_drafts(hybrid, monkeypatch):
-    runner = Runner(hybrid, [REPEATED])
-    monkeypatch.setattr(hybrid, "find", lambda *_: 1 / 0)
-    assert runner.step([[5, -1]]).tolist() == [[OF_HEAD] * FULL]
-    assert GUARD.failures == {"hybrid.find": 1}
+@pytest.mark.parametrize("fails", ["find", "merged", "timed"])
+def test_a_failure_costs_the_choice_alone(hybrid, monkeypatch, fails):
+    runner = Runner(hybrid, [NEW])
+    monkeypatch.setattr(hybrid, fails, lambda *_: 1 / 0)
+    drafts = runner.step([[140, -1]])
+    assert (drafts.tolist() if fails == "find" else drafts) == [[OF_HEAD] * FULL]
+    assert GUARD.failures == {f"hybrid.{fails}": 1}
     GUARD.failures.clear()
 
 

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from specctl_vllm.options import SPECCTL_METHODS, ControlOptions, HeadOptions, SuffixOptions
+from specctl_vllm.options import SPECCTL_METHODS, ControlOptions, HeadOptions, HybridOptions, SuffixOptions
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", TEXT, re.MULTILINE))
 
 
-@pytest.mark.parametrize("options", [SuffixOptions, HeadOptions, ControlOptions])
+@pytest.mark.parametrize("options", [SuffixOptions, HeadOptions, HybridOptions, ControlOptions])
 def test_every_option_stands_there_with_its_default(options):
     defaults = {name: field.default for name, field in options.model_fields.items()}
     words = {None: "none", True: "true", False: "false"}

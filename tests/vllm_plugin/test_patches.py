@@ -63,7 +63,9 @@ def test_a_group_is_put_in_force_once(restored, monkeypatch, group):
 
 def test_a_server_names_those_of_its_runner():
     ours = Options(method="specctl_suffix")
-    assert of_runner(False, ours) == RUNNER_V1
+    assert of_runner(False, Options(method="specctl_hybrid")) == RUNNER_V1
+    beside = set(RUNNER_V1) - set(of_runner(False, ours))
+    assert {patch.entry for patch in beside} == {"GPUModelRunner.initialize_kv_cache"}
     assert set(of_server(True, ours)) - set(of_server(True, Options(method="ngram"))) == set(VERIFIER)
     assert len(of_server(False, None)) == len(COMMAND_LINE) + len(SERVER) + len(ENGINE) + len(RUNNER_V1)
 

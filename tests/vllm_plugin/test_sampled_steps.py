@@ -218,6 +218,7 @@ def test_drafts_made_in_one_pass_with_a_prompt_are_kept_apart(monkeypatch):
         num_scheduled_tokens={"r": TOKENS + 1, "p": 5},
         scheduled_spec_decode_tokens={"r": [7] * TOKENS},
         scheduled_new_reqs=[SimpleNamespace(req_id="p")],
+        finished_req_ids=set(),
     )
     engine.steering.after_schedule(output)
     assert engine.steering._plan.beside_prompts
@@ -231,7 +232,12 @@ def test_a_step_of_nothing_leaves_the_drafts_that_wait(monkeypatch):
     engine.run(4)
     plan = engine.steering._plan
     engine.steering.before_schedule()
-    nothing = SimpleNamespace(num_scheduled_tokens={}, scheduled_spec_decode_tokens={}, scheduled_new_reqs=[])
+    nothing = SimpleNamespace(
+        num_scheduled_tokens={},
+        scheduled_spec_decode_tokens={},
+        scheduled_new_reqs=[],
+        finished_req_ids=set(),
+    )
     engine.steering.after_schedule(nothing)
     assert engine.steering._plan is plan
     assert nothing.num_spec_tokens_to_schedule == plan.number

@@ -19,6 +19,7 @@ __all__ = [
     "SPECCTL_METHODS",
     "ControlOptions",
     "HeadOptions",
+    "HybridOptions",
     "Options",
     "StartTable",
     "SuffixOptions",

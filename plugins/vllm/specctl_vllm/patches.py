@@ -167,6 +167,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         _PROPOSERS,
         "a plugin can register a proposer beside another",
         frozenset({"specctl_hybrid"}),
+        entries=("hybrid.find", "hybrid.timed", "hybrid.merged"),
     ),
     Patch(
         f"{_V1}.sample_tokens",
@@ -185,16 +186,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "parallel drafting fail where fewer are wanted.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
-        entries=(
-            "note_batch",
-            "watch_first_pass",
-            "clock.mark",
-            "propose_step",
-            "keeper.poll",
-            "hybrid.find",
-            "hybrid.timed",
-            "hybrid.merged",
-        ),
+        entries=("note_batch", "watch_first_pass", "clock.mark", "propose_step", "keeper.poll"),
     ),
     Patch(
         f"{_V1}.take_draft_token_ids",

@@ -1,7 +1,7 @@
 """Method specctl_hybrid on the V1 model runner: suffix drafts beside those of any draft head.
 
-The suffix index drafts first. Where its drafts are expected to bring as much, the head runs only the pass that
-keeps its KV cache.
+The suffix index drafts first. Where its drafts are expected to bring as much, the head runs only the pass
+that keeps its KV cache.
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""specctl_hybrid with an EAGLE-3 head on a real vLLM: both sources draft, and the output is the same."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from support.engine_control import LISTING, PROMPTS, Control, controlled_server
+
+from testing.lossless import compare
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def hybrid(shared_models: Path, logs: Path) -> Iterator[Control]:
+    config = {
+        "method": "specctl_hybrid",
+        "head": "eagle3",
+        "model": str(shared_models / "reference-eagle3"),
+        "num_speculative_tokens": 4,
+    }
+    with controlled_server(shared_models / "reference-target", logs / "hybrid.log", config) as control:
+        yield control
+
+
+@pytest.fixture(scope="module")
+def reference(hybrid: Control) -> list[list[int]]:
+    """Greedy output of the same server without speculation."""
+    assert hybrid.put(hybrid.change(0)).status_code == 200
+    return [hybrid.complete(prompt, 48) for prompt in PROMPTS]
+
+
+def test_capabilities(hybrid: Control) -> None:
+    capabilities = hybrid.get("capabilities")
+    assert capabilities["method"] == "specctl_hybrid"
+    assert capabilities["num_speculative_tokens_legal"] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 8])
+def test_greedy_output_is_the_same_while_the_table_changes(
+    hybrid: Control, reference: list[list[int]], concurrency: int
+) -> None:
+    async def run() -> tuple[object, ...]:
+        async with httpx.AsyncClient(base_url=hybrid.server.url, timeout=300) as client:
+            result = await compare(
+                client, "model", PROMPTS * 2, reference * 2,
+                max_tokens=48, concurrency=concurrency, every_s=0.1,
+            )  # fmt: skip
+            return result.differing
+
+    assert asyncio.run(run()) == ()
+
+
+def test_both_sources_draft_and_their_drafts_are_accepted(
+    hybrid: Control, reference: list[list[int]]
+) -> None:
+    assert hybrid.put(hybrid.change(4)).status_code == 200
+    before = hybrid.get("telemetry")
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda prompt: hybrid.complete(prompt, 48), PROMPTS))
+        list(pool.map(lambda row: hybrid.complete(LISTING * 2 + f"item_{row}", 48), range(4)))
+    assert outputs == reference
+    after = hybrid.get("telemetry")
+    for source in ("drafts_of_suffix", "drafts_of_head", "steps_of_head"):
+        assert after["proposer"][source] > before["proposer"].get(source, 0), source
+    accepted = [sum(cell["accepted_at"][0] for cell in one["cells"]) for one in (before, after)]
+    assert accepted[1] > accepted[0]
+    assert not after["failures"]
