@@ -52,7 +52,8 @@ def suffix(shared_models: Path, logs: Path):
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
         [
             *("--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4"),
-            *("--enable-metrics", "--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"),
+            *("--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"),
+            "--enable-metrics",
         ],
         {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
