@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -220,6 +220,7 @@ def _described(seen: _Seen) -> list[str]:
         f"{seen.target}: {capabilities.model}",
         f"  method      {capabilities.method} on {capabilities.engine} {capabilities.engine_version}, "
         f"plugin {capabilities.plugin_version}",
+        *_options_lines(capabilities.method_options),
         f"  requests    {running} running ({seen.steered.telemetry.decoding} decoding), {waiting} waiting",
         *_table_lines(table),
         *_adaptivity_lines(seen.steered),
@@ -227,6 +228,13 @@ def _described(seen: _Seen) -> list[str]:
         *_bucket_lines(seen.steered.cells),
         *(f"  warning     {warning}" for warning in warnings),
     ]
+
+
+def _options_lines(options: Mapping[str, str]) -> list[str]:
+    """The engine's own, which are fixed when the server starts."""
+    if not options:
+        return []
+    return [f"  options     {', '.join(f'{name} {value}' for name, value in options.items())}"]
 
 
 def _adaptivity_lines(steered: _Steered) -> list[str]:

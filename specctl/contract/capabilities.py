@@ -86,6 +86,11 @@ class Capabilities(BaseModel):
         fail_fast=True,
         description="names that the plugin has registered with an engine that knows algorithms",
     )
+    method_options: dict[Short, Short] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="the engine's own options of the method, by its names; fixed when the server starts",
+    )
     gpu: Short | None = Field(default=None, description="product name of the device; None: not told")
     dtype: Short | None = Field(default=None, description="of the model's activations, for example bfloat16")
     parallelism: Short | None = Field(default=None, description="for example tp1, tp2-pp2")

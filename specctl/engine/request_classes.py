@@ -14,7 +14,6 @@ from specctl.contract.telemetry import Telemetry
 
 __all__ = [
     "CLASSES_MAX",
-    "KIND_KEY",
     "OTHER",
     "ClassKey",
     "EngineTelemetry",
@@ -27,8 +26,6 @@ CLASSES_MAX = 16
 """Classes that one engine tells apart at a time, "other" not counted."""
 TOLD_MAX = 1024
 """Classes of one message: data-parallel ranks tell the union of theirs."""
-KIND_KEY = "specctl_kind"
-"""A request's own word for what it is, where the engine lets requests carry such words."""
 _KIND = re.compile(r"[a-z0-9_-]{1,32}")
 
 

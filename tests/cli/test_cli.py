@@ -196,6 +196,14 @@ def test_status_tells_rules_for_classes(capsys: pytest.CaptureFixture[str]) -> N
     assert "namespace shared, context up to 1024: off" in out
 
 
+def test_status_tells_the_engines_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeEngine() as engine:
+        engine.method_options = {"speculative_ngram_capacity": "1000", "speculative_ngram_match_type": "BFS"}
+        assert main(["status", engine.url]) == 0
+    told = capsys.readouterr().out
+    assert "options     speculative_ngram_capacity 1000, speculative_ngram_match_type BFS" in told
+
+
 def test_status_of_a_stock_server(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine(start_tokens=4, has_plugin=False) as engine:
         engine.advance(5.0)

@@ -44,7 +44,7 @@ def eagle3(shared_models: Path, logs: Path, token_file: Path):
     """Few chains, trees of three branches, a token file."""
     options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
-    head += ["--grammar-backend", "xgrammar"]
+    head += ["--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"]
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-eagle3.log", "EAGLE3", [*head, *ARGUMENTS],
         {"SPECCTL_SGLANG_OPTIONS": json.dumps(options), "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
@@ -112,6 +112,8 @@ def test_capabilities_name_what_was_prepared(eagle3):
     assert [shape_of(one) for one in told["settings"]] == sorted([*CHAINS, *TREES])
     assert told["why_chains_only"] is None
     assert told["contract_version"] == 2
+    assert told["method_options"]["speculative_attention_mode"] == "prefill"
+    assert told["class_limits_max"] > 0
     assert "prepared, with the memory of their graphs: 0 drafts" in eagle3.server.log.read_text()
 
 
@@ -291,14 +293,26 @@ def test_after_off_drafts_are_accepted_as_if_there_had_been_none(eagle3):
 def test_steps_are_counted_by_what_came_of_them(eagle3):
     assert eagle3.put(eagle3.change(2)).status_code == 200
     _, before = emitted_a_step(eagle3, 2)
-    eagle3.complete(PROMPTS[1], 64, sampling={"custom_params": {"specctl_kind": "code"}})
+    eagle3.complete(PROMPTS[1], 64, sampling={"custom_params": {"specctl": {"kind": "code"}}})
     a_step, after = emitted_a_step(eagle3, 2, before)
     assert after[1] - before[1] == 63
     assert a_step > 1.5
     for cell in cells_by_number(eagle3)[2]:
         counted = zip(cell["drafted_at"], cell["accepted_at"], strict=True)
         assert all(drafted >= accepted for drafted, accepted in counted)
-    assert {one["kind"] for one in eagle3.get("telemetry")["classes"]} >= {"", "code"}
+    assert {one["kind"] for one in eagle3.get("telemetry")["classes"]} >= {"greedy", "code"}
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+def test_a_request_bounds_its_drafts(eagle3, reference, shape):
+    """Beside one that does not."""
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    few = {"custom_params": {"specctl": {"max_draft_tokens": 1}}}
+    with ThreadPoolExecutor(2) as pool:
+        bound = pool.submit(eagle3.generate, PROMPTS[0], sampling=few)
+        free = eagle3.generate(PROMPTS[0])
+    assert bound.result()["output_ids"] == free["output_ids"] == reference[0]
+    assert bound.result()["meta_info"]["spec_verify_ct"] >= 16 > free["meta_info"]["spec_verify_ct"]
 
 
 def test_grammars_hold_with_drafts(eagle3):

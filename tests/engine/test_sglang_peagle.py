@@ -231,8 +231,8 @@ refused("SPECCTL_PEAGLE", None, "--speculative-num-draft-tokens", "6")
 refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-num-steps", "3")
 refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-eagle-topk", "4")
 for head, algorithm in ((peagle, "SPECCTL_PEAGLE"), (None, "SPECCTL_SUFFIX")):
-    for mode in ("--pp-size 2", "--disaggregation-mode prefill", "--disaggregation-mode decode"):
-        refused(algorithm, head, "--speculative-num-draft-tokens", "6", *mode.split())
+    for mode in ("--pp-size=2", "--disaggregation-mode=prefill", "--disaggregation-mode=decode"):
+        refused(algorithm, head, "--speculative-num-draft-tokens", "6", mode)
 """
 
 

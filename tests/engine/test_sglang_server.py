@@ -52,7 +52,8 @@ def suffix(shared_models: Path, logs: Path):
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
         [
             *("--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4"),
-            *("--enable-metrics", "--grammar-backend", "xgrammar"),
+            *("--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"),
+            "--enable-metrics",
         ],
         {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
@@ -139,8 +140,9 @@ def test_tokens_are_verified_by_their_chances(suffix, reference):
 
 def test_steps_are_counted_by_what_came_of_them(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
+    suffix.complete(PROMPTS[1])
     before = suffix.get("telemetry")["cells"]
-    suffix.complete(LISTING * 3 + "item_0", 64, sampling={"custom_params": {"specctl_kind": "code"}})
+    suffix.complete(LISTING * 3 + "item_0", 64, sampling={"custom_params": {"specctl": {"kind": "code"}}})
     telemetry = suffix.get("telemetry")
 
     def total(cells, key):
@@ -154,7 +156,7 @@ def test_steps_are_counted_by_what_came_of_them(suffix):
     assert grew["request_steps"] < 40
     assert grew["drafted_at"] >= grew["accepted_at"] >= grew["emitted_tokens"] - grew["request_steps"]
     assert telemetry["proposer"]["corpus_tokens"] > 0
-    assert {one["kind"] for one in telemetry["classes"]} >= {"", "code"}
+    assert {one["kind"] for one in telemetry["classes"]} >= {"greedy", "code"}
 
 
 def test_off_takes_one_step_a_token_and_drafting_resumes_with_the_whole_history(suffix):
@@ -193,7 +195,7 @@ def test_a_put_takes_effect_within_one_step(suffix):
 
 def test_penalties_apply_with_drafts_as_without(suffix):
     """SGLang's own verification is NGRAM's here: its drafts are the host's."""
-    asked = {"repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+    asked = {"presence_penalty": 1.0, "frequency_penalty": 0.6}
     assert suffix.put(suffix.change(0)).status_code == 200
     without = [suffix.complete(prompt, sampling=asked) for prompt in PROMPTS]
     for topk in (1, 4):
@@ -201,6 +203,65 @@ def test_penalties_apply_with_drafts_as_without(suffix):
         told = [suffix.generate(prompt, sampling=asked) for prompt in PROMPTS]
         assert [one["output_ids"] for one in told] == without
         assert {one["meta_info"]["spec_verify_ct"] for one in told} == {31}, "no drafts"
+
+
+def test_a_request_bounds_its_drafts(suffix, reference):
+    assert suffix.put(suffix.change(8)).status_code == 200
+    never, few = ({"custom_params": {"specctl": {"max_draft_tokens": most}}} for most in (0, 1))
+    told = suffix.generate(PROMPTS[0], sampling=never)
+    assert (told["output_ids"], told["meta_info"]["spec_verify_ct"]) == (reference[0], 31)
+    told = suffix.generate(PROMPTS[0], sampling=few)
+    assert told["output_ids"] == reference[0]
+    assert 16 <= told["meta_info"]["spec_verify_ct"] < 31, "one draft a step, of which most are accepted"
+
+
+def test_a_rule_for_a_class_bounds_its_drafts(suffix, reference):
+    rules = [{"kind": "slow", "max_num_speculative_tokens": 0}]
+    assert suffix.get("capabilities")["class_limits_max"] > 0
+    assert suffix.put(suffix.change(8, class_limits=rules)).status_code == 200
+    slow = {"custom_params": {"specctl": {"kind": "slow"}}}
+    with ThreadPoolExecutor(2) as pool:
+        bound = pool.submit(suffix.generate, PROMPTS[0], sampling=slow)
+        free = suffix.generate(PROMPTS[0])
+    for told in (bound.result(), free):
+        assert told["output_ids"] == reference[0]
+    assert bound.result()["meta_info"]["spec_verify_ct"] == 31 > free["meta_info"]["spec_verify_ct"]
+
+
+def test_an_output_that_is_not_shared_is_not_learnt_from(suffix):
+    assert suffix.put(suffix.change(8)).status_code == 200
+
+    def learnt():
+        """Indexed, or waiting to be."""
+        told = suffix.get("telemetry")["proposer"]
+        return told["corpus_tokens"] + told["corpus_waiting_tokens"]
+
+    before = learnt()
+    alone = {"custom_params": {"specctl": {"share": False}}}
+    suffix.complete("Nobody learns from this: ", 48, sampling=alone)
+    suffix.complete("Everybody learns from this: ", 24)
+    wait_for(lambda: learnt() > before)
+    assert learnt() - before <= 24, "the second answer alone"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"custom_params": {"specctl": {"max_draft_tokens": -1}}}},
+        ),
+        ("/v1/completions", {"prompt": "a", "custom_params": {"specctl": {"drafts": 1}}}),
+        ("/v1/completions", {"prompt": "a", "custom_params": {"specctl": {"kind": "No Kind"}}}),
+    ],
+    ids=["generate", "unknown key", "no kind"],
+)
+def test_a_wrong_field_is_an_error_of_that_request_alone(suffix, reference, body):
+    route, asked = body
+    answer = suffix.client.post(route, json={"model": "model", "max_tokens": 4, **asked})
+    assert answer.status_code == 400
+    assert "specctl." in answer.text
+    assert suffix.complete(PROMPTS[0]) == reference[0]
 
 
 def test_grammars_hold_with_drafts(suffix):
@@ -357,7 +418,13 @@ from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.proposers.layout import Emitted
 seen = []
-NGRAMWorker._update_ngram_corpus = lambda self, batch: seen.append(self.draft_token_num)
+def learn(self, batch):
+    seen.append(self.draft_token_num)
+    self.ngram_corpus.batch_put(["first", "second"])
+NGRAMWorker._update_ngram_corpus = learn
+def request(**field):
+    return SimpleNamespace(sampling_params=SimpleNamespace(custom_params={"specctl": field}))
+learnt = []
 worker = SteeredNgramWorker.__new__(SteeredNgramWorker)
 worker._full_width, worker._branches, worker.draft_token_num = 6, 2, 3
 worker._states = SimpleNamespace(keys=(0, 1, 2, 3, 5))
@@ -366,7 +433,8 @@ def drafted(batch):
     print("after", batch.spec_info.accept_tokens.tolist(), batch.spec_info.accept_lens.tolist())
     return tokens, mask.reshape(-1)
 worker._prepare_draft_tokens = drafted
-batch = SimpleNamespace(reqs=[1, 2], spec_info=SimpleNamespace())
+worker.ngram_corpus = SimpleNamespace(batch_put=learnt.extend)
+batch = SimpleNamespace(reqs=[request(), request()], spec_info=SimpleNamespace())
 emitted = Emitted(np.array([9, 9]), np.array([[7, 8], [6, 0]], np.int32), np.array([2, 1]))
 def asked(*shape):
     step = OpenStep()
@@ -382,6 +450,10 @@ worker._update_ngram_corpus(batch)
 print("learns by rows of", seen, worker.draft_token_num)
 worker._rest(batch, OpenStep()); worker._rest(batch, OpenStep())
 print("rests", seen, worker.prev_accept_lens)
+learnt.clear()
+batch.reqs[0] = request(share=False)
+worker._update_ngram_corpus(batch)
+print("learns from", learnt)
 """
 
 
@@ -402,6 +474,7 @@ def test_stock_ngrams_drafts_are_cut_to_what_the_table_says():
     assert "[-1, 0, 0, -1, -1]] [2, 3] 4" in done.stdout
     assert "learns by rows of [6] 3" in done.stdout
     assert "rests [6, 3] [0, 0]" in done.stdout
+    assert "learns from ['second']" in done.stdout
 
 
 def test_a_wrong_option_ends_the_start_and_is_named():

@@ -63,6 +63,7 @@ class FakeEngine(Decoding, FakeServer):
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
         self.settings, self.legal, self.decode_batch_max = settings, legal, decode_batch_max
         self.sample_every_min_steps = sample_every_min_steps
+        self.method_options: dict[str, str] = {}
         self.class_limits_max, self.min_token_prob = class_limits_max, min_token_prob
         self.start = start or Setting(num_speculative_tokens=start_tokens)
         self.requests: list[tuple[str, str]] = []
@@ -170,6 +171,7 @@ class FakeEngine(Decoding, FakeServer):
             has_shadow_acceptance=self.has_shadow,
             min_token_prob=self.min_token_prob,
             class_limits_max=self.class_limits_max,
+            method_options=self.method_options,
             adaptivity=self.adaptivity,
         )
 

@@ -73,6 +73,9 @@ def test_without_options_stock_algorithms_are_left_alone():
     served = {patch.entry for patch in PATCHES if register._serves(patch, None) and CPU not in patch.methods}
     assert served == {
         "set_global_state",
+        "SamplingParams.verify",
+        "ChatCompletionRequest.to_sampling_params",
+        "ResponsesRequest.to_sampling_params",
         "Scheduler.__init__",
         "Scheduler.run_batch",
         "Scheduler.process_batch_result",

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from specctl_sglang.control.draft_limits import penalty_limits
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.terms import chain
 from support.stand_ins import STATES, imported_alone, sglang_of_states, with_names_alone
@@ -100,7 +101,7 @@ def make(engine, monkeypatch):
 
 def step(worker, depth, branches=1, width=None):
     current = OpenStep(depth, tree_topk=branches, verify_width_tokens=width, requests=["a", "b"])
-    worker.specctl = SimpleNamespace(is_active=True, current=current)
+    worker.specctl = SimpleNamespace(is_active=True, current=current, limits_of=lambda *_: None)
     return current
 
 
@@ -277,7 +278,7 @@ def test_ranks_take_the_first_ones_setting_and_what_all_could_prepare(make):
 def limited(worker, *penalties, **more):
     """The step that a batch of two requests takes, one penalty each, and the limits for its verification."""
     current = step(worker, *more.pop("shape", (5,)))
-    worker.specctl.count_penalties = lambda requests: None
+    worker.specctl.limits_of = penalty_limits
     launched = batch()
     launched.sampling_info = sampling(acc_scaling_penalties=torch.ones(2, 9), **more)
     launched.reqs = [request_with(**penalty) for penalty in penalties]

@@ -12,6 +12,7 @@ from specctl_sglang.terms import chain, setting_of
 
 from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TablePut, TableRow
 
@@ -22,6 +23,15 @@ CAPABILITIES = Capabilities(
     decode_batch_max=8, context_max_tokens=4096, decode_batch_buckets=(1, 2, 8), rows_max=8, lease_max_s=60.0,
     has_shadow_acceptance=False, sample_every_min_steps=2,
 )  # fmt: skip
+
+
+def sampling_params(**told):
+    without = {
+        "custom_params": None, "top_k": 1, "json_schema": None, "regex": None, "ebnf": None,
+        "structural_tag": None, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0, "min_new_tokens": 0,
+    }  # fmt: skip
+    return SimpleNamespace(**{**without, **told})
 
 
 class Engine:
@@ -50,7 +60,7 @@ class Engine:
             lora_id=None,
             extra_key=None,
             finished_len=None,
-            sampling_params=SimpleNamespace(custom_params={"specctl_kind": "code"}),
+            sampling_params=sampling_params(custom_params={"specctl": {"kind": "code"}}),
         )
 
     def launch(self, drafted, requests=None, is_decode=True, takes_s=0.0):
@@ -174,6 +184,64 @@ def test_requests_are_counted_by_the_kind_that_they_name(engine):
     classes = {one.kind: one for one in engine.steering.telemetry().classes}
     assert classes["code"].request_steps == 2
     assert classes["code"].accepted_at == (2, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({}, "greedy"),
+        ({"top_k": 40}, "sampled"),
+        ({"json_schema": "{}", "top_k": 40}, "structured"),
+        ({"regex": "a+"}, "structured"),
+        ({"custom_params": {"specctl_tools": True}, "structural_tag": "{}"}, "tools"),
+        ({"custom_params": {"specctl": {"kind": "mine"}, "specctl_tools": True}}, "mine"),
+        ({"custom_params": {"specctl": {"kind": "No Kind"}}}, "greedy"),
+    ],
+)
+def test_a_request_has_a_class_without_naming_one(engine, told, kind):
+    one = engine.request(9)
+    one.sampling_params = sampling_params(**told)
+    engine.launch([], [one], is_decode=False)
+    assert one.specctl_key.kind == kind
+
+
+def limits(engine, *requests, number=4, rules=()):
+    """Of a step with these requests, which have all arrived."""
+    for own in requests:
+        engine.launch([], [own], is_decode=False)
+    engine.steering.table.class_limits = rules
+    sampling = SimpleNamespace(acc_additive_penalties=None, acc_scaling_penalties=torch.ones(3, 9))
+    return engine.steering.limits_of(requests, sampling, number)
+
+
+def asking(engine, number, **told):
+    one = engine.request(number)
+    one.sampling_params = sampling_params(**told)
+    return one
+
+
+def test_a_request_bounds_its_own_drafts(engine):
+    most, never = {"specctl": {"max_draft_tokens": 2}}, {"specctl": {"max_draft_tokens": 0}}
+    asked = asking(engine, 1, custom_params=most), asking(engine, 2, custom_params=never), engine.request(3)
+    assert limits(engine, *asked) == [2, 0, 4]
+    assert limits(engine, *asked, number=1) == [1, 0, 1]
+    assert limits(engine, engine.request(4)) is None
+
+
+def test_rules_for_classes_bound_the_drafts_of_theirs(engine):
+    rules = (
+        ClassLimit(kind="code", max_num_speculative_tokens=1),
+        ClassLimit(kind="sampled", max_num_speculative_tokens=3),
+    )
+    own = {"specctl": {"max_draft_tokens": 2, "kind": "sampled"}}
+    asked = engine.request(1), asking(engine, 2, custom_params=own), asking(engine, 3, top_k=9)
+    assert limits(engine, *asked, rules=rules) == [1, 2, 3]
+    # In the batch of a request that came in unannounced, and beside one with penalties.
+    late = engine.request(4)
+    penalised = asking(engine, 5, presence_penalty=1.0)
+    sampling = SimpleNamespace(acc_additive_penalties=torch.zeros(2, 9), acc_scaling_penalties=None)
+    assert engine.steering.limits_of([late, penalised], sampling, 4) == [1, 0]
+    assert engine.steering.telemetry().proposer["penalty_request_steps"] == 1
 
 
 def test_a_step_launched_for_a_request_that_had_ended_costs_and_emits_nothing(engine):

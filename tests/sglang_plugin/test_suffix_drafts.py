@@ -17,13 +17,14 @@ REPEATED = [5, 6, 7, 8, 9] * 6
 EVERY = (0, 1, 2, 3, 4)
 
 
-def request(rid, prompt, output=(), salt=None):
+def request(rid, prompt, output=(), salt=None, own=None):
     return SimpleNamespace(
         rid=rid,
         origin_input_ids=array("q", prompt),
         output_ids=array("q", output),
         lora_id=None,
         extra_key=salt,
+        sampling_params=SimpleNamespace(custom_params=own),
     )
 
 
@@ -53,6 +54,21 @@ def chain(drafts, one, wanted=4, not_yet=None):
 def test_a_chain_continues_the_requests_own_text(drafts):
     assert chain(drafts, request("a", REPEATED)) == [5, 6, 7, 8]
     assert chain(drafts, request("a", REPEATED, [5]), wanted=2) == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("own", "drafted"),
+    [(None, [31, 32, 33, 34]), ({"specctl": {"share": False}}, []), ({"specctl": {"shared": 1}}, [])],
+    ids=["shared", "not shared", "not understood"],
+)
+def test_an_output_that_is_not_shared_is_drafted_for_no_other_request(drafts, own, drafted):
+    first = request("a", [1, 2, 3], range(20, 40), own=own)
+    chain(drafts, first)
+    drafts.finish("a")
+    for turn in range(4):
+        chain(drafts, request(f"b{turn}", [9, 9]))
+        drafts.finish(f"b{turn}")
+    assert chain(drafts, request("c", [4, *range(24, 31)])) == drafted
 
 
 def test_tokens_that_are_not_in_the_output_yet_count(drafts):

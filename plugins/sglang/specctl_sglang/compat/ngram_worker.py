@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
+from specctl_sglang.compat.runtime_states import as_if
 from specctl_sglang.compat.steered_worker import SteeredWorker
+from specctl_sglang.control.request_fields import is_shared
 from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.proposers.layout import Drafts, Emitted, cut, limit_tree
 from specctl_sglang.terms import Shape, chain, drafts_of, width_of
@@ -56,8 +59,17 @@ class SteeredNgramWorker(SteeredWorker):
     def _update_ngram_corpus(self, batch: Any) -> None:
         # It reads accepted tokens by rows, which are of the full width whatever was verified.
         width, self.draft_token_num = self.draft_token_num, self._full_width
-        NGRAMWorker._update_ngram_corpus(self, batch)
+        self._learn(batch)
         self.draft_token_num = width
+
+    def _learn(self, batch: Any) -> None:
+        shared = list(map(is_shared, batch.reqs))
+        if all(shared):
+            NGRAMWorker._update_ngram_corpus(self, batch)
+            return
+        put = self.ngram_corpus.batch_put
+        with as_if(self.ngram_corpus, batch_put=lambda texts: put(list(compress(texts, shared)))):
+            NGRAMWorker._update_ngram_corpus(self, batch)
 
     def _rest(self, batch: Any, step: OpenStep) -> None:
         now_s = time.monotonic()
@@ -65,4 +77,4 @@ class SteeredNgramWorker(SteeredWorker):
             self._learnt_s = now_s
             self.prev_token_ids: list[Any] = []
             self.prev_accept_lens = [0] * len(batch.reqs)
-            NGRAMWorker._update_ngram_corpus(self, batch)
+            self._learn(batch)

@@ -19,6 +19,7 @@ from sglang.version import __version__ as engine_version
 
 from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.classes import CLASS_LIMITS_MAX
 from specctl.engine.capabilities import described
 from specctl.engine.guard import GUARD
 from specctl_sglang.asked import misfits
@@ -29,6 +30,7 @@ from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.compat.steered import Steered
 from specctl_sglang.control.steering import Steering
+from specctl_sglang.method_options import method_options
 from specctl_sglang.methods import MethodSupport, method_support
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import PEAGLE, SUFFIX, method_of
@@ -220,6 +222,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         why_chains_only=support.why_chains_only,
         context_max_tokens=scheduler.model_config.context_len,
         lease_max_s=options.lease_max_s,
+        class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
         has_shadow_acceptance=is_suffix,
         # Without a row's word the longest draft of a batch decides how many are verified.
         min_token_prob=0.0 if is_suffix else None,
@@ -227,6 +230,7 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
             get_spec(), scheduler.spec_algorithm.name, is_steered=_is_steered(scheduler.draft_worker)
         ),
         algorithms=(SUFFIX, PEAGLE),
+        method_options=method_options(scheduler.spec_algorithm.name, get_spec()),
         warnings=support.warnings(scheduler.device),
         patches=tuple(hooks.in_force()),
         **machine_of(scheduler),

@@ -75,7 +75,6 @@ def limits_of(steering: Steering | None, step: OpenStep, batch: Any) -> list[int
     number = step.num_speculative_tokens
     if number == 0:
         return None
-    limits = penalty_limits(batch.reqs, batch.sampling_info, number)
-    if limits is not None and steering is not None:
-        steering.count_penalties(limits.count(0))
-    return limits
+    if steering is None:
+        return penalty_limits(batch.reqs, batch.sampling_info, number)
+    return steering.limits_of(batch.reqs, batch.sampling_info, number)

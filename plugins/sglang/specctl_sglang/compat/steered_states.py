@@ -156,8 +156,9 @@ class SteeredByStates(Steered, BaseSpecWorker):
         step.take(shape)
         limits = limits_of(self.specctl, step, batch)
         if limits is not None:
-            shape = self._limited(shape, limits, batch)
+            wanted, shape = shape, self._limited(shape, limits, batch)
             step.take(shape)
+            step.is_sampled = step.is_sampled and shape == wanted
         step.after_rest = shape != OFF and self._has_rested(batch)
         step.drafted = self._numbers_drafted(batch, shape)
         if limits is not None:

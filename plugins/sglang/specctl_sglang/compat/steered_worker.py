@@ -187,6 +187,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         step.limits = limits_of(self.specctl, step, batch)
         if step.limits is not None and max(step.limits) == 0:
             step.take(OFF)
+            step.is_sampled = False
         drafts = GUARD.call("draft", None, self._found, batch, step)
         requests = len(batch.reqs)
         step.drafted = [0] * requests if drafts is None else drafts.depths.tolist()

@@ -6,10 +6,44 @@ them. With drafts accepted they would lack tokens, so a request with penalties g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["has_own_penalties", "penalty_limits", "why_batch_rests"]
+from specctl.contract.classes import ClassLimit
+from specctl.engine.request_classes import ClassKey
+from specctl.engine.request_limits import LimitsByClass, smaller
+from specctl_sglang.control.request_fields import field_of
+
+__all__ = ["DraftLimits", "has_own_penalties", "penalty_limits", "why_batch_rests"]
+
+
+class DraftLimits:
+    """By the table's rules for traffic classes, and by each request's own word."""
+
+    def __init__(self, key_of: Callable[[Any], ClassKey]) -> None:
+        """key_of: the class of a request that came in unannounced."""
+        self._key_of = key_of
+        self._by_class = LimitsByClass()
+        self._has_own = False
+
+    def arrived(self, request: Any) -> None:
+        """Most servers never see a request that bounds its drafts, and need not ask each of a step."""
+        self._has_own = self._has_own or field_of(request).max_draft_tokens is not None
+
+    def of(self, rules: Sequence[ClassLimit], requests: Sequence[Any], number: int) -> list[int] | None:
+        """At most ``number`` for each request; None: no request is limited."""
+        if not rules and not self._has_own:
+            return None
+        limits = [self._limit(rules, request, number) for request in requests]
+        return limits if min(limits, default=number) < number else None
+
+    def _limit(self, rules: Sequence[ClassLimit], request: Any, number: int) -> int:
+        by_rule = None
+        if rules:
+            key = getattr(request, "specctl_key", None) or self._key_of(request)
+            by_rule = self._by_class.of(rules, key)
+        limit = smaller(field_of(request).max_draft_tokens, by_rule)
+        return number if limit is None else min(limit, number)
 
 
 def has_own_penalties(request: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,8 +20,10 @@ from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.namespaces import namespace_of
-from specctl.engine.request_classes import KIND_KEY, ClassKey
+from specctl.engine.request_classes import ClassKey
 from specctl.engine.traffic_classes import RequestClasses, key_of
+from specctl_sglang.control.draft_limits import DraftLimits, penalty_limits
+from specctl_sglang.control.request_fields import request_kind
 from specctl_sglang.proposers.layout import Drafts
 from specctl_sglang.proposers.ranks import ranks_of_nodes, ranks_of_tokens
 from specctl_sglang.terms import Shape, chain, setting_of
@@ -103,10 +106,21 @@ class Steering(steering.Steering):
         self._view, self._proposer = view, proposer
         self._computes_at_launch = computes_at_launch
         self._ended_s = 0.0
+        self._limits = DraftLimits(_class_key)
         self._penalty_request_steps = 0
         self.current: OpenStep | None = None
 
-    def count_penalties(self, requests: int) -> None:
+    def limits_of(self, requests: Sequence[Any], sampling: Any, number: int) -> list[int] | None:
+        """Most drafts of each request of a step; None: ``number`` for all. sampling: the batch's."""
+        limits = penalty_limits(requests, sampling, number)
+        if limits is not None:
+            self._count_penalties(limits.count(0))
+        others = self._limits.of(self.table.class_limits, requests, number)
+        if limits is None or others is None:
+            return others if limits is None else limits
+        return list(map(min, limits, others))
+
+    def _count_penalties(self, requests: int) -> None:
         """So many requests of a step get no drafts because of their penalties."""
         if requests and not self._penalty_request_steps:
             self.log.warning(
@@ -133,6 +147,7 @@ class Steering(steering.Steering):
             for request in batch.reqs:
                 if not hasattr(request, "specctl_class"):
                     self._classes.arrived(request, now_s)
+                    self._limits.arrived(request)
         self.current = step
 
     def after_run(self, result: Any) -> None:
@@ -214,6 +229,5 @@ def _context_tokens(request: Any) -> int:
 
 
 def _class_key(request: Any) -> ClassKey:
-    params = request.sampling_params.custom_params
-    kind = params.get(KIND_KEY) if isinstance(params, dict) else None
-    return key_of(namespace_of(request.lora_id, request.extra_key), kind, _context_tokens(request))
+    namespace = namespace_of(request.lora_id, request.extra_key)
+    return key_of(namespace, request_kind(request), _context_tokens(request))

@@ -1,7 +1,7 @@
 """SPECCTL_SUFFIX: drafts from a request's whole history and from finished outputs, found on the host.
 
-SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Knows SGLang's requests by four
-attributes: rid, origin_input_ids, output_ids, and what tells tenants apart.
+SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Knows SGLang's requests by rid,
+origin_input_ids, output_ids, what tells tenants apart, and whether others may learn from them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from specctl.engine.kept_corpus import keep_corpus
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
 from specctl.engine.request_slots import NO_SLOT, RequestSlots
+from specctl_sglang.control.request_fields import is_shared
 from specctl_sglang.proposers.layout import Emitted, limit_tree
 from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import Shape, drafts_of
@@ -49,6 +50,7 @@ class SuffixDrafts:
         self._index = SuffixIndex(index_options, slots, max_request_tokens)
         self._shadow = ShadowFollower(slots, full)
         self._slots = RequestSlots(self._index, self._shadow, slots)
+        self._unshared: set[str] = set()
         self._known = np.zeros(slots, np.int64)
         """Tokens that the index has of each slot's text."""
         self._max_request_tokens, self._full = max_request_tokens, full
@@ -130,8 +132,9 @@ class SuffixDrafts:
             self._proposed(slots, self._budgets(slots), len(requests), weighing)
 
     def finish(self, request_id: str) -> None:
-        """The request ended: its output joins the global index."""
-        self._slots.finish(request_id)
+        """The request ended: its output joins the global index, unless it is not shared."""
+        self._slots.finish(request_id, is_shared=request_id not in self._unshared)
+        self._unshared.discard(request_id)
 
     def shadow_counts(self) -> ShadowAcceptance:
         return self._slots.shadow_counts()
@@ -200,6 +203,8 @@ class SuffixDrafts:
         slot = self._slots.start(request.rid, prompt, namespace_of(request.lora_id, request.extra_key))
         if slot != NO_SLOT:
             self._known[slot] = prompt.size
+            if not is_shared(request):
+                self._unshared.add(request.rid)
         return slot
 
     def _take_from_the_gone(self, present: set[str]) -> None:

@@ -6,22 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from specctl.contract.classes import ClassLimit
-from specctl.engine.request_classes import ClassKey, limit_of
+from specctl.engine.request_limits import LimitsByClass, smaller
 from specctl_vllm.control.request_fields import field_of
 from specctl_vllm.control.traffic_classes import key_of
 
 __all__ = ["RequestLimits"]
 
-_KNOWN_MAX = 4096
-"""Clients choose salts, so classes have no end."""
-
 
 class RequestLimits:
-    """Remembers what the rules in force say of a class: a step asks for each of its requests."""
-
     def __init__(self) -> None:
-        self._rules: Sequence[ClassLimit] = ()
-        self._known: dict[ClassKey, int | None] = {}
+        self._by_class = LimitsByClass()
         self._own: dict[str, Any] = {}
         """Requests that bound their drafts themselves, by id."""
 
@@ -55,18 +49,5 @@ class RequestLimits:
         return most
 
     def _of(self, rules: Sequence[ClassLimit], request: Any) -> int | None:
-        own = field_of(request).max_draft_tokens
-        by_rule = self._by_rule(rules, request) if rules else None
-        if own is None or by_rule is None:
-            return own if by_rule is None else by_rule
-        return min(own, by_rule)
-
-    def _by_rule(self, rules: Sequence[ClassLimit], request: Any) -> int | None:
-        if rules is not self._rules:
-            self._rules, self._known = rules, {}
-        key = key_of(request)
-        if key not in self._known:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = limit_of(rules, key)
-        return self._known[key]
+        by_rule = self._by_class.of(rules, key_of(request)) if rules else None
+        return smaller(field_of(request).max_draft_tokens, by_rule)
