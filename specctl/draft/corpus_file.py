@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specctl.draft.chains import BASE, CAP, HEAD, MIN_CAP, ROW_WORDS, TAIL, block_words, new_row
 from specctl.draft.frozen_corpus import FrozenCorpus, build_block, checked_rungs, documents_of, merge
+from specctl.draft.outcomes import added, checked_counts
 from specctl.errors import CorpusFileError
 
 __all__ = [
@@ -49,7 +50,8 @@ __all__ = [
     "set_aside",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had no outcomes, and is read."""
 CHAINS_LAYOUT = 2
 """One more whenever ``chains`` gives a word of the block or of the row another meaning."""
 
@@ -85,6 +87,7 @@ class CorpusHeader(BaseModel):
     created_utc: str
     chains_layout: int
     checksums: tuple[str, ...]  # xxh3_64 of each 16 MiB of the block
+    outcomes: dict[str, tuple[tuple[int, int, int, int], ...]] = {}  # rows of ``outcomes.Counts``
 
 
 def save(path: Path, corpus: FrozenCorpus, namespace: str, fingerprint: str) -> None:
@@ -106,6 +109,7 @@ def save(path: Path, corpus: FrozenCorpus, namespace: str, fingerprint: str) -> 
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         chains_layout=CHAINS_LAYOUT,
         checksums=tuple(_checksums(corpus.mem)),
+        outcomes={name: tuple(map(tuple, rows.tolist())) for name, rows in added([corpus.outcomes]).items()},
     )
     _checked_row(header)
     try:
@@ -145,6 +149,7 @@ def load(
         tokens=header.tokens,
         documents=header.documents,
         largest_id=header.largest_id,
+        outcomes=checked_counts(header.outcomes),
     )
 
 
@@ -244,7 +249,7 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[CorpusHeader, int]:
     if len(prefix) < _PREFIX_BYTES:
         raise _damaged(path, f"expected at least {_PREFIX_BYTES} bytes, got {len(prefix)}")
     _, version, header_bytes = _IDENTITY.unpack_from(prefix)
-    if version != FORMAT_VERSION:
+    if not 1 <= version <= FORMAT_VERSION:
         raise CorpusFileError(f"{path}: expected format version {FORMAT_VERSION}, got {version}", "version")
     text = file.read(min(header_bytes, _MOST_HEADER_BYTES))
     if len(text) < header_bytes:
@@ -268,6 +273,7 @@ def _parsed_header(path: Path, text: bytes) -> CorpusHeader:
         raise CorpusFileError(f"{path}: {words}", "version")
     try:
         _checked_row(header)
+        checked_counts(header.outcomes)
     except ValueError as error:
         raise _damaged(path, f"header: {error}") from None
     return header

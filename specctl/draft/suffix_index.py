@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from specctl.draft import tables
 from specctl.draft.arena import AT_ONCE_TOKENS, RequestArena, extend_one, extend_rows
-from specctl.draft.calibration import chances
 from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
 from specctl.draft.checks import (
     check_count,
@@ -30,8 +29,10 @@ from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.gather import ENOUGH, VISITS
 from specctl.draft.kernels import load_kernels
+from specctl.draft.lessons import CLASS, LESSON_WORDS
 from specctl.draft.memory import State
 from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
+from specctl.draft.outcomes import Counts, Outcomes
 from specctl.draft.outputs import Outputs
 from specctl.draft.proposal import COUNTERS, propose_one, propose_rows
 from specctl.draft.status import DONE, REFUSED, RESIZE
@@ -82,6 +83,8 @@ class SuffixIndex:
         self._prompt_tokens: list[int | None] = [None] * max_requests
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
+        self._lessons = np.zeros((max_requests, LESSON_WORDS), np.int32)
+        self._outcomes = Outcomes(self._workers.count)
         self._put_tables()
         self._outputs = Outputs(self._state, self._workers.count, max_requests, _USUAL_WIDTH)
         self._update_s = 0.0
@@ -94,7 +97,9 @@ class SuffixIndex:
             options.max_spec_offset, VISITS, ENOUGH, options.min_token_prob,
         )  # fmt: skip
         put(tables.SETTINGS, np.array(rule, np.float64))
-        put(tables.CHANCES, chances())
+        put(tables.CHANCES, self._outcomes.tables)
+        put(tables.LESSONS, self._lessons)
+        put(tables.OUTCOMES, self._outcomes.counted)
         put(tables.COUNTERS, self._counters)
         put(tables.SPACES, self._spaces)
         put(tables.READS_FROZEN, self._reads_frozen)
@@ -105,10 +110,11 @@ class SuffixIndex:
         put(tables.CORPUS_ROWS, nothing[1].reshape(1, -1) if corpora is None else corpora.rows)
         put(tables.HITS, np.zeros((1, 1), np.uint8) if corpora is None else corpora.hits)
 
-    def start(self, slot: int, prompt: Ints, namespace: str = SHARED) -> None:
+    def start(self, slot: int, prompt: Ints, namespace: str = SHARED, traffic_class: str = "") -> None:
         """A request starts in a free slot. The prompt may be empty; a long one is indexed in slices.
 
         Finished outputs of its namespace, and of no other, may be proposed to it, and its own joins them.
+        Probabilities follow the outcomes of the drafts of its traffic class.
         """
         self._workers.wait()
         self._check_slot(slot)
@@ -121,6 +127,8 @@ class SuffixIndex:
         # Room for an answer of usual length, because growing indexes the text anew.
         self._requests.open(slot, min(prompt.size + 256 + prompt.size // 4, self._max_request_tokens))
         self._prompt_tokens[slot] = prompt.size
+        self._lessons[slot] = 0
+        self._lessons[slot, CLASS] = self._outcomes.class_of(traffic_class)
         if self._corpora is not None:
             self._spaces[slot] = self._corpora.enter(namespace)
         self._namespaces[slot] = namespace
@@ -214,7 +222,7 @@ class SuffixIndex:
             length = propose_one(self._address, slot, budget, least)
         if length < 0:
             length = self._propose_again(slot, budget, least)
-        if self._pending or self._waiting:
+        if self._outcomes.is_due(1) or self._pending or self._waiting:
             self._work_ahead(1)
         draft: tuple[Ints, Probs] = self._outputs.drafts[length]
         return draft
@@ -246,7 +254,7 @@ class SuffixIndex:
             status = self._propose(slots, budgets, least)
         if status == REFUSED:
             explain_propose(slots, budgets, least, self.length)
-        if self._pending or self._waiting:
+        if self._outcomes.is_due(slots.size) or self._pending or self._waiting:
             self._work_ahead(slots.size)
         return self._outputs.batch(slots.size, status)
 
@@ -288,6 +296,12 @@ class SuffixIndex:
         self._state.put(tables.FROZEN, corpus.mem)
         self._state.put(tables.FROZEN_ROW, corpus.row)
         self._frozen_namespace, self._frozen_bytes = namespace, corpus.bytes_used
+        self._outcomes.replace(corpus.outcomes)
+
+    def take_outcomes(self) -> Counts:
+        """What became of drafts since the last call, for a corpus file."""
+        self._workers.wait()
+        return self._outcomes.take()
 
     def outputs_since(self, position: int, namespace: str = SHARED) -> tuple[npt.NDArray[np.uint32], int]:
         """(indexed outputs from a position of the corpus on, SEPARATOR after each; the position after them).
@@ -317,13 +331,15 @@ class SuffixIndex:
         self._workers.close()
 
     def _work_ahead(self, requests: int) -> None:
-        corpora, arena = self._corpora, self._requests
+        corpora, arena, outcomes = self._corpora, self._requests, self._outcomes
         most = _SLICE_TOKENS + 2 * requests
 
         def slices() -> None:
             done = arena.index_pending(most)
             if corpora is not None:
                 corpora.index_waiting(max(most - done, most // 4))
+            if outcomes.is_due(0):
+                outcomes.learn()
 
         self._workers.beside(slices)
 
