@@ -1,7 +1,7 @@
 """A frozen corpus in one file: written whole or not at all, mapped read-only by any number of processes.
 
     8 bytes    SPECCTLC
-    uint32     FORMAT_VERSION
+    uint32     version, 1 or 2
     uint32     bytes of the header
     uint64     xxh3_64 of the 16 bytes before it and of the header
     header     JSON of CorpusHeader, then zeros up to a multiple of 4096 bytes
@@ -48,10 +48,11 @@ __all__ = [
     "read_header",
     "save",
     "set_aside",
+    "version_of",
 ]
 
 FORMAT_VERSION = 2
-"""1 had no outcomes, and is read."""
+"""The newest. A file without outcomes is of version 1."""
 CHAINS_LAYOUT = 2
 """One more whenever ``chains`` gives a word of the block or of the row another meaning."""
 
@@ -159,6 +160,11 @@ def read_header(path: Path) -> CorpusHeader:
         return _read_header(path, file)[0]
 
 
+def version_of(header: CorpusHeader) -> int:
+    """The file's."""
+    return 2 if header.outcomes else 1
+
+
 def set_aside(path: Path) -> Path:
     """Rename a refused file to ``<name>.refused-<UTC timestamp>``; the new path. Nothing is deleted.
 
@@ -201,8 +207,8 @@ def _damaged(path: Path, words: str) -> CorpusFileError:
 
 
 def _head_bytes(header: CorpusHeader) -> bytes:
-    text = header.model_dump_json().encode()
-    identity = _IDENTITY.pack(_MAGIC, FORMAT_VERSION, len(text))
+    text = header.model_dump_json(exclude_defaults=True).encode()
+    identity = _IDENTITY.pack(_MAGIC, version_of(header), len(text))
     head = identity + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(identity + text)) + text
     return head + bytes(-len(head) % _PAGE_BYTES)
 
@@ -250,7 +256,9 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[CorpusHeader, int]:
         raise _damaged(path, f"expected at least {_PREFIX_BYTES} bytes, got {len(prefix)}")
     _, version, header_bytes = _IDENTITY.unpack_from(prefix)
     if not 1 <= version <= FORMAT_VERSION:
-        raise CorpusFileError(f"{path}: expected format version {FORMAT_VERSION}, got {version}", "version")
+        raise CorpusFileError(
+            f"{path}: expected format version {FORMAT_VERSION} or older, got {version}", "version"
+        )
     text = file.read(min(header_bytes, _MOST_HEADER_BYTES))
     if len(text) < header_bytes:
         raise _damaged(path, f"expected a header of {header_bytes} bytes, got {len(text)}")

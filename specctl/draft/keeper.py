@@ -25,7 +25,7 @@ import numpy.typing as npt
 from specctl.draft.corpus_file import load, save, set_aside
 from specctl.draft.frozen_corpus import FrozenCorpus, build_text, merge
 from specctl.draft.options import SHARED
-from specctl.draft.outcomes import Counts, added
+from specctl.draft.outcomes import Counts, Outcomes, added
 from specctl.errors import CorpusFileError
 
 __all__ = ["CorpusKeeper", "Kept"]
@@ -50,8 +50,9 @@ class Kept(Protocol):
     def outputs_since(self, position: int) -> tuple[npt.NDArray[np.uint32], int]:
         """(outputs from a position on, SEPARATOR after each; the position after them). Position 0: all."""
 
-    def take_outcomes(self) -> Counts:
-        """What became of drafts since the last call."""
+    @property
+    def outcomes(self) -> Outcomes:
+        """Of its drafts."""
 
     def flush(self) -> None:
         """Everything that came in is among the outputs."""
@@ -89,7 +90,7 @@ class CorpusKeeper:
             self._next_s = time.monotonic() + self._save_every_s
             text, end = self._index.outputs_since(self._position)
             if text.size:
-                self._unsaved = added((self._unsaved, self._index.take_outcomes()))
+                self._unsaved = added((self._unsaved, self._index.outcomes.take()))
                 self._thread = threading.Thread(target=self._save, args=(text, end), name="specctl-corpus")
                 self._thread.start()
 
@@ -101,7 +102,7 @@ class CorpusKeeper:
             self._index.flush()
             text, end = self._index.outputs_since(self._position)
             if text.size:
-                self._unsaved = added((self._unsaved, self._index.take_outcomes()))
+                self._unsaved = added((self._unsaved, self._index.outcomes.take()))
                 self._save(text, end)
         self.is_open = False
 

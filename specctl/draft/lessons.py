@@ -8,12 +8,23 @@ token was too improbable counts with that token, so that a probability that is t
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.calibration import ENTRIES
 from specctl.draft.chains import BASE, KNOWN, index_of
 
-__all__ = ["AT", "CLASS", "CLASSES", "LESSON_WORDS", "OUTCOME_WORDS", "SOURCE", "learn", "remember"]
+__all__ = [
+    "AT",
+    "CLASS",
+    "CLASSES",
+    "LESSON_WORDS",
+    "OUTCOME_WORDS",
+    "SOURCE",
+    "learn",
+    "new_lesson",
+    "remember",
+]
 
 CLASSES = 8
 """Traffic classes with a table of their own, the first of them for all others."""
@@ -25,6 +36,13 @@ LESSON_WORDS = FIRST + 2 * TOKENS_MOST
 tokens and their entries in ``calibration.chances``."""
 OUTCOME_WORDS = CLASSES * 2 * ENTRIES * 2
 """Drafted and accepted, of each entry of each row of the tables."""
+
+
+def new_lesson(row: int) -> npt.NDArray[np.int32]:
+    """int32[LESSON_WORDS] of a request of the class in this row, without a draft."""
+    lesson = np.zeros(LESSON_WORDS, np.int32)
+    lesson[CLASS] = row
+    return lesson
 
 
 @njit(cache=True, nogil=True)

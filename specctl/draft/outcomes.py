@@ -42,13 +42,20 @@ class Outcomes:
             self._classes[name] = len(self._classes)
         return self._classes.get(name, 0)
 
+    def chances_of(self, traffic_class: str = "") -> npt.NDArray[np.float32]:
+        """float32[2, ENTRIES] as in ``calibration``, a copy: what a device drafts with to equal the host."""
+        row = self._classes.get(traffic_class, 0)
+        return self.tables[2 * row : 2 * row + 2].copy()
+
     def is_due(self, proposals: int) -> bool:
         """After so many more: at first often, later as often as outcomes still change something."""
         self._proposals += proposals
         return self._proposals >= self._due_at
 
-    def learn(self) -> None:
+    def learn_if_due(self) -> None:
         """Take up what was counted and refit the tables that it changes."""
+        if not self.is_due(0):
+            return
         self._proposals, self._due_at = 0, min(self._due_at * 5 // 4, _MOST_STEPS)
         fresh = self._drained()
         self._known += fresh
