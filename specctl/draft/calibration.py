@@ -25,6 +25,8 @@ _OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785)
 _CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667)
 PRIOR_TOKENS = 1500.0
 """Outcomes that the built-in weights count as, in a fit to outcomes."""
+ENTRY_TOKENS = 64.0
+"""Outcomes that the fit counts as, in the share that is accepted of one entry."""
 _NEWTON_STEPS, _LEAST_STEP = 12, 1e-5
 _MOST_LOGIT = 8.0
 Numbers = npt.NDArray[np.int64]
@@ -66,7 +68,8 @@ def refit(source: int, counts: Floats) -> npt.NDArray[np.float32]:
     """A row of ``chances``, 0 = own text or 1 = corpus, that follows outcomes: counts float64[ENTRIES, 2],
     drafted and accepted tokens of each entry.
 
-    The most likely weights, by Newton's method, with PRIOR_TOKENS spread over all entries as a prior.
+    The most likely weights, by Newton's method, with PRIOR_TOKENS spread over all entries as a prior; then each
+    entry for itself, with ENTRY_TOKENS as the fit says.
     """
     seen, can_occur = _seen()
     built_in = np.array((_OWN, _CORPUS)[source])
@@ -82,8 +85,9 @@ def refit(source: int, counts: Floats) -> npt.NDArray[np.float32]:
         weights += step
         if np.abs(step).max() < _LEAST_STEP:
             break
-    table: npt.NDArray[np.float32] = _chance(weights @ seen).astype(np.float32)
-    return table
+    fitted = _chance(weights @ seen)
+    table = (counts[:, 1] + ENTRY_TOKENS * fitted) / (counts[:, 0] + ENTRY_TOKENS)
+    return table.astype(np.float32)
 
 
 def _chance(logits: Floats) -> Floats:

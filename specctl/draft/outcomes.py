@@ -33,6 +33,8 @@ class Outcomes:
         """float32[2 * CLASSES, ENTRIES]: of each class one for a request's own text and one for a corpus."""
         self._known = np.zeros((2 * CLASSES, ENTRIES, 2))
         self._unsaved = np.zeros_like(self._known)
+        self.is_learning = True
+        """Else outcomes are only counted."""
         self._classes = {"": 0}
         self._proposals, self._due_at = 0, _FIRST_STEPS
 
@@ -50,7 +52,7 @@ class Outcomes:
     def is_due(self, proposals: int) -> bool:
         """After so many more: at first often, later as often as outcomes still change something."""
         self._proposals += proposals
-        return self._proposals >= self._due_at
+        return self._proposals >= self._due_at and self.is_learning
 
     def learn_if_due(self) -> None:
         """Take up what was counted and refit the tables that it changes."""

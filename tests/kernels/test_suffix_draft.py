@@ -42,12 +42,12 @@ def outcomes() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "min_match", "budget"), [(2, 1, 6), (9, 1, 1), (40, 2, 5), (200_000, 1, 6)]
+    ("vocabulary", "min_match", "budget", "has_outcomes"),
+    [(2, 1, 6, True), (9, 1, 1, False), (40, 2, 5, True), (200_000, 1, 6, False)],
 )
 @pytest.mark.parametrize("has_corpus", [True, False])
-@pytest.mark.parametrize("has_outcomes", [True, False])
 def test_drafts_as_the_host(
-    vocabulary: int, min_match: int, budget: int, has_corpus: bool, has_outcomes: bool
+    vocabulary: int, min_match: int, budget: int, has_outcomes: bool, has_corpus: bool
 ) -> None:
     options = SuffixIndexOptions(
         index_bytes=2**17, min_token_prob=0.05, min_match_tokens=min_match, max_spec_factor=2.5
