@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specctl.bench.arms import parse_arm
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
 from testing.provenance import provenance
@@ -78,20 +77,26 @@ def _arguments(options: argparse.Namespace) -> list[str]:
     return [*words, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
 
 
-def summary(result: BenchResult) -> dict[str, Any]:
-    """By phase and over all: tokens/s of the arms, and autotune over the best static setting and over off."""
+def summary(result: BenchResult, never: str | None = None) -> dict[str, Any]:
+    """By phase and over all: tokens/s of the arms, and autotune over the best static setting and over off.
+
+    ``never``: the arm that never enabled speculation, if there is one.
+    """
     found: dict[str, Any] = {"phases": {}}
     names = [arm.name for arm in result.arms]
     rounds = range(result.rounds)
     speeds = {(run.round, run.load, run.arm): run.tokens_per_s for run in result.runs}
     phases = [load.title for load in result.loads]
     for phase in phases:
-        found["phases"][phase] = against([{name: speeds[i, phase, name] for name in names} for i in rounds])
+        found["phases"][phase] = against(
+            [{name: speeds[i, phase, name] for name in names} for i in rounds], never
+        )
     found["all phases"] = against(
         [
             {name: statistics.fmean(speeds[i, phase, name] for phase in phases) for name in names}
             for i in rounds
-        ]
+        ],
+        never,
     )
     checks = result.outputs
     found["outputs"] = {
@@ -101,16 +106,17 @@ def summary(result: BenchResult) -> dict[str, Any]:
     return found
 
 
-def against(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+def against(rounds: Sequence[dict[str, float]], never: str | None = None) -> dict[str, Any]:
     """The best static setting is that of the medians, so that no round's luck chooses it."""
-    ours = next(name for name in rounds[0] if name == parse_arm(OURS).name)
-    statics = [name for name in rounds[0] if name != ours]
+    ours = next(name for name in rounds[0] if name.startswith(OURS))
+    statics = [name for name in rounds[0] if name not in (ours, never)]
     best = max(statics, key=lambda name: statistics.median(one[name] for one in rounds))
     return {
-        "tokens_per_s": {name: _range([one[name] for one in rounds]) for name in (*statics, ours)},
+        "tokens_per_s": {name: _range([one[name] for one in rounds]) for name in rounds[0]},
         "best_static": best,
         "to_best_static": _range([one[ours] / one[best] for one in rounds]),
         "to_off": _range([one[ours] / one[OFF] for one in rounds]),
+        **({} if never is None else {"to_never_enabled": _range([one[ours] / one[never] for one in rounds])}),
     }
 
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.copying import listed, load_prompts
+from specctl.bench.prompts import load_prompts
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
 from testing.provenance import ROOT, pairwise_ratios, provenance, summary
@@ -87,13 +87,10 @@ def install_arctic() -> None:
 
 def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:
     pair = {name: servers[name] for name in ("plain", "specctl")}
-    prompts = load_prompts(listed())
-    file = folder / "copying.jsonl"
-    rows = (json.dumps({"id": f"{i}", "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts))
-    file.write_text("".join(rows), encoding="utf-8")
+    prompts = load_prompts("copying")
     # Each prompt comes once to each server in the first call, so that no server has seen it.
     each = ["--as-they-are", "--no-warm-up", "--requests", str(len(prompts) // repeats)]
-    copying = [f"{file} name=copying concurrency=1 output={COPYING_OUTPUT_TOKENS}"]
+    copying = [f"copying concurrency=1 output={COPYING_OUTPUT_TOKENS}"]
     rounds = ["--rounds", str(repeats)]
     off_rounds = ["--rounds", str(2 * repeats + 2), "--requests", "2"]
     warm_up = ["--rounds", "1", "--requests", "1"]

@@ -1,14 +1,16 @@
 """The simulator against a real server: predicted and measured tokens/s, load by load.
 
-    python -m benchmarks.simulation_check --model FOLDER --copying FILE --chat FILE --output FILE
+    python -m benchmarks.simulation_check [--url URL] [--rounds N] [--output FILE]
 
-One server with specctl_suffix. Its steps are counted as ``specctl profile`` does, with requests of its own,
-then each load runs at a fixed number of drafts, then steps are counted again, and so on for ``--rounds``, so
-that a machine that is now quick and now slow is so for both sides. A load is Poisson arrivals at a rate, or
-everything at once (rate 0), with output lengths drawn between a quarter of ``--max-tokens`` and all of it.
-``specctl record`` writes a log of each; the simulator runs it with that number and the profile of all counted
-steps. Tokens/s are over the spans from the first request sent to the last one's end, over all rounds; TPOT is
-the mean of the server's own histogram.
+Without ``--url`` a server on this machine's CPU: the reference target with its EAGLE-3 head (``make
+reference-models``), whose drafts are all full, as the simulator has them. Its steps are counted as ``specctl
+profile`` does, with requests of its own, then each load runs at a fixed number of drafts, then steps are
+counted again, and so on for ``--rounds``, so that a machine that is now quick and now slow is so for both
+sides. A load is Poisson arrivals at a rate, or everything at once (rate 0), with output lengths drawn between
+a quarter of OUTPUT_TOKENS and all of it. ``specctl record`` writes a log of each; the simulator runs it with
+that number and the profile of all counted steps. Tokens/s are over the spans from the first request sent to
+the last one's end, over all rounds; TPOT is the mean of the server's own histogram. A server of one's own
+must not cache prefixes. ``tests/engine/test_stock_server.py`` holds what drafting gains by it to 7 %.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -35,8 +38,6 @@ import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.gpu.phases import bodies_of
-from benchmarks.gpu.sender import complete, session
 from specctl.clock import SystemClock
 from specctl.contract.capabilities import Capabilities
 from specctl.engine_api.client import EngineClient
@@ -53,7 +54,7 @@ from specctl.simulate.profiling.server import measure_server
 from specctl.simulate.recorded import load_recorded
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace
-from testing.lossless import put_table
+from testing.lossless import SHARED, put_table
 from testing.provenance import provenance, summary
 from testing.servers import vllm_server
 
@@ -61,18 +62,23 @@ _SPECCTL = str(Path(sys.executable).parent / "specctl")
 _TPOT = "vllm:request_time_per_output_token_seconds"
 _RECORD_S = 1.0
 _SEED = 0
+_TIMEOUT_S = 600.0
+_MODELS = SHARED / "models"
+OUTPUT_TOKENS = 64
+_IDS = (7, 4000)
+_PROMPT_TOKENS = (60, 400)
+"""As those that the profile was measured with."""
 
 
 @dataclass(frozen=True)
 class Load:
-    kind: str
     num_speculative_tokens: int
     requests_per_s: float
     requests: int
 
     def __str__(self) -> str:
         rate = "at once" if not self.requests_per_s else f"{self.requests_per_s:g}/s"
-        return f"{self.kind}, {self.num_speculative_tokens} drafts, {self.requests} requests, {rate}"
+        return f"{self.num_speculative_tokens} drafts, {self.requests} requests, {rate}"
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,24 @@ async def tpot_sums(client: httpx.AsyncClient) -> tuple[float, float]:
     return found["_sum"], found["_count"]
 
 
+def bodies() -> Iterator[dict[str, Any]]:
+    """Prompts of which none begins as another: nothing comes from a cache."""
+    rng = random.Random(_SEED)
+    common = {"model": "model", "ignore_eos": True, "temperature": 0.0, "stream": True}
+    while True:
+        prompt = [rng.randrange(*_IDS) for _ in range(rng.randint(*_PROMPT_TOKENS))]
+        yield {**common, "prompt": prompt, "max_tokens": rng.randint(OUTPUT_TOKENS // 4, OUTPUT_TOKENS)}
+
+
+async def complete(session: aiohttp.ClientSession, body: dict[str, Any]) -> None:
+    """Raises aiohttp.ClientResponseError where the server refuses it."""
+    async with session.post("/v1/completions", json=body) as answer:
+        answer.raise_for_status()
+        await answer.read()
+
+
 async def send(
-    client: httpx.AsyncClient,
-    opened: aiohttp.ClientSession,
-    load: Load,
-    bodies: Iterator[dict[str, Any]],
-    is_streamed: bool,
+    client: httpx.AsyncClient, session: aiohttp.ClientSession, load: Load, given: Iterator[dict[str, Any]]
 ) -> Sent:
     """Open loop: nobody waits for an answer before the next request goes."""
     rng = random.Random(f"{_SEED} {load}")
@@ -126,15 +144,12 @@ async def send(
     sum_before, count_before = await tpot_sums(client)
     tasks = []
     began_s = due_s = time.monotonic()
-    for body in itertools.islice(bodies, load.requests):
+    for body in itertools.islice(given, load.requests):
         await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
-        length = rng.randint(body["max_tokens"] // 4, body["max_tokens"])
         arrival_s.append(time.monotonic() - began_s)
         inputs.append(len(body["prompt"]))
-        outputs.append(length)
-        tasks.append(
-            asyncio.create_task(complete(opened, {**body, "max_tokens": length, "stream": is_streamed}))
-        )
+        outputs.append(body["max_tokens"])
+        tasks.append(asyncio.create_task(complete(session, body)))
         due_s += rng.expovariate(load.requests_per_s) if load.requests_per_s else 0.0
     await asyncio.gather(*tasks)
     span_s = time.monotonic() - began_s
@@ -231,23 +246,12 @@ class Check:
     """One server under loads and measurements in turn.
 
     ``seconds``: of each measurement, of which there is one more than rounds; ``requests``: its own, at most.
-    ``is_streamed``: as the profile's own requests are: where a server has few cores that is in its steps;
-    beside a GPU it is the front end's work, and the sender's.
     """
 
     def __init__(
-        self,
-        url: str,
-        loads: Sequence[Load],
-        bodies: Mapping[str, Iterator[dict[str, Any]]],
-        folder: Path,
-        *,
-        seconds: float,
-        requests: int,
-        is_streamed: bool = True,
+        self, url: str, loads: Sequence[Load], folder: Path, *, seconds: float = 15.0, requests: int = 300
     ) -> None:
-        self._is_streamed = is_streamed
-        self._url, self._loads, self._bodies, self._folder = url, loads, bodies, folder
+        self._url, self._bodies, self._folder = url, bodies(), folder
         self._seconds, self._requests = seconds, requests
         self._measured: list[Measured] = []
         self._ran: dict[Load, list[tuple[Sent, Path]]] = {load: [] for load in loads}
@@ -274,77 +278,56 @@ class Check:
         self._measured.append(measured)
 
     async def _run_loads(self) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=600) as client, session(self._url) as opened:
+        # httpx's pool looks through all connections for each request: hundreds at a time are sent by aiohttp.
+        timeout, connector = aiohttp.ClientTimeout(_TIMEOUT_S), aiohttp.TCPConnector(limit=0)
+        async with (
+            httpx.AsyncClient(base_url=self._url, timeout=_TIMEOUT_S) as client,
+            aiohttp.ClientSession(self._url, connector=connector, timeout=timeout) as session,
+        ):
             for number, (load, ran) in enumerate(self._ran.items()):
                 await put_table(client, load.num_speculative_tokens)
                 log = self._folder / f"load-{number}-{len(ran)}.log"
                 with recorded(self._url, log):
-                    sent = await send(client, opened, load, self._bodies[load.kind], self._is_streamed)
+                    sent = await send(client, session, load, self._bodies)
                 print(load, f"{sent.tokens_per_s:.0f} tokens/s", flush=True)
                 ran.append((sent, log))
 
 
+@contextlib.contextmanager
+def server(url: str | None, folder: Path) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    config = {"method": "eagle3", "model": str(_MODELS / "reference-eagle3"), "num_speculative_tokens": 4}
+    log = folder / "server.log"
+    with vllm_server(_MODELS / "reference-target", log, {**config, "specctl": {}}) as started:
+        yield started.url
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--copying", type=Path, required=True, help="JSON list of prompts")
-    parser.add_argument("--chat", type=Path, required=True, help="JSON list of texts")
-    parser.add_argument("--kinds", nargs="*", default=["copying", "chat"])
-    parser.add_argument("--numbers", type=int, nargs="*", default=[0, 3, 8])
-    parser.add_argument("--drafts-max", type=int, default=8)
-    parser.add_argument("--rates", type=float, nargs="*", default=[0.0, 10.0], help="requests/s; 0: at once")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of arrivals at a rate")
-    parser.add_argument("--requests", type=int, default=512, help="of a load that comes at once")
-    parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile-requests", type=int, default=3000, help="for each profile")
-    parser.add_argument("--profile-s", type=float, default=40.0)
-    parser.add_argument("--whole", action="store_true", help="answers that are not streamed")
-    parser.add_argument("--url", help="a running server, without prefix caching")
-    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/simulation-check"), help="for logs")
-    parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    loads = [
-        Load(kind, number, rate, max(int(rate * arguments.seconds), 1) if rate else arguments.requests)
-        for kind in arguments.kinds
-        for number in arguments.numbers
-        for rate in arguments.rates
-    ]
-    config = {"method": "specctl_suffix", "num_speculative_tokens": arguments.drafts_max}
-    # The simulator computes every prompt in full.
-    options = [*arguments.serve, "--no-enable-prefix-caching"]
-    with contextlib.ExitStack() as stack:
-        url = arguments.url or (
-            stack.enter_context(
-                vllm_server(arguments.model, arguments.folder / "server.log", config, options)
-            ).url
-        )
-        check = Check(
-            url,
-            loads,
-            _bodies(arguments),
-            arguments.folder,
-            seconds=arguments.profile_s,
-            requests=arguments.profile_requests,
-            is_streamed=not arguments.whole,
-        )
-        for _ in range(arguments.rounds):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", help="a running server with specctl's plugin, served as model")
+    parser.add_argument("--numbers", type=int, nargs="*", default=[0, 4], help="of drafts")
+    parser.add_argument("--rates", type=float, nargs="*", default=[0.0], help="requests/s; 0: at once")
+    parser.add_argument("--requests", type=int, default=64, help="of a load")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile-requests", type=int, default=300, help="for each profile")
+    parser.add_argument("--profile-s", type=float, default=15.0)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    loads = [Load(number, rate, given.requests) for number in given.numbers for rate in given.rates]
+    with tempfile.TemporaryDirectory() as name, server(given.url, Path(name)) as url:
+        check = Check(url, loads, Path(name), seconds=given.profile_s, requests=given.profile_requests)
+        for _ in range(given.rounds):
             check.run_round()
-            # Each round, in case the machine is taken away.
-            results = check.results()
-            told = check.profile.model_dump(mode="json")
-            report = {"provenance": provenance(), "profile": told, "loads": results}
-            arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        results, profile = check.results(), check.profile.model_dump(mode="json")
     for result in results:
         print(json.dumps(result))
-
-
-def _bodies(arguments: argparse.Namespace) -> dict[str, Iterator[dict[str, Any]]]:
-    copying = json.loads(arguments.copying.read_text(encoding="utf-8"))
-    chat = [token for one in json.loads(arguments.chat.read_text(encoding="utf-8")) for token in one]
-    return bodies_of(copying, chat, arguments.max_tokens)
+    if given.output is not None:
+        report = {"provenance": provenance(), "profile": profile, "loads": results}
+        given.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

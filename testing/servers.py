@@ -54,6 +54,18 @@ def command(
     return parts
 
 
+def sglang_command(
+    model: Path, port: int, algorithm: str | None, arguments: Sequence[str], module: str
+) -> list[str]:
+    """Its KV cache is bounded by its tokens; the share of the free memory leaves room for what other programs
+    take while it starts. ``algorithm`` None: it never speculates. Later arguments win."""
+    parts = [str(SGLANG_PYTHON), "-m", module, "--model-path", str(model)]
+    parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
+    parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
+    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.9"]
+    return [*parts, *([] if algorithm is None else ["--speculative-algorithm", algorithm]), *arguments]
+
+
 @contextmanager
 def vllm_server(
     model: Path,
@@ -79,15 +91,9 @@ def sglang_server(
     environment: Mapping[str, str] | None = None,
     module: str = "specctl_sglang.cpu_serve",
 ) -> Iterator[Server]:
-    """The same with SGLang, speculating by ``algorithm``. Its KV cache is bounded by its tokens; the share of
-    the free memory leaves room for what other programs take while it starts. ``module``: sglang.launch_server
-    on a GPU."""
+    """The same with SGLang, speculating by ``algorithm``. ``module``: sglang.launch_server on a GPU."""
     port = free_port()
-    parts = [str(SGLANG_PYTHON), "-m", module, "--model-path", str(model)]
-    parts += ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "model"]
-    parts += ["--dtype", "float32", "--max-running-requests", "8", "--context-length", "2048"]
-    parts += ["--max-total-tokens", "16384", "--mem-fraction-static", "0.9"]
-    parts += ["--speculative-algorithm", algorithm, *arguments]
+    parts = sglang_command(model, port, algorithm, arguments, module)
     with started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Every benchmark of a verify kernel, one after another, each with its file in a folder.
+"""Every verify kernel at every number of rows and vocabulary size, on a GPU; the file goes to a folder.
 
 python -m benchmarks.gpu.kernels --folder FOLDER
 """
@@ -6,17 +6,14 @@ python -m benchmarks.gpu.kernels --folder FOLDER
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
-BENCHMARKS = {
-    "verify-greedy": "benchmarks.gpu.verify",
-    "verify-sampled": "benchmarks.gpu.verify_sampled",
-    "verify-block": "benchmarks.gpu.verify_block",
-}
+from benchmarks.gpu import verify_by_kernel
+
+ROWS = ("8", "64", "512", "1024", "2048")
+VOCABULARIES = ("32000", "128256", "151936", "262144")
 
 
 def main() -> int:
@@ -27,12 +24,8 @@ def main() -> int:
         print("bench-kernels needs a GPU")
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for name, module in BENCHMARKS.items():
-        print(f"{name}:", flush=True)
-        command = [sys.executable, "-m", module, "--output", str(folder / f"gpu-{name}.json")]
-        failed |= subprocess.run(command, check=False).returncode != 0
-    return int(failed)
+    shapes = ["--rows", *ROWS, "--vocabularies", *VOCABULARIES]
+    return verify_by_kernel.main([*shapes, "--output", str(folder / "gpu-verify.json")])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ No server: batches by their attributes, with random trees as SPECCTL_SUFFIX draf
 function as the worker calls it. Both arms get the same logits and take turns.
 Gate, first: greedy results are equal entry for entry, and sampled ones keep as many drafts (within 5 standard
 errors over many calls). Where that fails there is no ratio. Times are those of the device, as in
-benchmarks.gpu.verify_sampled: a server's host is ahead of it while the target computes; by the host's clock
+benchmarks.gpu.verify_by_kernel: a server's host is ahead of it while the target computes; by the host's clock
 they are told too, where a call's launches may take longer than the device. Sampled batches of 256 rows and
 more are to be 5 times as fast: those come first, one request last. What an arm's first calls take, compiling
 included, is told apart and on no clock. The file is written after each line. ``--quick``: tiny shapes, any
@@ -29,8 +29,7 @@ from typing import Any
 import torch
 from specctl_sglang.compat import cpu_stand_ins
 
-from benchmarks.gpu.timing import taken_in_turn
-from benchmarks.gpu.verify_sampled import device_provenance
+from benchmarks.gpu.device import device_provenance, taken_in_turn
 from testing.provenance import pairwise_ratios, summary
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))

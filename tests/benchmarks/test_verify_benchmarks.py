@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 import torch
 
-from benchmarks.gpu import kernels, verify_sampled
+from benchmarks.gpu import kernels
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
@@ -13,6 +13,3 @@ def test_without_a_gpu_the_kernels_are_not_measured(tmp_path, capsys, monkeypatc
     monkeypatch.setattr("sys.argv", ["kernels", "--folder", str(tmp_path)])
     assert kernels.main() == 1
     assert "needs a GPU" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["verify_sampled", "--output", str(tmp_path / "x")])
-    with pytest.raises(SystemExit, match="needs a GPU"):
-        verify_sampled.main()

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 import torch
-
-from benchmarks.verify_host import HostCalls, _Dispatched, calls_of, without_device
+from support.host_calls import Dispatched, HostCalls, calls_of, without_device
 
 LAUNCHES = {
     ("vllm", "greedy"): {"pieces_kernel": 1, "accept_kernel": 1},
@@ -32,7 +31,7 @@ def test_a_call_launches_its_kernels_and_nothing_else(engine, kind, requests):
 
 def test_what_is_counted():
     calls = HostCalls()
-    with without_device(calls), _Dispatched(calls):
+    with without_device(calls), Dispatched(calls):
         made = torch.ones(4).new_empty(4)
         made[:2].add_(torch.tensor([1.0, 2.0]))
         assert made.sum().item() is not None

@@ -2,9 +2,9 @@
 target's law, greedy ones are the target's.
 
 In a scheduler on the CPU (``support.sglang_law_run``), with our kernels under Triton's interpreter: one
-prompt many times, its answers compared with those of the same engine's plain decode by the chi-square test of
-the GPU benchmark. The seed is fixed, and the drafted answers come first: what the corpus learns while nothing
-is drafted depends on the clock.
+prompt many times, its answers compared with those of the same engine's plain decode by a chi-square test. The
+seed is fixed, and the drafted answers come first: what the corpus learns while nothing is drafted depends on
+the clock.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.same_law import LEAST_CHANCE, SAMPLING, same_law
 from support.sglang_control import NEEDS_SGLANG, PROMPTS, ran_by_sglang
 
-from benchmarks.gpu.sglang_sampled import LEAST_CHANCE, SAMPLING, same_law
 from specctl.engine.verified_batches import ENGINES, OURS
 
 pytestmark = NEEDS_SGLANG

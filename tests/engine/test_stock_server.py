@@ -15,7 +15,7 @@ from support.engine_control import CONTROL_TOKEN, controlled_server
 from support.random_head import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
-from benchmarks.simulation_cpu import checked_at
+from benchmarks.simulation_check import Check, Load
 from specctl.cli.main import main
 from testing.lossless import compare
 from testing.servers import vllm_server
@@ -157,9 +157,10 @@ class TestEagle3:
 
     def test_the_simulator_foretells_its_tokens_per_second(self, eagle3, tmp_path):
         """What drafting gains, within 7 %: a ratio, as far as a machine that others use can tell. Absolute
-        times hold for a quiet machine only, where ``benchmarks.simulation_cpu`` measures them; here the
+        times hold for a quiet machine only, where ``benchmarks.simulation_check`` measures them; here the
         sender shares two cores with the server."""
-        check = checked_at(eagle3.server.url, tmp_path)
+        loads = [Load(number, 0.0, 64) for number in (0, 4)]
+        check = Check(eagle3.server.url, loads, tmp_path)
         for _ in range(3):
             check.run_round()
         off, drafting = (result["from the arrivals"] for result in check.results())

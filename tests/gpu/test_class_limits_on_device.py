@@ -29,7 +29,7 @@ def drafted_at(answer):
     [(("plain",), 0), (("few",), 2), (("code",), DRAFTS), (("plain", "code", "few", "code"), DRAFTS)],
 )
 def test_requests_keep_to_their_limits_and_to_their_output(arms, kinds, most):
-    from benchmarks.gpu.arms import margins
+    from support.gpu_arms import margins
 
     asked = prompts(REQUESTS)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]

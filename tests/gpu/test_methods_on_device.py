@@ -79,7 +79,7 @@ def engines_of(methods, shared_models, logs, devices=1):
     pytest.importorskip("vllm")
     if torch.cuda.device_count() < devices:
         pytest.skip(f"{torch.cuda.device_count()} GPUs, expected {devices}")
-    from benchmarks.gpu.arms import speculative, started
+    from support.gpu_arms import speculative, started
 
     base = _ENGINE | {"tensor_parallel_size": devices}
     asked = {"off": base}
@@ -107,7 +107,7 @@ def ranks(shared_models, tmp_path_factory):
 
 
 def assert_greedy_is_kept(arms, method, requests, numbers):
-    from benchmarks.gpu.arms import margins
+    from support.gpu_arms import margins
 
     asked = prompts(requests)
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
