@@ -73,7 +73,9 @@ def compare(own: Own, anchor: Anchor, kind: Kind, budget: int) -> dict[str, Any]
         exams: dict[float, Replay] = {}
 
         def drafted_at(prob: float, steps: int = steps, exams: dict[float, Replay] = exams) -> float:
-            one = exams[round(prob, 9)] = joined([examined(own, *half, budget, prob, steps) for half in halves])
+            one = exams[round(prob, 9)] = joined(
+                [examined(own, *half, budget, prob, steps) for half in halves]
+            )
             return one.drafted_per_step
 
         least_prob = matching_threshold(drafted_at, theirs.drafted_per_step)

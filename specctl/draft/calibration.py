@@ -68,8 +68,8 @@ def refit(source: int, counts: Floats) -> npt.NDArray[np.float32]:
     """A row of ``chances``, 0 = own text or 1 = corpus, that follows outcomes: counts float64[ENTRIES, 2],
     drafted and accepted tokens of each entry.
 
-    The most likely weights, by Newton's method, with PRIOR_TOKENS spread over all entries as a prior; then each
-    entry for itself, with ENTRY_TOKENS as the fit says.
+    The most likely weights, by Newton's method, with PRIOR_TOKENS spread over all entries as a prior; then
+    each entry for itself, with ENTRY_TOKENS as the fit says.
     """
     seen, can_occur = _seen()
     built_in = np.array((_OWN, _CORPUS)[source])

@@ -88,7 +88,8 @@ class Outcomes:
         self._known += self._drained()
 
     def _drained(self) -> npt.NDArray[np.float64]:
-        fresh = self.counted.sum(axis=0, dtype=np.float64).reshape(self._known.shape)
+        fresh: npt.NDArray[np.float64] = self.counted.sum(axis=0, dtype=np.float64)
+        fresh = fresh.reshape(self._known.shape)
         self.counted[:] = 0
         self._unsaved += fresh
         return fresh

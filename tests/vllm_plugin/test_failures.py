@@ -41,7 +41,7 @@ class Proposer:
     def finish(self, request_ids):
         """Nothing to do."""
 
-    def note_namespaces(self, namespaces):
+    def note_requests(self, namespaces, unshared, new_requests):
         """Nothing to do."""
 
     def isolate(self, request_ids):
@@ -79,7 +79,7 @@ def runner_with(fails):
     return SimpleNamespace(drafter=proposer, input_batch=None, specctl_clock=DraftClock(False)), proposer
 
 
-ENTRIES = ["finish", "note_namespaces", "note_batch", "propose_step", "shadow_counts", "stats"]
+ENTRIES = ["finish", "note_requests", "note_batch", "propose_step", "shadow_counts", "stats"]
 
 
 @pytest.mark.parametrize("fails", ENTRIES)
@@ -88,7 +88,7 @@ def test_a_step_on_v1_goes_on_without_what_failed(fails):
     drafts, told = step(runner)
     assert drafts == ([[], []] if fails == "propose_step" else [[7, 7], [7, 7]])
     assert told.failures == Failures(os.getpid(), Counter({fails: 1}))
-    assert proposer.alone == (["a"] if fails == "note_namespaces" else [])
+    assert proposer.alone == (["a"] if fails == "note_requests" else [])
 
 
 def test_after_a_few_failures_v1_does_not_ask_the_proposer():

@@ -1,7 +1,7 @@
 """SPECCTL_SUFFIX: drafts from a request's whole history and from finished outputs, found on the host.
 
-SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Knows SGLang's requests by four
-attributes: rid, origin_input_ids, output_ids, and what tells tenants apart.
+SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Knows SGLang's requests by five
+attributes: rid, origin_input_ids, output_ids, and what tells tenants and kinds apart.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.engine.kept_corpus import keep_corpus
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
+from specctl.engine.request_classes import KIND_KEY, valid_kind
 from specctl.engine.request_slots import NO_SLOT, RequestSlots
 from specctl_sglang.proposers.layout import Emitted, limit_tree
 from specctl_sglang.proposers.weighing import Weighing
@@ -197,7 +198,8 @@ class SuffixDrafts:
         if self._slots.are_taken:
             self._take_from_the_gone({other.rid for other in batch})
         prompt = np.array(request.origin_input_ids, np.int32)
-        slot = self._slots.start(request.rid, prompt, namespace_of(request.lora_id, request.extra_key))
+        namespace = namespace_of(request.lora_id, request.extra_key)
+        slot = self._slots.start(request.rid, prompt, namespace, _kind_of(request))
         if slot != NO_SLOT:
             self._known[slot] = prompt.size
         return slot
@@ -206,6 +208,11 @@ class SuffixDrafts:
         """Requests that left without notice, an abort among others."""
         for request_id in [known for known in self._slots if known not in present]:
             self.finish(request_id)
+
+
+def _kind_of(request: Any) -> str:
+    params = getattr(getattr(request, "sampling_params", None), "custom_params", None)
+    return valid_kind(params.get(KIND_KEY)) if isinstance(params, dict) else ""
 
 
 def _rehearse() -> float:
