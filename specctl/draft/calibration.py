@@ -23,12 +23,12 @@ ENTRIES = (MOST_MATCH + 1) * (CANDIDATES + 1) ** 2
 # Weights of ``features`` for a request's own text and for a corpus.
 _OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785)
 _CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667)
-PRIOR_TOKENS = 1500.0
+PRIOR_TOKENS = 750.0
 """Outcomes that the built-in weights count as, in a fit to outcomes."""
-ENTRY_TOKENS = 64.0
+ENTRY_TOKENS = 32.0
 """Outcomes that the fit counts as, in the share that is accepted of one entry."""
-_NEWTON_STEPS, _LEAST_STEP = 12, 1e-5
-_MOST_LOGIT = 8.0
+_NEWTON_STEPS, _LEAST_STEP = 20, 1e-5
+_MOST_LOGIT = 12.0
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -76,18 +76,32 @@ def refit(source: int, counts: Floats) -> npt.NDArray[np.float32]:
     prior = np.where(can_occur, PRIOR_TOKENS / can_occur.sum(), 0.0)
     drafted = counts[:, 0] + prior
     accepted = counts[:, 1] + prior / (1.0 + np.exp(-built_in @ seen))
-    weights = built_in.copy()
-    for _ in range(_NEWTON_STEPS):
-        chance = _chance(weights @ seen)
-        slope = seen @ (accepted - drafted * chance)
-        curvature = (seen * (drafted * chance * (1.0 - chance))) @ seen.T
-        step = np.clip(np.linalg.solve(curvature, slope), -1.0, 1.0)
-        weights += step
-        if np.abs(step).max() < _LEAST_STEP:
-            break
-    fitted = _chance(weights @ seen)
+    fitted = _chance(_likeliest(built_in, seen, drafted, accepted) @ seen)
     table = (counts[:, 1] + ENTRY_TOKENS * fitted) / (counts[:, 0] + ENTRY_TOKENS)
     return table.astype(np.float32)
+
+
+def _likeliest(weights: Floats, seen: Floats, drafted: Floats, accepted: Floats) -> Floats:
+    """By Newton's method; a step that goes too far is halved, so that the likelihood never falls."""
+    best = _likelihood(weights, seen, drafted, accepted)
+    for _ in range(_NEWTON_STEPS):
+        chance = _chance(weights @ seen)
+        curvature = (seen * (drafted * chance * (1.0 - chance))) @ seen.T
+        step = np.linalg.solve(curvature, seen @ (accepted - drafted * chance))
+        while (found := _likelihood(weights + step, seen, drafted, accepted)) < best:
+            step *= 0.5
+            if np.abs(step).max() < _LEAST_STEP:
+                return weights
+        weights, best = weights + step, found
+        if np.abs(step).max() < _LEAST_STEP:
+            break
+    return weights
+
+
+def _likelihood(weights: Floats, seen: Floats, drafted: Floats, accepted: Floats) -> float:
+    """Its logarithm."""
+    chance = _chance(weights @ seen)
+    return float(accepted @ np.log(chance) + (drafted - accepted) @ np.log(1.0 - chance))
 
 
 def _chance(logits: Floats) -> Floats:
