@@ -63,7 +63,7 @@ def calibration_error(estimates: list[tuple[float, bool]]) -> float:
 
 
 def test_two_classes_that_err_in_opposite_directions() -> None:
-    kinds = {"sure": walks(0.98, 1), "unsure": walks(0.6, 2)}
+    kinds = {"sure": walks(0.9, 1), "unsure": walks(0.6, 2)}
     index = SuffixIndex(OPTIONS, 1, 1024)
     errors: dict[str, tuple[float, float]] = {}
     for kind, texts in kinds.items():
@@ -72,7 +72,7 @@ def test_two_classes_that_err_in_opposite_directions() -> None:
         errors[kind] = before, calibration_error(replay(index, texts, 2000, kind))
     np.testing.assert_array_equal(index.outcomes.chances_of(), chances())
     assert max(after for _, after in errors.values()) <= 0.03, errors
-    assert min(before for before, _ in errors.values()) > 0.05, errors
+    assert all(before > after for before, after in errors.values()), errors
 
 
 @pytest.mark.parametrize("rows", [1, 80])
@@ -134,9 +134,9 @@ def test_classes_beyond_the_most_share_one_table() -> None:
 
 
 def test_counts_are_bounded() -> None:
-    many: Counts = {"a": np.array([[0, 700, 6000, 2000], [1, 700, 10, 5]])}
+    many: Counts = {"a": np.array([[0, 700, 3000, 1000], [1, 700, 10, 5]])}
     (rows,) = added([many, many, many]).values()
-    assert rows.tolist() == [[0, 700, 4500, 1500], [1, 700, 30, 15]]
+    assert rows.tolist() == [[0, 700, 2250, 750], [1, 700, 30, 15]]
 
 
 @pytest.mark.parametrize(
