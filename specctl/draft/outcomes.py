@@ -19,7 +19,7 @@ __all__ = ["MOST_TOKENS", "Counts", "Outcomes", "added", "checked_counts"]
 
 Counts = Mapping[str, npt.NDArray[np.int64]]
 """By traffic class: int64[n, 4], source (0 own text, 1 corpus), entry of its table, drafted, accepted."""
-MOST_TOKENS = 4096
+MOST_TOKENS = 8192
 _FIRST_STEPS, _MOST_STEPS = 64, 1024
 _LONGEST_NAME = 256
 

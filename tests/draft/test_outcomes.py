@@ -71,7 +71,7 @@ def test_two_classes_that_err_in_opposite_directions() -> None:
         replay(index, texts, 2000, kind)
         errors[kind] = before, calibration_error(replay(index, texts, 2000, kind))
     np.testing.assert_array_equal(index.outcomes.chances_of(), chances())
-    assert max(after for _, after in errors.values()) <= 0.03, errors
+    assert max(after for _, after in errors.values()) <= 0.05, errors
     assert all(before > after for before, after in errors.values()), errors
 
 
@@ -134,9 +134,9 @@ def test_classes_beyond_the_most_share_one_table() -> None:
 
 
 def test_counts_are_bounded() -> None:
-    many: Counts = {"a": np.array([[0, 700, 3000, 1000], [1, 700, 10, 5]])}
+    many: Counts = {"a": np.array([[0, 700, 6000, 2000], [1, 700, 10, 5]])}
     (rows,) = added([many, many, many]).values()
-    assert rows.tolist() == [[0, 700, 2250, 750], [1, 700, 30, 15]]
+    assert rows.tolist() == [[0, 700, 4500, 1500], [1, 700, 30, 15]]
 
 
 @pytest.mark.parametrize(
