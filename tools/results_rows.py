@@ -286,12 +286,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "the same by kind of prompt, after 2,000 steps of the kind (with the built-in table)",
             lambda: suffix_kinds("tokens a step at the anchor's drafted tokens, ratio"),
-            CPU, BY_KIND, "cpu-suffix-calibration.json",
+            CPU,
+            BY_KIND,
+            "cpu-suffix-calibration.json",
         ),
         Row(
             "calibration error of its probabilities, so too",
             lambda: suffix_kinds("calibration error"),
-            CPU, BY_KIND, "cpu-suffix-calibration.json",
+            CPU,
+            BY_KIND,
+            "cpu-suffix-calibration.json",
         ),
     ),
     "kernels": (
