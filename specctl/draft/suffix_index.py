@@ -226,9 +226,8 @@ class SuffixIndex:
 
     def _propose_again(self, slot: int, budget: int, min_prob: float) -> int:
         """With room for it; a refused call raises."""
-        least = np.array([min_prob], np.float64)
-        batch = self.propose_batch(np.array([slot], np.int32), np.array([budget], np.int32), least)
-        return int(batch.lengths[0])
+        one = np.array([slot], np.int32), np.array([budget], np.int32), np.array([min_prob], np.float64)
+        return int(self.propose_batch(*one).lengths[0])
 
     def propose_batch(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftBatch:
         """A draft of at most budgets[i] tokens for each of slots, in one call over all threads.
