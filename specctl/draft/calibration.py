@@ -75,8 +75,8 @@ def refit(source: int, counts: Floats) -> npt.NDArray[np.float32]:
     built_in = np.array((_OWN, _CORPUS)[source])
     prior = np.where(can_occur, PRIOR_TOKENS / can_occur.sum(), 0.0)
     drafted = counts[:, 0] + prior
-    accepted = counts[:, 1] + prior / (1.0 + np.exp(-built_in @ seen))
-    fitted = _chance(_likeliest(built_in, seen, drafted, accepted) @ seen)
+    accepted = counts[:, 1] + prior / (1.0 + np.exp(-_logits(built_in, seen)))
+    fitted = _chance(_logits(_likeliest(built_in, seen, drafted, accepted), seen))
     table = (counts[:, 1] + ENTRY_TOKENS * fitted) / (counts[:, 0] + ENTRY_TOKENS)
     return table.astype(np.float32)
 
@@ -85,9 +85,9 @@ def _likeliest(weights: Floats, seen: Floats, drafted: Floats, accepted: Floats)
     """By Newton's method; a step that goes too far is halved, so that the likelihood never falls."""
     best = _likelihood(weights, seen, drafted, accepted)
     for _ in range(_NEWTON_STEPS):
-        chance = _chance(weights @ seen)
-        curvature = (seen * (drafted * chance * (1.0 - chance))) @ seen.T
-        step = np.linalg.solve(curvature, seen @ (accepted - drafted * chance))
+        chance = _chance(_logits(weights, seen))
+        curvature = np.einsum("ie,e,je->ij", seen, drafted * chance * (1.0 - chance), seen)
+        step = np.linalg.solve(curvature, np.einsum("ie,e->i", seen, accepted - drafted * chance))
         while (found := _likelihood(weights + step, seen, drafted, accepted)) < best:
             step *= 0.5
             if np.abs(step).max() < _LEAST_STEP:
@@ -100,8 +100,14 @@ def _likeliest(weights: Floats, seen: Floats, drafted: Floats, accepted: Floats)
 
 def _likelihood(weights: Floats, seen: Floats, drafted: Floats, accepted: Floats) -> float:
     """Its logarithm."""
-    chance = _chance(weights @ seen)
-    return float(accepted @ np.log(chance) + (drafted - accepted) @ np.log(1.0 - chance))
+    chance = _chance(_logits(weights, seen))
+    return float((accepted * np.log(chance) + (drafted - accepted) * np.log(1.0 - chance)).sum())
+
+
+def _logits(weights: Floats, seen: Floats) -> Floats:
+    """Without BLAS, whose threads would take the cores of a step."""
+    found: Floats = np.einsum("i,ie->e", weights, seen)
+    return found
 
 
 def _chance(logits: Floats) -> Floats:

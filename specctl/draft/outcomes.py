@@ -20,7 +20,7 @@ __all__ = ["MOST_TOKENS", "Counts", "Outcomes", "added", "checked_counts"]
 Counts = Mapping[str, npt.NDArray[np.int64]]
 """By traffic class: int64[n, 4], source (0 own text, 1 corpus), entry of its table, drafted, accepted."""
 MOST_TOKENS = 8192
-_FIRST_STEPS, _MOST_STEPS = 64, 1024
+_FIRST_CALLS, _MOST_CALLS = 64, 512
 _LONGEST_NAME = 256
 
 
@@ -36,7 +36,7 @@ class Outcomes:
         self.is_learning = True
         """Else outcomes are only counted."""
         self._classes = {"": 0}
-        self._proposals, self._due_at = 0, _FIRST_STEPS
+        self._calls, self._due_at = 0, _FIRST_CALLS
 
     def class_of(self, name: str) -> int:
         """The row of a traffic class; that of requests of no class where all are taken."""
@@ -49,16 +49,16 @@ class Outcomes:
         row = self._classes.get(traffic_class, 0)
         return self.tables[2 * row : 2 * row + 2].copy()
 
-    def is_due(self, proposals: int) -> bool:
-        """After so many more: at first often, later as often as outcomes still change something."""
-        self._proposals += proposals
-        return self._proposals >= self._due_at and self.is_learning
+    def is_due(self, calls: int) -> bool:
+        """After so many more calls: at first often, later as outcomes still change something."""
+        self._calls += calls
+        return self._calls >= self._due_at and self.is_learning
 
     def learn_if_due(self) -> None:
         """Take up what was counted and refit the tables that it changes."""
         if not self.is_due(0):
             return
-        self._proposals, self._due_at = 0, min(self._due_at * 5 // 4, _MOST_STEPS)
+        self._calls, self._due_at = 0, min(self._due_at * 5 // 4, _MOST_CALLS)
         fresh = self._drained()
         self._known += fresh
         self._refit(np.flatnonzero(fresh[..., 0].any(axis=1)).tolist())

@@ -250,7 +250,7 @@ class SuffixIndex:
             status = self._propose(slots, budgets, least)
         if status == REFUSED:
             explain_propose(slots, budgets, least, self.length)
-        if self._outcomes.is_due(slots.size) or self._pending or self._waiting:
+        if self._outcomes.is_due(1) or self._pending or self._waiting:
             self._work_ahead(slots.size)
         return self._outputs.batch(slots.size, status)
 
