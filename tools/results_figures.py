@@ -143,3 +143,13 @@ def verify_greedy() -> str:
         found = ratio("gpu-verify-greedy.json", "figures", key, "ours over one read")
         parts.append(f"{vocabulary:,}: {found}")
     return "; ".join(parts)
+
+
+def suffix_kinds(measure: str) -> str:
+    """By kind of prompt, learnt and with the built-in table; kinds with few drafted tokens are left out."""
+    kinds = result("cpu-suffix-calibration.json")["by kind"]
+    return "; ".join(
+        f"{kind}: {row['learnt'][measure]:.3f} ({row['built-in table'][measure]:.3f})"
+        for kind, row in kinds.items()
+        if row["learnt"]["drafted tokens"] >= 1000
+    )

@@ -18,6 +18,7 @@ from tools.results_figures import (
     ratios,
     regret,
     smoke,
+    suffix_kinds,
     verify,
     verify_greedy,
     verify_times,
@@ -42,6 +43,7 @@ SUFFIX = "gpu-suffix-copying.json"
 GATE = ("figures", "gate")
 STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
+BY_KIND = "python -m benchmarks.suffix_calibration"
 ALONE = "python -m benchmarks.gpu.verify_by_kernel"
 
 TABLES: dict[str, tuple[Row, ...]] = {
@@ -280,6 +282,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             CPU,
             "make bench-suffix",
             "suffix.json",
+        ),
+        Row(
+            "the same by kind of prompt, after 2,000 steps of the kind (with the built-in table)",
+            lambda: suffix_kinds("tokens a step at the anchor's drafted tokens, ratio"),
+            CPU,
+            BY_KIND,
+            "cpu-suffix-calibration.json",
+        ),
+        Row(
+            "calibration error of its probabilities, so too",
+            lambda: suffix_kinds("calibration error"),
+            CPU,
+            BY_KIND,
+            "cpu-suffix-calibration.json",
         ),
     ),
     "kernels": (

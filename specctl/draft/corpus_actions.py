@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.draft.corpus_file import (
-    FORMAT_VERSION,
     FrozenCorpus,
     fingerprint_of,
     load,
     read_header,
     save,
+    version_of,
 )
 from specctl.draft.frozen_corpus import build_block, merge, newest_within
 from specctl.draft.options import SuffixIndexOptions
@@ -90,7 +90,7 @@ def inspect(path: Path) -> tuple[dict[str, Any], str | None]:
     header = read_header(path)
     seen = {
         "file": str(path),
-        "format_version": FORMAT_VERSION,
+        "format_version": version_of(header),
         "layout_version": header.chains_layout,
         "namespace": header.namespace,
         "tokenizer": header.fingerprint,

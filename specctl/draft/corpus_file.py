@@ -1,7 +1,7 @@
 """A frozen corpus in one file: written whole or not at all, mapped read-only by any number of processes.
 
     8 bytes    SPECCTLC
-    uint32     FORMAT_VERSION
+    uint32     version, 1 or 2
     uint32     bytes of the header
     uint64     xxh3_64 of the 16 bytes before it and of the header
     header     JSON of CorpusHeader, then zeros up to a multiple of 4096 bytes
@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specctl.draft.chains import BASE, CAP, HEAD, MIN_CAP, ROW_WORDS, TAIL, block_words, new_row
 from specctl.draft.frozen_corpus import FrozenCorpus, build_block, checked_rungs, documents_of, merge
+from specctl.draft.outcomes import added, checked_counts
 from specctl.errors import CorpusFileError
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "read_header",
     "save",
     "set_aside",
+    "version_of",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest. A file without outcomes is of version 1."""
 CHAINS_LAYOUT = 2
 """One more whenever ``chains`` gives a word of the block or of the row another meaning."""
 
@@ -85,6 +88,7 @@ class CorpusHeader(BaseModel):
     created_utc: str
     chains_layout: int
     checksums: tuple[str, ...]  # xxh3_64 of each 16 MiB of the block
+    outcomes: dict[str, tuple[tuple[int, int, int, int], ...]] = {}  # rows of ``outcomes.Counts``
 
 
 def save(path: Path, corpus: FrozenCorpus, namespace: str, fingerprint: str) -> None:
@@ -106,6 +110,7 @@ def save(path: Path, corpus: FrozenCorpus, namespace: str, fingerprint: str) -> 
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         chains_layout=CHAINS_LAYOUT,
         checksums=tuple(_checksums(corpus.mem)),
+        outcomes={name: tuple(map(tuple, rows.tolist())) for name, rows in added([corpus.outcomes]).items()},
     )
     _checked_row(header)
     try:
@@ -145,6 +150,7 @@ def load(
         tokens=header.tokens,
         documents=header.documents,
         largest_id=header.largest_id,
+        outcomes=checked_counts(header.outcomes),
     )
 
 
@@ -152,6 +158,11 @@ def read_header(path: Path) -> CorpusHeader:
     """The header alone, checked; the block is not looked at. CorpusFileError as in ``load``."""
     with _opened(path) as file:
         return _read_header(path, file)[0]
+
+
+def version_of(header: CorpusHeader) -> int:
+    """The file's."""
+    return 2 if header.outcomes else 1
 
 
 def set_aside(path: Path) -> Path:
@@ -196,8 +207,8 @@ def _damaged(path: Path, words: str) -> CorpusFileError:
 
 
 def _head_bytes(header: CorpusHeader) -> bytes:
-    text = header.model_dump_json().encode()
-    identity = _IDENTITY.pack(_MAGIC, FORMAT_VERSION, len(text))
+    text = header.model_dump_json(exclude_defaults=True).encode()
+    identity = _IDENTITY.pack(_MAGIC, version_of(header), len(text))
     head = identity + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(identity + text)) + text
     return head + bytes(-len(head) % _PAGE_BYTES)
 
@@ -244,8 +255,10 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[CorpusHeader, int]:
     if len(prefix) < _PREFIX_BYTES:
         raise _damaged(path, f"expected at least {_PREFIX_BYTES} bytes, got {len(prefix)}")
     _, version, header_bytes = _IDENTITY.unpack_from(prefix)
-    if version != FORMAT_VERSION:
-        raise CorpusFileError(f"{path}: expected format version {FORMAT_VERSION}, got {version}", "version")
+    if not 1 <= version <= FORMAT_VERSION:
+        raise CorpusFileError(
+            f"{path}: expected format version {FORMAT_VERSION} or older, got {version}", "version"
+        )
     text = file.read(min(header_bytes, _MOST_HEADER_BYTES))
     if len(text) < header_bytes:
         raise _damaged(path, f"expected a header of {header_bytes} bytes, got {len(text)}")
@@ -268,6 +281,7 @@ def _parsed_header(path: Path, text: bytes) -> CorpusHeader:
         raise CorpusFileError(f"{path}: {words}", "version")
     try:
         _checked_row(header)
+        checked_counts(header.outcomes)
     except ValueError as error:
         raise _damaged(path, f"header: {error}") from None
     return header

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from specctl.draft.chains import (
     text_of,
 )
 from specctl.draft.document_text import Text, packed
+from specctl.draft.outcomes import Counts, added
 
 __all__ = [
     "FrozenCorpus",
@@ -62,6 +63,7 @@ class FrozenCorpus:
     tokens: int  # without separators
     documents: int
     largest_id: int  # of any token, -1 = no tokens; a model with fewer ids must not be given drafts from here
+    outcomes: Counts = field(default_factory=dict)
 
     @property
     def bytes_used(self) -> int:
@@ -140,7 +142,7 @@ def documents_in(text: npt.NDArray[np.uint32]) -> Iterator[Ints]:
 
 
 def merge(corpora: Sequence[FrozenCorpus], max_bytes: int | None = None) -> FrozenCorpus:
-    """One corpus of all, the oldest given first. Of equal documents the newest stays.
+    """One corpus of all, the oldest given first. Of equal documents the newest stays; outcomes are added.
 
     ``max_bytes`` bounds the block; what is oldest is left out. ValueError: no corpora, or unequal rungs.
     """
@@ -153,7 +155,7 @@ def merge(corpora: Sequence[FrozenCorpus], max_bytes: int | None = None) -> Froz
     documents = _without_copies([part for corpus in corpora for part in documents_of(corpus)])
     if max_bytes is not None:
         documents = newest_within(documents, rungs, max_bytes)
-    return build_block(documents, rungs)
+    return replace(build_block(documents, rungs), outcomes=added(corpus.outcomes for corpus in corpora))
 
 
 def newest_within(documents: Sequence[Ints], rungs: Sequence[int] | Rungs, max_bytes: int) -> list[Ints]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from specctl.draft.corpus_file import load, save, set_aside
 from specctl.draft.frozen_corpus import FrozenCorpus, build_text, merge
 from specctl.draft.options import SHARED
+from specctl.draft.outcomes import Counts, Outcomes, added
 from specctl.errors import CorpusFileError
 
 __all__ = ["CorpusKeeper", "Kept"]
@@ -48,6 +50,10 @@ class Kept(Protocol):
     def outputs_since(self, position: int) -> tuple[npt.NDArray[np.uint32], int]:
         """(outputs from a position on, SEPARATOR after each; the position after them). Position 0: all."""
 
+    @property
+    def outcomes(self) -> Outcomes:
+        """Of its drafts."""
+
     def flush(self) -> None:
         """Everything that came in is among the outputs."""
 
@@ -64,6 +70,7 @@ class CorpusKeeper:
         self._next_s = time.monotonic() + save_every_s
         self._thread: threading.Thread | None = None
         self._fresh: FrozenCorpus | None = None
+        self._unsaved: Counts = {}
         self.is_open = True
         self.failures = 0
 
@@ -83,6 +90,7 @@ class CorpusKeeper:
             self._next_s = time.monotonic() + self._save_every_s
             text, end = self._index.outputs_since(self._position)
             if text.size:
+                self._unsaved = added((self._unsaved, self._index.outcomes.take()))
                 self._thread = threading.Thread(target=self._save, args=(text, end), name="specctl-corpus")
                 self._thread.start()
 
@@ -94,6 +102,7 @@ class CorpusKeeper:
             self._index.flush()
             text, end = self._index.outputs_since(self._position)
             if text.size:
+                self._unsaved = added((self._unsaved, self._index.outcomes.take()))
                 self._save(text, end)
         self.is_open = False
 
@@ -124,10 +133,10 @@ class CorpusKeeper:
                 before = self._read(_SET_ASIDE_BY_SAVES)
                 if not self.is_open:
                     return
-                learnt = build_text(text, self._index.rungs)
+                learnt = replace(build_text(text, self._index.rungs), outcomes=self._unsaved)
                 parts = [learnt] if before is None else [before, learnt]
                 save(self._path, merge(parts, self._max_bytes), SHARED, self._fingerprint)
-                self._position = end
+                self._position, self._unsaved = end, {}
                 self._fresh = self._read(())
         except Exception as error:
             self.failures += 1

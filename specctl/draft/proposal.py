@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from specctl.draft.calibration import chance_at
+from specctl.draft.calibration import entry_of
 from specctl.draft.chains import (
     CAP,
     HEAD,
@@ -32,11 +32,13 @@ from specctl.draft.chains import (
     stack_hashes,
 )
 from specctl.draft.gather import gather, limits_of, order, read_on, room_of
+from specctl.draft.lessons import AT, CLASS, SOURCE, learn, remember
 from specctl.draft.status import REFUSED, RESIZE
 from specctl.draft.tables import (
     AHEAD,
     corpora_of,
     have_room,
+    lessons_of,
     outputs_of,
     requests_of,
     rule_of,
@@ -86,8 +88,9 @@ def _vote(heads, kept, voters):
 
 
 @njit(cache=True, nogil=True)
-def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, probs):
-    """The draft of the first ``size`` occurrences; (length, score), 0 once it cannot score above beat."""
+def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, probs, entries):
+    """The draft of the first ``size`` occurrences: (length, score, entries looked at), 0 once it cannot score
+    above beat. The token that ended it as too improbable is the last one looked at."""
     for i in range(size):
         kept[i] = i
     prob = 1.0
@@ -99,14 +102,15 @@ def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, 
                 kept[voters] = kept[a]
                 voters += 1
         if voters == 0:
-            return j, score
+            return j, score, j
         token, won = _vote(after[j], kept, voters)
-        prob *= chance_at(chance, match + j, won, voters)
+        entry = entry_of(match + j, won, voters)
+        prob *= chance[entry]
+        out[j], entries[j] = np.int32(token), np.int32(entry)
         if prob < min_prob:
-            return j, score
+            return j, score, j + 1
         if score + prob * (budget - j) <= beat:
-            return 0, 0.0
-        out[j] = np.int32(token)
+            return 0, 0.0, 0
         probs[j] = prob
         score += prob
         size = 0
@@ -114,7 +118,7 @@ def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, 
             if after[j, kept[a]] == token:
                 kept[size] = kept[a]
                 size += 1
-    return budget, score
+    return budget, score, budget
 
 
 @njit(cache=True, nogil=True)
@@ -131,12 +135,12 @@ def _search(text, context, is_own, limits, budget, scratch):
 
 
 @njit(cache=True, nogil=True)
-def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, beat):
+def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, lesson, beat):
     """Steps 2 and 3 for what _search has found: (length, match, score).
 
-    Writes out and probs only when the score is above ``beat``.
+    Writes out, probs and lesson only when the score is above ``beat``.
     """
-    numbers, drafted, path, _, _ = scratch
+    numbers, drafted, path, _, _, entries = scratch
     matches, ends, kept, after = numbers[1], numbers[2], numbers[3], numbers[4:]
     best_length, best_match = 0, 0
     for size in range(1, count + 1):
@@ -146,11 +150,14 @@ def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, be
         room = room_of(limits, match, budget)
         if room <= beat:
             continue
-        length, score = _draft(after, ends, size, match, room, chance, min_prob, beat, kept, drafted, path)
+        length, score, seen = _draft(
+            after, ends, size, match, room, chance, min_prob, beat, kept, drafted, path, entries
+        )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
             for j in range(length):
                 out[j], probs[j] = drafted[j], path[j]
+            remember(lesson, drafted, entries, seen)
     return best_length, best_match, beat
 
 
@@ -196,21 +203,24 @@ def _fetch_cells(corpora, slot, hashes, usable):
 
 
 @njit(cache=True, nogil=True)
-def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, probs):
+def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, probs, lesson):
     """The rule for one request; (length, match, source). Columns after the draft become 0."""
     live_mem, live_rows, hits, spaces, frozen_mem, frozen_row, reads_frozen = corpora
     limits, chances = rule
+    of_own, of_corpus = chances[2 * lesson[CLASS]], chances[2 * lesson[CLASS] + 1]
     arena, own = context[3], context[4]
     count = _search((arena, own), context, True, limits, budget, scratch)
     # What the buckets name arrives while this draft is made.
     _fetch_cells(corpora, slot, context[1], context[2])
-    length, match, score = _best_draft(count, limits, chances[0], budget, min_prob, scratch, out, probs, 0.0)
+    length, match, score = _best_draft(
+        count, limits, of_own, budget, min_prob, scratch, out, probs, lesson, 0.0
+    )
     source = SOURCE_REQUEST if length else SOURCE_NONE
     space = spaces[slot]
     if space >= 0 and live_rows[space, HEAD] > 0:
         count = _search((live_mem, live_rows[space]), context, False, limits, budget, scratch)
         drafted, drafted_match, score = _best_draft(
-            count, limits, chances[1], budget, min_prob, scratch, out, probs, score
+            count, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson, score
         )
         if drafted:
             length, match, source = drafted, drafted_match, SOURCE_GLOBAL
@@ -219,21 +229,26 @@ def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, p
     if reads_frozen[slot] and frozen_row[HEAD] > 0:
         count = _search((frozen_mem, frozen_row), context, False, limits, budget, scratch)
         drafted, drafted_match, score = _best_draft(
-            count, limits, chances[1], budget, min_prob, scratch, out, probs, score
+            count, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson, score
         )
         if drafted:
             length, match, source = drafted, drafted_match, SOURCE_FROZEN
     for j in range(length, out.size):
         out[j] = 0
         probs[j] = 0
+    lesson[AT], lesson[SOURCE] = own[KNOWN], 0 if source == SOURCE_REQUEST else 1
     return length, match, source
 
 
 @njit(cache=True, nogil=True)
-def _propose(requests, corpora, rule, slot, hashes, usable, budget, least, scratch, counters, out, probs):
+def _propose(
+    requests, corpora, rule, slot, hashes, usable, budget, least, scratch, tallies, out, probs
+):  # fmt: skip
     """One request's draft, into out and probs; (length, match, source)."""
     arena, rows, rungs = requests
     settings, chances = rule
+    counters, lesson, outcomes = tallies
+    learn(lesson, arena, rows[slot], outcomes)
     if budget == 0 or usable == 0:
         for j in range(out.size):
             out[j] = 0
@@ -241,7 +256,7 @@ def _propose(requests, corpora, rule, slot, hashes, usable, budget, least, scrat
         return 0, 0, SOURCE_NONE
     context = rungs, hashes, usable, arena, rows[slot]
     length, match, source = _best_of_all(
-        context, slot, corpora, (limits_of(settings), chances), budget, least, scratch, out, probs
+        context, slot, corpora, (limits_of(settings), chances), budget, least, scratch, out, probs, lesson
     )
     counters[0] += 1
     if length:
@@ -259,6 +274,7 @@ def propose_one(address, slot, budget, min_prob):
     """
     requests, corpora = requests_of(address), corpora_of(address)
     settings, chances, counters = rule_of(address)
+    lessons, outcomes = lessons_of(address)
     rows = requests[1]
     is_free = not 0 <= slot < rows.shape[0] or rows[slot, CAP] == 0
     if is_free or budget < 0 or not 0.0 <= min_prob <= 1.0:
@@ -270,8 +286,8 @@ def propose_one(address, slot, budget, min_prob):
     hashes = scratch[3][0]
     usable = _fetch_buckets(requests, corpora, slot, hashes)
     heads[0, 0], heads[1, 0], heads[2, 0] = _propose(
-        requests, corpora, (settings, chances), slot, hashes, usable, budget, min_prob, scratch, counters[0],
-        tokens[0], probs[0],
+        requests, corpora, (settings, chances), slot, hashes, usable, budget, min_prob, scratch,
+        (counters[0], lessons[slot], outcomes[0]), tokens[0], probs[0],
     )  # fmt: skip
     return np.int64(heads[0, 0])
 
@@ -286,6 +302,7 @@ def propose_rows(address, slots, budgets, min_probs, first, last, thread):
     """
     requests, corpora = requests_of(address), corpora_of(address)
     settings, chances, counters = rule_of(address)
+    lessons, outcomes = lessons_of(address)
     arena, rows, _ = requests
     width = _checked_width(rows, slots, budgets, min_probs)
     if width < 0:
@@ -306,6 +323,7 @@ def propose_rows(address, slots, budgets, min_probs, first, last, thread):
             least = min_probs[i] if min_probs.size else settings[6]
             heads[0, i], heads[1, i], heads[2, i] = _propose(
                 requests, corpora, (settings, chances), slots[i], hashes[i - start], usable[i - start],
-                np.int64(budgets[i]), least, scratch, counters[thread], tokens[i], probs[i],
+                np.int64(budgets[i]), least, scratch, (counters[thread], lessons[slots[i]], outcomes[thread]),
+                tokens[i], probs[i],
             )  # fmt: skip
     return width

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from specctl.draft import tables
 from specctl.draft.arena import AT_ONCE_TOKENS, RequestArena, extend_one, extend_rows
-from specctl.draft.calibration import chances
-from specctl.draft.chains import KNOWN, MAX_RUNG, ROW_WORDS
+from specctl.draft.chains import KNOWN, ROW_WORDS
 from specctl.draft.checks import (
     check_count,
     check_length,
@@ -30,22 +29,23 @@ from specctl.draft.corpus import LiveCorpora
 from specctl.draft.frozen_corpus import FrozenCorpus
 from specctl.draft.gather import ENOUGH, VISITS
 from specctl.draft.kernels import load_kernels
+from specctl.draft.lessons import LESSON_WORDS, new_lesson
 from specctl.draft.memory import State
-from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
+from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions, rungs_for
+from specctl.draft.outcomes import Outcomes
 from specctl.draft.outputs import Outputs
 from specctl.draft.proposal import COUNTERS, propose_one, propose_rows
 from specctl.draft.status import DONE, REFUSED, RESIZE
 from specctl.draft.tree import DraftTree, grow_rows
 from specctl.draft.workers import ROWS_MIN, Workers
 
-__all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions"]
+__all__ = ["SHARED", "DraftBatch", "SuffixIndex", "SuffixIndexOptions", "rungs_for"]
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Probs = npt.NDArray[np.float32]
 _SLICE_TOKENS = 1024
 """Indexed between two steps, and two more for each request of the step."""
-RUNGS = (1, 2, 3, 5)
 _USUAL = np.empty(0, np.float64)
 """Stands for the least probability of the options."""
 _USUAL_WIDTH = 8
@@ -82,6 +82,8 @@ class SuffixIndex:
         self._prompt_tokens: list[int | None] = [None] * max_requests
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
+        self._lessons = np.zeros((max_requests, LESSON_WORDS), np.int32)
+        self._outcomes = Outcomes(self._workers.count)
         self._put_tables()
         self._outputs = Outputs(self._state, self._workers.count, max_requests, _USUAL_WIDTH)
         self._update_s = 0.0
@@ -94,7 +96,9 @@ class SuffixIndex:
             options.max_spec_offset, VISITS, ENOUGH, options.min_token_prob,
         )  # fmt: skip
         put(tables.SETTINGS, np.array(rule, np.float64))
-        put(tables.CHANCES, chances())
+        put(tables.CHANCES, self._outcomes.tables)
+        put(tables.LESSONS, self._lessons)
+        put(tables.OUTCOMES, self._outcomes.counted)
         put(tables.COUNTERS, self._counters)
         put(tables.SPACES, self._spaces)
         put(tables.READS_FROZEN, self._reads_frozen)
@@ -105,10 +109,11 @@ class SuffixIndex:
         put(tables.CORPUS_ROWS, nothing[1].reshape(1, -1) if corpora is None else corpora.rows)
         put(tables.HITS, np.zeros((1, 1), np.uint8) if corpora is None else corpora.hits)
 
-    def start(self, slot: int, prompt: Ints, namespace: str = SHARED) -> None:
+    def start(self, slot: int, prompt: Ints, namespace: str = SHARED, traffic_class: str = "") -> None:
         """A request starts in a free slot. The prompt may be empty; a long one is indexed in slices.
 
         Finished outputs of its namespace, and of no other, may be proposed to it, and its own joins them.
+        Probabilities follow the outcomes of its traffic class.
         """
         self._workers.wait()
         self._check_slot(slot)
@@ -121,6 +126,7 @@ class SuffixIndex:
         # Room for an answer of usual length, because growing indexes the text anew.
         self._requests.open(slot, min(prompt.size + 256 + prompt.size // 4, self._max_request_tokens))
         self._prompt_tokens[slot] = prompt.size
+        self._lessons[slot] = new_lesson(self._outcomes.class_of(traffic_class))
         if self._corpora is not None:
             self._spaces[slot] = self._corpora.enter(namespace)
         self._namespaces[slot] = namespace
@@ -159,10 +165,9 @@ class SuffixIndex:
             raise ValueError(f"offsets: expected {slots.size + 1} from 0 to {tokens.size}, got {got}")
         self._workers.wait()
         started_s = time.perf_counter()
-        may_split = self._requests.make_room(slots, tokens, offsets)
+        may_split, address = self._requests.make_room(slots, tokens, offsets), self._address
         if may_split is None:
             explain_extend(slots, tokens, offsets, self.length, self._max_request_tokens)
-        address = self._address
         if may_split:
             self._workers.split(
                 slots.size, lambda _, i, j: extend_rows(address, slots, tokens, offsets, i, j)
@@ -214,16 +219,15 @@ class SuffixIndex:
             length = propose_one(self._address, slot, budget, least)
         if length < 0:
             length = self._propose_again(slot, budget, least)
-        if self._pending or self._waiting:
+        if self._outcomes.is_due(1) or self._pending or self._waiting:
             self._work_ahead(1)
         draft: tuple[Ints, Probs] = self._outputs.drafts[length]
         return draft
 
     def _propose_again(self, slot: int, budget: int, min_prob: float) -> int:
         """With room for it; a refused call raises."""
-        least = np.array([min_prob], np.float64)
-        batch = self.propose_batch(np.array([slot], np.int32), np.array([budget], np.int32), least)
-        return int(batch.lengths[0])
+        one = np.array([slot], np.int32), np.array([budget], np.int32), np.array([min_prob], np.float64)
+        return int(self.propose_batch(*one).lengths[0])
 
     def propose_batch(self, slots: Ints, budgets: Ints, min_probs: Floats | None = None) -> DraftBatch:
         """A draft of at most budgets[i] tokens for each of slots, in one call over all threads.
@@ -246,7 +250,7 @@ class SuffixIndex:
             status = self._propose(slots, budgets, least)
         if status == REFUSED:
             explain_propose(slots, budgets, least, self.length)
-        if self._pending or self._waiting:
+        if self._outcomes.is_due(1) or self._pending or self._waiting:
             self._work_ahead(slots.size)
         return self._outputs.batch(slots.size, status)
 
@@ -288,6 +292,13 @@ class SuffixIndex:
         self._state.put(tables.FROZEN, corpus.mem)
         self._state.put(tables.FROZEN_ROW, corpus.row)
         self._frozen_namespace, self._frozen_bytes = namespace, corpus.bytes_used
+        self._outcomes.replace(corpus.outcomes)
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Of its drafts."""
+        self._workers.wait()
+        return self._outcomes
 
     def outputs_since(self, position: int, namespace: str = SHARED) -> tuple[npt.NDArray[np.uint32], int]:
         """(indexed outputs from a position of the corpus on, SEPARATOR after each; the position after them).
@@ -317,20 +328,20 @@ class SuffixIndex:
         self._workers.close()
 
     def _work_ahead(self, requests: int) -> None:
-        corpora, arena = self._corpora, self._requests
         most = _SLICE_TOKENS + 2 * requests
 
         def slices() -> None:
-            done = arena.index_pending(most)
-            if corpora is not None:
-                corpora.index_waiting(max(most - done, most // 4))
+            done = self._requests.index_pending(most)
+            if self._corpora is not None:
+                self._corpora.index_waiting(max(most - done, most // 4))
+            self._outcomes.learn_if_due()
 
         self._workers.beside(slices)
 
     @property
     def corpus_bytes(self) -> int:
         """Never above options.index_bytes."""
-        return self._corpora.bytes_used if self._corpora is not None else 0
+        return 0 if self._corpora is None else self._corpora.bytes_used
 
     @property
     def bytes_used(self) -> int:
@@ -387,10 +398,3 @@ class SuffixIndex:
         self._check_slot(slot)
         if self._prompt_tokens[slot] is None:
             raise ValueError(f"slot {slot}: expected a started request, got a free slot")
-
-
-def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:
-    """n-gram lengths under which tokens are found, ascending."""
-    shortest = min(options.min_match_tokens, MAX_RUNG)
-    ladder = {shortest, *(rung for rung in RUNGS if shortest < rung <= options.max_match_tokens)}
-    return np.array(sorted(ladder), np.int64)

@@ -20,6 +20,8 @@ __all__ = [
     "FROZEN_ROW",
     "HEADS",
     "HITS",
+    "LESSONS",
+    "OUTCOMES",
     "PLACES",
     "PROBS",
     "READS_FROZEN",
@@ -31,6 +33,7 @@ __all__ = [
     "TOKENS",
     "corpora_of",
     "have_room",
+    "lessons_of",
     "outputs_of",
     "requests_of",
     "rule_of",
@@ -40,8 +43,8 @@ __all__ = [
 
 ARENA, ROWS, RUNGS, SETTINGS, CHANCES, COUNTERS = range(6)
 CORPORA, CORPUS_ROWS, HITS, SPACES, FROZEN, FROZEN_ROW, READS_FROZEN = range(6, 13)
-TOKENS, PROBS, HEADS, SCRATCH = range(13, 17)
-PLACES = 17
+TOKENS, PROBS, HEADS, SCRATCH, LESSONS, OUTCOMES = range(13, 19)
+PLACES = 19
 AHEAD = 16
 """Rows whose memory is fetched together: it arrives while others are worked on."""
 
@@ -60,13 +63,20 @@ def requests_of(address):
 @njit(cache=True, nogil=True)
 def rule_of(address):
     """settings float64[7]: least and most match, spec factor and offset, visits, enough, least probability;
-    chances float32[2, ...] of calibration; counters int64[threads, len(COUNTERS)] added to."""
+    chances float32[2 * CLASSES, ENTRIES] of lessons; counters int64[threads, len(COUNTERS)] added to."""
     words = state_words(address, PLACES)
     return (
         vector_at(words, SETTINGS, np.float64),
         matrix_at(words, CHANCES, np.float32),
         matrix_at(words, COUNTERS, np.int64),
     )
+
+
+@njit(cache=True, nogil=True)
+def lessons_of(address):
+    """lessons int32[max_requests, LESSON_WORDS]; outcomes int32[threads, OUTCOME_WORDS] added to."""
+    words = state_words(address, PLACES)
+    return matrix_at(words, LESSONS, np.int32), matrix_at(words, OUTCOMES, np.int32)
 
 
 @njit(cache=True, nogil=True)
@@ -105,14 +115,14 @@ def have_room(address, rows, width):
 @njit(cache=True, nogil=True)
 def scratch_words(width):
     """int64 words that a thread needs for drafts of this width: those of ``scratch_of``."""
-    return (4 + width) * CANDIDATES + 2 * width + AHEAD * (MAX_RUNG + 1)
+    return (4 + width) * CANDIDATES + 3 * width + AHEAD * (MAX_RUNG + 1)
 
 
 @njit(cache=True, nogil=True)
 def scratch_of(address, thread, width):
-    """A thread's own: numbers int64[4 + width, CANDIDATES], a draft int32[width] and its probabilities
-    float32[width], and for rows whose memory is fetched together hashes uint64[AHEAD, MAX_RUNG] and their
-    numbers int64[AHEAD]."""
+    """A thread's own: numbers int64[4 + width, CANDIDATES], a draft int32[width], its probabilities
+    float32[width] and entries int32[width], and for rows whose memory is fetched together hashes
+    uint64[AHEAD, MAX_RUNG] and their numbers int64[AHEAD]."""
     words = state_words(address, PLACES)
     at = 8 * thread * columns_at(words, SCRATCH)
     numbers = part_at(words, SCRATCH, at, np.int64, 4 + width, CANDIDATES)
@@ -121,6 +131,9 @@ def scratch_of(address, thread, width):
     at += 8 * width
     path = part_at(words, SCRATCH, at, np.float32, 1, width)[0]
     at += 8 * width
+    entries = part_at(words, SCRATCH, at, np.int32, 1, width)[0]
+    at += 8 * width
     hashes = part_at(words, SCRATCH, at, np.uint64, AHEAD, MAX_RUNG)
     at += 8 * AHEAD * MAX_RUNG
-    return numbers, draft, path, hashes, part_at(words, SCRATCH, at, np.int64, 1, AHEAD)[0]
+    usable = part_at(words, SCRATCH, at, np.int64, 1, AHEAD)[0]
+    return numbers, draft, path, hashes, usable, entries

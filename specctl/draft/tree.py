@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from specctl.draft.calibration import chance_at
+from specctl.draft.calibration import entry_of
 from specctl.draft.chains import KNOWN, stack_hashes
 from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
+from specctl.draft.lessons import CLASS
 from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
-from specctl.draft.tables import corpora_of, requests_of, rule_of
+from specctl.draft.tables import corpora_of, lessons_of, requests_of, rule_of
 
 __all__ = ["DraftTree", "grow_rows"]
 
@@ -60,7 +61,7 @@ def _children(after, ends, voters, size, depth, match, prob, chance, min_prob, o
         kept[at, sizes[at]] = i
         sizes[at] += 1
     for at in range(first, count):
-        path = prob * chance_at(chance, match + depth, sizes[at], alive)
+        path = prob * chance[entry_of(match + depth, sizes[at], alive)]
         probs[at] = path if path >= min_prob else 0.0
     return count
 
@@ -116,6 +117,7 @@ def grow_rows(
     arena, rows, rungs = requests_of(address)
     live_mem, live_rows, _, spaces, frozen_mem, frozen_row, _ = corpora_of(address)
     settings, chances, _ = rule_of(address)
+    lessons = lessons_of(address)[0]
     limits = limits_of(settings)
     numbers = np.empty((3 + tokens.shape[1], CANDIDATES), np.int64)
     hashes = np.empty(rungs.size, np.uint64)
@@ -134,7 +136,7 @@ def grow_rows(
         size = _winners(text, limits, match, np.int64(budgets[i]), numbers)
         least = min_probs[i] if min_probs.size else settings[6]
         out = tokens[i], parents[i], probs[i]
-        chance = chances[0 if is_own else 1]
+        chance = chances[2 * lessons[slots[i], CLASS] + (0 if is_own else 1)]
         room = room_of(limits, match, np.int64(budgets[i]))
         sizes[i] = _grow(numbers[3:], numbers[2], size, match, room, budgets[i], chance, least, out)
 

@@ -36,12 +36,14 @@ class RequestSlots:
     def are_taken(self) -> bool:
         return not self._free
 
-    def start(self, request_id: str, prompt: npt.NDArray[np.int32], namespace: str) -> int:
+    def start(
+        self, request_id: str, prompt: npt.NDArray[np.int32], namespace: str, traffic_class: str = ""
+    ) -> int:
         """The slot of a new request; NO_SLOT: none is free."""
         if not self._free:
             return NO_SLOT
         slot = self._slots[request_id] = self._free.pop()
-        self._index.start(slot, prompt, namespace)
+        self._index.start(slot, prompt, namespace, traffic_class)
         return slot
 
     def finish(self, request_id: str, *, is_shared: bool = True) -> bool:

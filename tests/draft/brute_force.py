@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from specctl.draft.calibration import MOST_MATCH, chances
 from specctl.draft.gather import CANDIDATES, ENOUGH, OWN_VISITS, VISITS
 from specctl.draft.options import SuffixIndexOptions
 from specctl.draft.suffix_index import rungs_for
 
-CHANCES = chances().reshape(2, MOST_MATCH + 1, CANDIDATES + 1, CANDIDATES + 1)
+Chances = npt.NDArray[np.float32]
+CHANCES = chances()
 Text = Sequence[int | None]
 """Tokens; None stands between documents."""
+
+
+def cube(chances: Chances) -> Chances:
+    """[2, match, votes, voters]"""
+    return chances.reshape(2, MOST_MATCH + 1, CANDIDATES + 1, CANDIDATES + 1)
 
 
 def chains(
@@ -79,10 +88,12 @@ def draft_of(
     budget: int,
     options: SuffixIndexOptions,
     source: int,
+    chances: Chances,
 ) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     probs: list[float] = []
     prob = 1.0
+    table = cube(chances)[source - 1]
     room = min(budget, math.floor(options.max_spec_factor * match + options.max_spec_offset + 1e-6))
     while len(tokens) < room:
         places = [place for place in places if place < len(text) and text[place] is not None]
@@ -90,9 +101,7 @@ def draft_of(
             break
         following = [text[place] for place in places]
         token = max(following, key=following.count)
-        prob *= float(
-            CHANCES[source - 1, min(match + len(tokens), MOST_MATCH), following.count(token), len(places)]
-        )
+        prob *= float(table[min(match + len(tokens), MOST_MATCH), following.count(token), len(places)])
         if prob < options.min_token_prob:
             break
         assert token is not None
@@ -103,7 +112,12 @@ def draft_of(
 
 
 def propose(
-    own: Sequence[int], corpus: Text, budget: int, options: SuffixIndexOptions, alive: int | None = None
+    own: Sequence[int],
+    corpus: Text,
+    budget: int,
+    options: SuffixIndexOptions,
+    alive: int | None = None,
+    chances: Chances = CHANCES,
 ) -> tuple[list[int], list[float], int, int]:
     """(tokens, probs, match, source)"""
     best: tuple[list[int], list[float], int, int] = ([], [], 0, 0)
@@ -111,7 +125,7 @@ def propose(
         found = gather(text, own, options, source == 1, None if source == 1 else alive)
         for match in sorted({match for match, _ in found}, reverse=True):
             places = [place for other, place in found if other >= match]
-            tokens, probs = draft_of(text, places, match, budget, options, source)
+            tokens, probs = draft_of(text, places, match, budget, options, source, chances)
             if sum(probs) > sum(best[1]):
                 best = (tokens, probs, match, source)
     return best

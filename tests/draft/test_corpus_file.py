@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from specctl.draft.corpus_file import (
     set_aside,
 )
 from specctl.errors import CorpusFileError
+
+OUTCOMES = {"": np.array([[0, 700, 3, 1]]), "chat": np.array([[1, 700, 2, 2], [1, 701, 1, 0]])}
 
 
 @pytest.fixture
@@ -165,11 +168,34 @@ def test_another_version(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_file, "CHAINS_LAYOUT", CHAINS_LAYOUT + 1)
     expected = f"layout version {CHAINS_LAYOUT + 1}, got {CHAINS_LAYOUT}"
     assert expected in refused(saved, "version")
-    monkeypatch.setattr(corpus_file, "FORMAT_VERSION", 2)
-    assert "format version 2, got 1" in refused(saved, "version")
+    monkeypatch.undo()
+    save(saved, replace(load(saved), outcomes=OUTCOMES), "", "f")
+    monkeypatch.setattr(corpus_file, "FORMAT_VERSION", 1)
+    assert "format version 1 or older, got 2" in refused(saved, "version")
 
 
-@pytest.mark.parametrize("change", [{"cap": 10}, {"tokens": -1}, {"row": (0,) * 12}, {"rungs": (6, 2)}])
+def test_outcomes_come_back(saved: Path) -> None:
+    """A file without them is one that releases from before them read."""
+    assert corpus_file.version_of(read_header(saved)) == 1
+    assert load(saved).outcomes == {}
+    save(saved, replace(load(saved), outcomes=OUTCOMES), "", "f")
+    assert corpus_file.version_of(read_header(saved)) == 2
+    found = {name: rows.tolist() for name, rows in load(saved).outcomes.items()}
+    assert found == {name: rows.tolist() for name, rows in OUTCOMES.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cap": 10},
+        {"tokens": -1},
+        {"row": (0,) * 12},
+        {"rungs": (6, 2)},
+        {"outcomes": {"": ((0, 10**6, 1, 0),)}},
+        {"outcomes": {"": ((0, 5, 1, 2),)}},
+        {"outcomes": {str(i): () for i in range(100)}},
+    ],
+)
 def test_a_header_that_would_mislead_compiled_code(saved: Path, change: dict[str, object]) -> None:
     start = block_start(saved)
     block = saved.read_bytes()[start:]

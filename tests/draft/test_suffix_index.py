@@ -33,8 +33,9 @@ def assert_as_brute_force(
     options: SuffixIndexOptions,
     alive: int | None = None,
 ) -> None:
+    chances = index.outcomes.chances_of()
     batch = one(index)
-    tokens, probs, match, source = brute_force.propose(own, corpus, BUDGET, options, alive)
+    tokens, probs, match, source = brute_force.propose(own, corpus, BUDGET, options, alive, chances)
     length = int(batch.lengths[0])
     assert batch.tokens[0, :length].tolist() == tokens
     assert not batch.tokens[0, length:].any()

@@ -110,7 +110,8 @@ def test_any_order_of_calls(actions: list[tuple[str, int, list[int], int]]) -> N
     assert live == len(model.corpus) or live >= 500, "nothing is evicted before the ring is full"
     window = model.corpus[len(model.corpus) - live :]
     for slot, (_, own) in model.texts.items():
+        chances = model.index.outcomes.chances_of()
         batch = model.index.propose_batch(np.array([slot], np.int32), np.array([BUDGET], np.int32))
-        tokens, _, match, source = brute_force.propose(own, window, BUDGET, model.options)
+        tokens, _, match, source = brute_force.propose(own, window, BUDGET, model.options, chances=chances)
         assert batch.tokens[0, : batch.lengths[0]].tolist() == tokens
         assert (int(batch.match_tokens[0]), int(batch.source[0])) == (match, source)

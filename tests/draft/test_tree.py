@@ -24,7 +24,7 @@ def reference(own: list[int], corpus: brute_force.Text) -> list[tuple[tuple[int,
     if source == 0:
         return []
     text: brute_force.Text = own if source == 1 else corpus
-    chances = brute_force.CHANCES[source - 1]
+    chances = brute_force.cube(brute_force.CHANCES)[source - 1]
     found = brute_force.gather(text, own, OPTIONS, source == 1, None)
     places = [place for other, place in found if other >= match]
     nodes: list[tuple[tuple[int, ...], float]] = []

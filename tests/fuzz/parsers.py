@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,8 @@ def _log() -> bytes:
 def _corpus() -> bytes:
     index = SuffixIndex(SuffixIndexOptions(index_bytes=2**20), 1, 1024)
     text = np.array([*range(40), 2**32 - 1], np.uint32)
-    save(FOLDER / "seed", build_text(text, index.rungs), "", "f")
+    outcomes = {"": np.array([[0, 700, 3, 1], [1, 700, 2, 2]])}
+    save(FOLDER / "seed", replace(build_text(text, index.rungs), outcomes=outcomes), "", "f")
     return (FOLDER / "seed").read_bytes()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from specctl_kernels.suffix_draft import DeviceCorpus, SuffixDraftRule, suffix_draft
 
 from specctl.draft import device_rule
-from specctl.draft.calibration import chances
+from specctl.draft.calibration import ENTRIES
 from specctl.draft.chains import ROW_WORDS
 from specctl.draft.frozen_corpus import build_block
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
@@ -31,11 +32,23 @@ def streams(vocabulary: int, count: int, seed: int) -> list[list[int]]:
     return texts
 
 
+def outcomes() -> dict[str, np.ndarray]:
+    """Of drafts from a request's own text most come true, of those from the corpus few."""
+    entries = np.arange(ENTRIES)
+    parts = [
+        np.column_stack([0 * entries + i, entries, 0 * entries + 2, 0 * entries + 1 - i]) for i in (0, 1)
+    ]
+    return {"": np.concatenate(parts)}
+
+
 @pytest.mark.parametrize(
-    ("vocabulary", "min_match", "budget"), [(2, 1, 6), (9, 1, 1), (40, 2, 5), (200_000, 1, 6)]
+    ("vocabulary", "min_match", "budget", "has_outcomes"),
+    [(2, 1, 6, True), (9, 1, 1, False), (40, 2, 5, True), (200_000, 1, 6, False)],
 )
 @pytest.mark.parametrize("has_corpus", [True, False])
-def test_drafts_as_the_host(vocabulary: int, min_match: int, budget: int, has_corpus: bool) -> None:
+def test_drafts_as_the_host(
+    vocabulary: int, min_match: int, budget: int, has_outcomes: bool, has_corpus: bool
+) -> None:
     options = SuffixIndexOptions(
         index_bytes=2**17, min_token_prob=0.05, min_match_tokens=min_match, max_spec_factor=2.5
     )
@@ -49,6 +62,10 @@ def test_drafts_as_the_host(vocabulary: int, min_match: int, budget: int, has_co
         index.attach(block)
         for _ in range(3):  # both halves
             corpus.commit(corpus.stage(block.mem, block.row))
+    if has_outcomes:
+        block = replace(build_block([], index.rungs) if not has_corpus else block, outcomes=outcomes())
+        index.attach(block)
+    table = torch.from_numpy(index.outcomes.chances_of()).to(DEVICE)
     tokens = torch.zeros((len(requests), 256), dtype=torch.int32)
     for slot, text in enumerate(requests):
         index.start(slot, np.array(text, np.int32))
@@ -65,7 +82,7 @@ def test_drafts_as_the_host(vocabulary: int, min_match: int, budget: int, has_co
         torch.ones(order.size, dtype=torch.int32, device=DEVICE),
         torch.ones(len(requests), dtype=torch.int32, device=DEVICE),
         corpus,
-        torch.from_numpy(chances()).to(DEVICE),
+        table,
         rule,
         torch.tensor(device_rule.limits_of(options), dtype=torch.float64, device=DEVICE),
         budget,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from specctl_vllm.proposers import device_corpus  # noqa: E402
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder  # noqa: E402
 
 from specctl.draft.chains import HEAD  # noqa: E402
+from specctl.draft.frozen_corpus import build_block  # noqa: E402
 from specctl.draft.keeper import CorpusKeeper  # noqa: E402
-from specctl.draft.suffix_index import SuffixIndexOptions, rungs_for  # noqa: E402
+from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions, rungs_for  # noqa: E402
 
 RUNGS = rungs_for(SuffixIndexOptions())
 
@@ -45,6 +47,20 @@ def test_outputs_come_in_bit_by_bit() -> None:
         text = feeder.corpus.words[start : start + 42 * count : 2]
         assert text.tolist() == [*range(20), -1] * count
     assert feeder.tokens == 60
+
+
+def test_the_table_is_that_of_the_outcomes_in_a_file() -> None:
+    """Uploaded to where a captured graph reads it."""
+    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
+    address, built_in = feeder.chances.data_ptr(), feeder.chances.clone()
+    outcomes = {"chat": np.array([[0, 700, 90, 10]]), "sql": np.array([[1, 700, 90, 80]])}
+    feeder.attach(replace(build_block([], RUNGS), outcomes=outcomes))
+    index = SuffixIndex(SuffixIndexOptions(index_bytes=2**17), 1, 64)
+    both = {"": np.concatenate(list(outcomes.values()))}
+    index.attach(replace(build_block([], RUNGS), outcomes=both))
+    np.testing.assert_array_equal(feeder.chances.numpy(), index.outcomes.chances_of())
+    assert feeder.chances.data_ptr() == address
+    assert not torch.equal(feeder.chances, built_in)
 
 
 def test_the_oldest_outputs_go_where_the_bytes_end() -> None:

@@ -41,7 +41,7 @@ class Proposer:
     def finish(self, request_ids):
         """Nothing to do."""
 
-    def note_requests(self, namespaces, unshared):
+    def note_requests(self, namespaces, unshared, new_requests):
         """Nothing to do."""
 
     def isolate(self, request_ids):

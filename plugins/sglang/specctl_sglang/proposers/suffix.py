@@ -1,7 +1,7 @@
 """SPECCTL_SUFFIX: drafts from a request's whole history and from finished outputs, found on the host.
 
 SuffixDecoding (Oliaro et al., arXiv 2411.04975) on specctl's own index. Knows SGLang's requests by rid,
-origin_input_ids, output_ids, what tells tenants apart, and whether others may learn from them.
+origin_input_ids, output_ids, what tells tenants apart, and their own specctl field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specctl.engine.kept_corpus import keep_corpus
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.options import SuffixOptions
 from specctl.engine.request_slots import NO_SLOT, RequestSlots
-from specctl_sglang.control.request_fields import is_shared
+from specctl_sglang.control.request_fields import is_shared, request_kind
 from specctl_sglang.proposers.layout import Emitted, limit_tree
 from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import Shape, drafts_of
@@ -200,7 +200,8 @@ class SuffixDrafts:
         if self._slots.are_taken:
             self._take_from_the_gone({other.rid for other in batch})
         prompt = np.array(request.origin_input_ids, np.int32)
-        slot = self._slots.start(request.rid, prompt, namespace_of(request.lora_id, request.extra_key))
+        namespace = namespace_of(request.lora_id, request.extra_key)
+        slot = self._slots.start(request.rid, prompt, namespace, request_kind(request))
         if slot != NO_SLOT:
             self._known[slot] = prompt.size
             if not is_shared(request):

@@ -70,8 +70,9 @@ def _note_step(proposer: Any, scheduler_output: Any) -> None:
     GUARD.call("finish", None, proposer.finish, scheduler_output.finished_req_ids)
     namespaces = getattr(scheduler_output, "specctl_namespaces", {})
     unshared = getattr(scheduler_output, "specctl_unshared", ())
-    if not GUARD.ran("note_requests", proposer.note_requests, namespaces, unshared):
-        proposer.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
+    new_requests = scheduler_output.scheduled_new_reqs
+    if not GUARD.ran("note_requests", proposer.note_requests, namespaces, unshared, new_requests):
+        proposer.isolate(new.req_id for new in new_requests)
 
 
 def wrap_sample_tokens(original: Any) -> Any:

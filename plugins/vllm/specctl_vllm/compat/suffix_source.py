@@ -15,7 +15,6 @@ from specctl_kernels.suffix_draft import SuffixDraftRule, suffix_draft
 from vllm.distributed.parallel_state import get_tp_group
 
 from specctl.draft import device_rule
-from specctl.draft.calibration import chances
 from specctl.draft.suffix_index import SHARED, rungs_for
 from specctl.engine.guard import GUARD
 from specctl_vllm.options import suffix_options_from_env
@@ -36,7 +35,6 @@ class DeviceSuffixSource:
         self._req_states = req_states
         self._rule = SuffixDraftRule(**device_rule.rule_of(index))
         self._limits = torch.tensor(device_rule.limits_of(index), dtype=torch.float64, device=device)
-        self._chances = torch.from_numpy(chances()).to(device)
         self._reads_corpus = torch.full((requests,), int(suffix.use_global), dtype=torch.int32, device=device)
         self._foreign: set[int] = set()
         """Slots of requests of other namespaces: they read no shared outputs."""
@@ -88,8 +86,8 @@ class DeviceSuffixSource:
         requests, states = slots.shape[0], self._req_states
         suffix_draft(
             states.all_token_ids.gpu, states.total_len.gpu, slots, is_drafting, self._reads_corpus,
-            self._feeder.corpus, self._chances, self._rule, self._limits, wanted, self.drafts[:requests],
-            self.probs[:requests], self._heads[:, :requests],
+            self._feeder.corpus, self._feeder.chances, self._rule, self._limits, wanted,
+            self.drafts[:requests], self.probs[:requests], self._heads[:, :requests],
         )  # fmt: skip
 
     def _mark_foreign(self) -> None:

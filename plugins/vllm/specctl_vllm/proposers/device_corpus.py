@@ -16,6 +16,7 @@ from specctl_kernels.suffix_draft import DeviceCorpus
 from specctl.draft.chains import ROW_WORDS
 from specctl.draft.document_text import GrowingText, Text, newest_start, packed
 from specctl.draft.frozen_corpus import FrozenCorpus, build_text, packed_of, words_within
+from specctl.draft.outcomes import Outcomes, added
 
 __all__ = ["DeviceCorpusFeeder"]
 
@@ -35,6 +36,10 @@ class DeviceCorpusFeeder:
     def __init__(self, max_bytes: int, rungs: npt.NDArray[np.int64], device: torch.device) -> None:
         self.corpus = DeviceCorpus(max_bytes, ROW_WORDS, device)
         self.rungs = rungs
+        self.outcomes = Outcomes(1)
+        """Of the file, of all classes together: on the device none are counted."""
+        self.chances = torch.from_numpy(self.outcomes.chances_of()).to(device)
+        """float32[2, ENTRIES] at a fixed address, so that a captured graph goes on reading it."""
         self.half_bytes = 4 * self.corpus.half_words
         """What the device drafts from; the other half is being filled."""
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -73,6 +78,8 @@ class DeviceCorpusFeeder:
         """What the file holds: it takes the place of the outputs that were given for it, and of an earlier
         file. Unpacked beside the steps."""
         self._attached = corpus, self._given
+        self.outcomes.replace(added({"": counts} for counts in corpus.outcomes.values()))
+        self.chances.copy_(torch.from_numpy(self.outcomes.chances_of()))
         self._fresh_tokens += corpus.tokens
 
     def outputs_since(self, position: int) -> tuple[Text, int]:

@@ -20,6 +20,7 @@ from specctl.draft.shadow import ShadowFollower
 from specctl.draft.suffix_index import SHARED, SuffixIndex
 from specctl.engine.guard import GUARD
 from specctl.engine.request_slots import NO_SLOT, RequestSlots
+from specctl_vllm.control.request_fields import request_kind
 from specctl_vllm.options import suffix_options_from_env
 from specctl_vllm.proposers.corpus_keeping import kept_by_rank_0
 
@@ -41,6 +42,7 @@ class SuffixProposer:
         self._shadow = ShadowFollower(slots, self._full)
         self._slots = RequestSlots(self._index, self._shadow, slots)
         self._namespaces: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
         self._unshared: set[str] = set()
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
@@ -90,9 +92,12 @@ class SuffixProposer:
             drafts[row] = tokens[:length]
         return drafts
 
-    def note_requests(self, namespaces: Mapping[str, str], unshared: Iterable[str]) -> None:
-        """Namespaces of new requests by their id, others are in the shared one; and new requests whose output
-        is not learnt from."""
+    def note_requests(
+        self, namespaces: Mapping[str, str], unshared: Iterable[str], new_requests: Iterable[Any]
+    ) -> None:
+        """Namespaces of new requests by their id, others are in the shared one; new requests whose output is
+        not learnt from; and all new ones, by whose kinds drafts fare differently."""
+        self._kinds.update({new.req_id: request_kind(new) for new in new_requests})
         self._unshared.update(unshared)
         self._namespaces.update(namespaces)
 
@@ -104,6 +109,7 @@ class SuffixProposer:
         """Requests that ended: their outputs join the global index, unless they are not shared."""
         for request_id in request_ids:
             self._namespaces.pop(request_id, None)
+            self._kinds.pop(request_id, None)
             if self._slots.finish(request_id, is_shared=request_id not in self._unshared):
                 self._rows_of = []
             self._unshared.discard(request_id)
@@ -133,7 +139,8 @@ class SuffixProposer:
         if slot != NO_SLOT or self._slots.are_taken:
             return slot
         prompt = input_batch.token_ids_cpu[row, : int(input_batch.num_prompt_tokens[row])]
-        return self._slots.start(request_id, prompt, self._namespaces.get(request_id, SHARED))
+        namespace, kind = self._namespaces.get(request_id, SHARED), self._kinds.get(request_id, "")
+        return self._slots.start(request_id, prompt, namespace, kind)
 
     def _feed(self, input_batch: Any, rows: npt.NDArray[np.intp], row_slots: npt.NDArray[np.int32]) -> None:
         """Bring the tokens of these rows' requests in the index up to date."""

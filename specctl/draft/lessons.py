@@ -1,0 +1,69 @@
+"""What became of drafts: counted by traffic class, source, match and votes, for ``calibration`` to correct.
+
+A request's last draft waits in its lesson until the next proposal for it. By then its text has gone on, and
+shows which drafted tokens came true, whether they were verified or not. A draft that ended because its next
+token was too improbable counts with that token, so that a probability that is too low is found out, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from specctl.draft.calibration import ENTRIES
+from specctl.draft.chains import BASE, KNOWN, index_of
+
+__all__ = [
+    "AT",
+    "CLASS",
+    "CLASSES",
+    "LESSON_WORDS",
+    "OUTCOME_WORDS",
+    "SOURCE",
+    "learn",
+    "new_lesson",
+    "remember",
+]
+
+CLASSES = 8
+"""Traffic classes with a table of their own, the first of them for all others."""
+TOKENS_MOST = 32
+"""Tokens of a draft from which something is learnt."""
+CLASS, AT, SIZE, SOURCE, FIRST = range(5)
+LESSON_WORDS = FIRST + 2 * TOKENS_MOST
+"""Of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; then the
+tokens and their entries in ``calibration.chances``."""
+OUTCOME_WORDS = CLASSES * 2 * ENTRIES * 2
+"""Drafted and accepted, of each entry of each row of the tables."""
+
+
+def new_lesson(row: int) -> npt.NDArray[np.int32]:
+    """int32[LESSON_WORDS] of a request of the class in this row, without a draft."""
+    lesson = np.zeros(LESSON_WORDS, np.int32)
+    lesson[CLASS] = row
+    return lesson
+
+
+@njit(cache=True, nogil=True)
+def learn(lesson, arena, own, outcomes):
+    """Compare the draft that waits with the request's text; outcomes int32[OUTCOME_WORDS]."""
+    at = np.int64(lesson[AT])
+    size = min(np.int64(lesson[SIZE]), own[KNOWN] - at)
+    first = (2 * lesson[CLASS] + lesson[SOURCE]) * ENTRIES
+    lesson[SIZE] = 0
+    for j in range(size):
+        place = 2 * (first + lesson[FIRST + TOKENS_MOST + j])
+        outcomes[place] += 1
+        if arena[own[BASE] + 2 * index_of(own, at + j)] != np.uint32(lesson[FIRST + j]):
+            return
+        outcomes[place + 1] += 1
+
+
+@njit(cache=True, nogil=True)
+def remember(lesson, tokens, entries, size):
+    """The best draft so far, with int32 entries, waits."""
+    size = min(size, TOKENS_MOST)
+    lesson[SIZE] = size
+    for j in range(size):
+        lesson[FIRST + j], lesson[FIRST + TOKENS_MOST + j] = tokens[j], entries[j]
