@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from specctl_kernels.row_law import stats
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
@@ -28,6 +29,7 @@ from support.verify_batches import (
     OPTIONS,
     chain_batch,
     options_by_slot,
+    packed,
     two_requests,
     uniforms_for,
     with_draft_logits,
@@ -147,7 +149,7 @@ def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has
     logits[2, 50], logits[2, 60], logits[4, 7] = float("nan"), 40.0, float("inf")
     logits[6], logits[8], logits[8, 11] = float("-inf"), float("nan"), -1.0
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**given, not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given), not_finite=counts[0])
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -164,7 +166,7 @@ def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> N
         given["draft_logits"][slot, 0, 3] = float("nan")
     given["uniforms"] = uniforms_for(given)
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**given, not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given), not_finite=counts[0])
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -201,7 +203,7 @@ def test_a_rejected_cold_draft_is_never_emitted(
         "uniforms": torch.stack([torch.full_like(numbers, 1 - 1e-9), numbers], 1).repeat_interleave(2, 0),
     }  # fmt: skip
     moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    tokens, counts = verify(**moved)
+    tokens, counts = verify(**packed(moved))
     weights = (torch.arange(64) != draft).double()
     weights[0] = 0.0  # q has all of its mass there
     assert counts.tolist() == [1] * requests
@@ -287,7 +289,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[next(iter(wrong)) for wrong, _ in WRONG])
 def test_wrong_shapes_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        verify_rejection(**two_requests() | wrong)
+        verify_rejection(**packed(two_requests() | wrong))
 
 
 @pytest.mark.skipif(not IS_GPU, reason="needs 5 GB of device memory")
@@ -298,8 +300,9 @@ def test_more_than_two_to_the_thirty_one_logits() -> None:
     ones = torch.ones(rows, device=DEVICE)
     tokens, counts = verify_rejection(
         logits, torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-        torch.arange(rows + 1, dtype=torch.int32, device=DEVICE), ones, None, ones * 0.9, None,
-        torch.arange(rows, device=DEVICE), torch.arange(rows, device=DEVICE), width=1,
+        torch.arange(rows + 1, dtype=torch.int32, device=DEVICE),
+        Sampling(ones, None, ones * 0.9, None, torch.arange(rows, device=DEVICE)),
+        torch.arange(rows, device=DEVICE), width=1,
     )  # fmt: skip
     assert int(tokens[-1, 0]) == vocabulary - 1
     assert counts.tolist() == [1] * rows

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from specctl_kernels.dependent_launch import launched_early
+from specctl_kernels.row_law.given import Sampling, check_drafts, check_target
 from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
 from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
 from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
-from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.launch import (
     LIST,
     MOST_PASSES,
@@ -41,11 +41,7 @@ def verify_block(
     logits: torch.Tensor,
     drafts: torch.Tensor,
     starts: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     width: int,
@@ -81,12 +77,10 @@ def verify_block(
     """
     if draft_logits is None or draft_slots is None:
         return verify_rejection(
-            logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
-            draft_logits=draft_logits, draft_slots=draft_slots, uniforms=uniforms, slots=slots,
-            not_finite=not_finite,
+            logits, drafts, starts, sampling, positions, width=width, draft_logits=draft_logits,
+            draft_slots=draft_slots, uniforms=uniforms, slots=slots, not_finite=not_finite,
         )  # fmt: skip
-    options = (temperature, top_k, top_p, min_p, seeds)
-    check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
+    check_target(logits, drafts, starts, sampling, positions, width, slots, not_finite)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     requests, columns = starts.shape[0] - 1, logits.shape[1]
     tokens = logits.new_empty((requests, width), dtype=torch.int64)
@@ -94,11 +88,11 @@ def verify_block(
     if requests == 0:
         return tokens, counts
     if slots is not None:
-        options = gathered(options, slots)
+        sampling = gathered(sampling, slots)
     piece = min(PIECE, power_of_2(columns, 16))
     target = (logits, logits.stride(0), columns)
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
-    given = (drafts, starts, *options, positions, uniforms)
+    given = (drafts, starts, *sampling, positions, uniforms)
     is_early = launched_early(logits.device, is_first=slots is None)
     lists, weighed = _weighed(target, drafted, given, width, piece, is_early)
     block_kernel[(requests,)](
