@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 
@@ -110,6 +111,7 @@ class Observation:
     cells: tuple[CellDelta, ...] | None = None
     shadow: ShadowDelta | None = None
     stock: StockDelta | None = None
+    adaptivity: AdaptivityState | None = None
     running: int | None = None
     waiting: int | None = None
     decoding: int | None = None

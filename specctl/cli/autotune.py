@@ -19,9 +19,10 @@ from specctl.cli.options import FILE, POLICY, token_file_option
 from specctl.clock import SystemClock
 from specctl.core.rollout import RolloutGroup
 from specctl.daemon.audit import AuditLog
+from specctl.daemon.context import LoopContext
 from specctl.daemon.controls import Controls
 from specctl.daemon.fleet import Fleet, stop_on_signals
-from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.loop import TargetLoop
 from specctl.daemon.reporter import Reporter
 from specctl.daemon.served import served
 from specctl.daemon.spans import export_spans

@@ -17,6 +17,8 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TableRow, TableState
 from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.core.messages import Reason
+from specctl.core.soundness import since_start
+from specctl.core.supervision import adaptivity_words
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, stock_delta
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
@@ -150,9 +152,16 @@ def _as_json(seen: _Seen) -> dict[str, Any]:
         **requests,
         "capabilities": seen.steered.capabilities.model_dump(mode="json"),
         "table": seen.steered.table.model_dump(mode="json"),
-        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps", "failures"}),
+        **telemetry.model_dump(include={"decoding", "uptime_s", "guarded_steps", "failures", "adaptivity"}),
+        "unsound": _unsound(seen.steered),
         "buckets": [_bucket(cell) for cell in cells if not cell.has_prefill and cell.steps],
     }
+
+
+def _unsound(steered: _Steered) -> dict[str, Any] | None:
+    """Of the counters since the engine's start; None: nothing is known to be wrong."""
+    fault = since_start(steered.capabilities.method, steered.telemetry)
+    return None if fault is None else {"cause": fault.cause, "ratio": fault.ratio, "words": fault.words}
 
 
 def _bucket(cell: _Cell) -> dict[str, Any]:
@@ -202,6 +211,8 @@ def _described(seen: _Seen) -> list[str]:
     if failures := seen.steered.telemetry.failures:
         counts = ", ".join(f"{entry} {count:g}" for entry, count in failures.items())
         warnings.insert(0, f"the plugin failed in steps of this engine: {counts}; see the server's log")
+    if fault := since_start(capabilities.method, seen.steered.telemetry):
+        warnings.insert(0, f"since the start: {fault.words}")
     if table.ranks_behind:
         ranks = ", ".join(map(str, table.ranks_behind))
         warnings.insert(0, f"another table is in force on data-parallel rank {ranks}")
@@ -211,10 +222,18 @@ def _described(seen: _Seen) -> list[str]:
         f"plugin {capabilities.plugin_version}",
         f"  requests    {running} running ({seen.steered.telemetry.decoding} decoding), {waiting} waiting",
         *_table_lines(table),
+        *_adaptivity_lines(seen.steered),
         acceptance,
         *_bucket_lines(seen.steered.cells),
         *(f"  warning     {warning}" for warning in warnings),
     ]
+
+
+def _adaptivity_lines(steered: _Steered) -> list[str]:
+    known = steered.capabilities.adaptivity
+    if known is None:
+        return []
+    return [f"  adaptivity  {adaptivity_words(known, steered.telemetry.adaptivity, steered.cells)}"]
 
 
 def _table_lines(table: AppliedTable) -> list[str]:

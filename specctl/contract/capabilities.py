@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from specctl.contract.adaptivity import EngineAdaptivity
 from specctl.contract.bounds import BootId, Short, Size, Text, Warnings
 from specctl.contract.setting import Setting
 
@@ -68,6 +69,9 @@ class Capabilities(BaseModel):
     )
     class_limits_max: int = Field(
         default=0, description="rules for traffic classes that a table may hold; 0: none are understood"
+    )
+    adaptivity: EngineAdaptivity | None = Field(
+        default=None, description="what the engine adapts by itself; None: nothing"
     )
     warnings: Warnings = ()
     patches: tuple[Text, ...] = Field(

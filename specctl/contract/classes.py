@@ -33,7 +33,7 @@ class ClassLimit(BaseModel):
         default="*",
         max_length=33,
         pattern=r"^[a-z0-9_-]*\*?$",
-        description="The word that the request named; a * at the end stands for any rest, empty for no word.",
+        description="The request's kind, named or found by the engine; a * at the end stands for any rest.",
     )
     context_to_tokens: int | None = Field(
         default=None,

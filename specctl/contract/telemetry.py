@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
 from specctl.contract.table import TableState
 
@@ -106,6 +107,9 @@ class Telemetry(BaseModel):
     kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
     cells: tuple[TelemetryCell, ...] = Field(max_length=CELLS_MAX, fail_fast=True)
     shadow: ShadowAcceptance | None = None
+    adaptivity: AdaptivityState | None = Field(
+        default=None, description="of the engine's own adaptivity; None: it has none"
+    )
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="spent in the plugin's own part of the scheduler"

@@ -33,6 +33,7 @@ from specctl.core.recommend import recommend
 from specctl.core.sampling import SamplingSettings, choose_sample
 from specctl.core.space import Bools, Space
 from specctl.core.step_cost import StepCost
+from specctl.core.supervision import stepped_back, supervised, two_settings
 from specctl.core.thresholds import Thresholds, break_even_prob
 from specctl.types import Observation
 
@@ -55,6 +56,10 @@ class CorePolicy(Protocol):
     @property
     def objective(self) -> Objective | None:
         """None: the policy sets by hand."""
+
+    @property
+    def supervises(self) -> bool:
+        """Whether the number is left to an engine that adapts by itself."""
 
     @property
     def weighs_tokens(self) -> bool:
@@ -152,6 +157,11 @@ class Controller:
         if not eligible.any():
             return self._as_it_is(observation, policy, expected, applied, Reason.NOT_POSSIBLE, lacks)
         constraints = self._constraints(observation, policy, held, expected)
+        engine = supervised(observation) if policy.supervises else None
+        may = eligible
+        if engine is not None:
+            constraints.append(two_settings(engine, space, eligible))
+            may = eligible & constraints[-1].allowed[0]
         if objective is None:
             picked = [self._by_hand(policy, expected, eligible, constraints, bucket) for bucket in buckets]
         else:
@@ -161,8 +171,10 @@ class Controller:
             decider = Decider(expected, policy.guard_rails, eligible, used, constraints)
             picked = [decider.choose(bucket) for bucket in buckets]
         choices = choices_of(expected, picked, applied.rows)
-        choices = self._sampled(choices, picked, expected, policy, capabilities, eligible)
-        if policy.weighs_tokens and capabilities.min_token_prob is not None:
+        choices = self._sampled(choices, picked, expected, policy, capabilities, may)
+        if engine is not None:
+            choices = tuple(stepped_back(choice, engine) for choice in choices)
+        elif policy.weighs_tokens and capabilities.min_token_prob is not None:
             wanted = [break_even_prob(expected, b, after) for b, (after, _, _) in enumerate(picked)]
             choices = self._thresholds.applied(choices, wanted, capabilities.min_token_prob, held.ceilings)
         choices = _put_back(choices, held, space)

@@ -33,6 +33,8 @@ _KEPT = {
     Reason.LATENCY_BOUND: "latency bound",
     Reason.CANARY_WAIT: "waits for a canary",
     Reason.ROLLBACK: "rolled back",
+    Reason.UNSOUND: "drafts are not sound",
+    Reason.SUPERVISED: "supervised",
     Reason.FROZEN: "frozen",
     Reason.NOT_POSSIBLE: "the server cannot do what the policy fixes",
 }

@@ -27,6 +27,8 @@ class Reason(StrEnum):
     LATENCY_BOUND = "latency_bound"
     CANARY_WAIT = "canary_wait"
     ROLLBACK = "rollback"
+    UNSOUND = "unsound"
+    SUPERVISED = "supervised"
     FROZEN = "frozen"
     IDLE = "idle"
     NOT_MEASURED = "not_measured"

@@ -57,8 +57,10 @@ class Decider:
         if not allowed.any():
             return present
         if not allowed[present]:
-            gain = np.where(allowed, np.nan_to_num(self.forecast.gain[bucket], nan=-1e9), -np.inf)
-            return int(np.argmax(gain))
+            known = allowed & self._is_known[bucket]
+            if not known.any():
+                return int(allowed.nonzero()[0][-1])
+            return int(np.argmax(np.where(known, self.forecast.gain[bucket], -np.inf)))
         return (
             self._wanted(bucket, allowed & self.eligible)[0] if (allowed & self.eligible).any() else present
         )

@@ -19,6 +19,7 @@ __all__ = [
     "RailSettings",
     "Rails",
     "held_constraints",
+    "held_off",
 ]
 
 
@@ -73,6 +74,14 @@ class Rails:
         allowed[is_soon] = False
         allowed[np.arange(len(present)), present] = True
         return Constraint(allowed, Reason.DWELL, f"changed less than {dwell_s:g} s ago")
+
+
+def held_off(held: Held, space: Space, reason: Reason, words: str) -> Held:
+    """Every bucket off, whatever else is held; unchanged where off is not prepared."""
+    if not space.is_off_prepared:
+        return held
+    off = space.settings[0], reason, words
+    return Held(ceilings={last: off for _, last in space.buckets}, class_limits=held.class_limits)
 
 
 def held_constraints(held: Held, space: Space) -> list[Constraint]:

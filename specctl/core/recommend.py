@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specctl.core.messages import Plan, Reason
+from specctl.core.soundness import DRAFTS_MIN
 from specctl.types import Observation
 
 __all__ = ["recommend"]
@@ -10,7 +11,6 @@ __all__ = ["recommend"]
 WORTH_SURVIVAL = 0.2
 """Without step seconds the break-even acceptance is unknown; a depth accepted this seldom pays only on a
 nearly idle server."""
-DRAFTS_MIN = 50
 NO_PLUGIN = "cannot act: the server runs without the specctl plugin"
 
 

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from specctl.core.messages import Event, setting_words
-from specctl.daemon.loop import PolicySource
+from specctl.daemon.context import PolicySource
 from specctl.daemon.override import Override
 from specctl.daemon.reporter import Reporter
 from specctl.errors import PolicyError, TargetError

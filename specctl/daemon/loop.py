@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
-from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TablePut, TableState
 from specctl.core.account import Account, Outcome, RestartAdvice
 from specctl.core.controller import Controller
 from specctl.core.explain import limits_changes, table_changes
-from specctl.core.messages import Plan
-from specctl.core.rails import NOTHING_HELD
+from specctl.core.messages import Plan, Reason
+from specctl.core.rails import NOTHING_HELD, Held, held_off
 from specctl.core.rollout import RolloutGroup, ServerState
+from specctl.core.soundness import Soundness
+from specctl.core.supervision import Switches
 from specctl.core.table_rows import row_at
+from specctl.daemon.context import LoopContext, Observer, PolicySource, TableRoutes
 from specctl.daemon.reporter import Reporter
 from specctl.daemon.table_put import put_at_stop, put_of_plan
 from specctl.errors import ContractError, LeaseHeld, SpecctlError, TableError, TargetError, VersionConflict
 from specctl.policy.models import AnyPolicy
 from specctl.types import Observation
 
-__all__ = ["LoopContext", "Observer", "PolicySource", "TableRoutes", "TargetLoop"]
+__all__ = ["TargetLoop"]
 
 BACKOFF_MAX_S = 15.0
 REFUSED_RETRY_S = 10.0
@@ -35,44 +35,6 @@ RENEWALS = 3.0
 STOP_TIMEOUT_S = 5.0
 REST_BY_BUSY = 4.0
 """A target rests for so many times as long as its decision kept all others waiting."""
-
-
-class Observer(Protocol):
-    async def observe(self) -> Observation:
-        """Poll once. Raises TargetError when the target cannot be reached, is late, or is no engine."""
-
-    async def close(self) -> None:
-        """Release the connection."""
-
-
-class TableRoutes(Protocol):
-    """Raises VersionConflict, LeaseHeld, TableError, ContractError, TargetError."""
-
-    async def put(self, change: TablePut) -> AppliedTable:
-        """What the engine says that it applied."""
-
-    async def table(self) -> AppliedTable:
-        """What is in force."""
-
-
-class PolicySource(Protocol):
-    """Where the policy in force comes from; it may change between two ticks."""
-
-    @property
-    def policy(self) -> AnyPolicy: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LoopContext:
-    """What the loops of one daemon share. ``is_frozen``: asked at every tick; a policy that says ``frozen``
-    counts, too. ``is_dry_run``: nothing is ever put. ``is_trial``: asked at every tick; decisions are shown,
-    and the table in force is held as by a freeze."""
-
-    owner: str
-    clock: Clock
-    is_dry_run: bool = False
-    is_frozen: Callable[[], bool] = lambda: False
-    is_trial: Callable[[], bool] = lambda: False
 
 
 class TargetLoop:
@@ -102,6 +64,9 @@ class TargetLoop:
         """Of the engine at the last poll; None for a stock server, and before the first poll."""
         self.acting_frozen: bool | None = None
         """Whether the change under way was decided while frozen; None: none is under way."""
+        # Over restarts: what a deploy has changed is seen by what was before it.
+        self._soundness = Soundness()
+        self._switches = Switches()
         self._forget(None)
 
     def _forget(self, capabilities: Capabilities | None) -> None:
@@ -155,6 +120,11 @@ class TargetLoop:
         self._check_read_back(observation)
         self._take_unanswered(observation, policy)
         self._controller.learn(observation)
+        if self._soundness.update(observation):
+            self._reporter.soundness(self._soundness.fault)
+        switched = self._switches.update(observation, supervises=policy.supervises)
+        if switched is not None:
+            self._reporter.event(switched)
         self.acting_frozen = policy.frozen
         try:
             plan = await self._decide(observation, policy, started_s)
@@ -217,7 +187,7 @@ class TargetLoop:
     def _planned(self, observation: Observation, policy: AnyPolicy) -> tuple[Plan, ServerState | None]:
         server = self._server_state(observation)
         if server is None or policy.frozen or self._context.is_trial():
-            return self._controller.plan(observation, policy), server
+            return self._controller.plan(observation, policy, self._unsound(policy, NOTHING_HELD)), server
         for event in self._group.polled(server, policy.rollout):
             self._reporter.event(event)
         plan = self._plan_within(observation, policy, server)
@@ -231,7 +201,14 @@ class TargetLoop:
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
         limits = self._controller.class_limits(policy)
         held = self._group.held(server, limits, policy.rollout) if observation.may_act else NOTHING_HELD
-        return self._controller.plan(observation, policy, held)
+        return self._controller.plan(observation, policy, self._unsound(policy, held))
+
+    def _unsound(self, policy: AnyPolicy, held: Held) -> Held:
+        """Off, where the drafts are not sound and the policy says so."""
+        space, fault = self._controller.space, self._soundness.fault
+        if fault is None or policy.soundness != "off" or space is None:
+            return held
+        return held_off(held, space, Reason.UNSOUND, fault.words)
 
     def _server_state(self, observation: Observation) -> ServerState | None:
         space, applied = self._controller.space, observation.applied

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
 
-from specctl.daemon.loop import PolicySource
+from specctl.daemon.context import PolicySource
 from specctl.errors import PolicyError
 from specctl.policy.models import POLICY_ADAPTER, AnyPolicy, Threshold
 from specctl.policy.settings import PolicySettings

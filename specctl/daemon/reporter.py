@@ -11,6 +11,7 @@ from typing import Any
 from specctl.contract.capabilities import Capabilities
 from specctl.core.account import Account, RestartAdvice
 from specctl.core.messages import Event, Plan, Reason, setting_words
+from specctl.core.soundness import Fault
 from specctl.daemon.audit import AuditLog, change_record
 from specctl.daemon.spans import record_change
 from specctl.metrics.exporter import Exporter
@@ -60,6 +61,7 @@ class Reporter:
         if is_restart:
             self._happened(logging.INFO, "restarted", "the engine restarted; starting afresh")
             self._board.restarted()
+            self._exporter.soundness(self._target, None)
         self._said.clear()
         if capabilities is None:
             return
@@ -185,6 +187,18 @@ class Reporter:
         else:
             self._happened(logging.INFO, "advice_ended", "no advice to restart any more")
             self._write("advice_ended", advice.record())
+
+    def soundness(self, fault: Fault | None) -> None:
+        """The drafts' acceptance shows another fault than before, or none any more."""
+        self._exporter.soundness(self._target, None if fault is None else fault.cause.value)
+        self._board.soundness(None if fault is None else fault.words)
+        if fault is None:
+            self._happened(logging.INFO, "sound", "acceptance is as of sound drafts again")
+            self._write("sound", {})
+        else:
+            self._happened(logging.WARNING, "unsound", fault.words)
+            record = {"cause": fault.cause.value, "ratio": round(fault.ratio, 4), "drafts": fault.drafts}
+            self._write("unsound", {"explanation": fault.words, **record})
 
     def _kept(self, plan: Plan) -> None:
         """A table that stays, for another reason than at the last poll. A change is told once it is in force,

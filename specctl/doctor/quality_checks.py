@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specctl.core.soundness import DRAFTS_MIN, NEAR_ZERO_RATIO, is_head, near_zero
 from specctl.doctor.finding import Finding, error, warning
 from specctl.doctor.seen import Cells, Seen
 
-__all__ = ["DRAFTS_MIN", "NEAR_ZERO", "acceptance_findings", "first_token_acceptance"]
+__all__ = ["acceptance_findings", "first_token_acceptance"]
 
-DRAFTS_MIN = 50
-"""Fewer tell nothing."""
-NEAR_ZERO = 0.1
 LOW = 0.5
 """Of the first token; under it another head gains more than another setting."""
-_HEADS = ("eagle", "eagle3", "specctl_peagle", "specctl_hybrid", "mtp", "dflash", "dspark", "nextn", "medusa")
-_TEXT = ("ngram", "ngram_gpu", "suffix", "specctl_suffix")
 
 
 def acceptance_findings(seen: Seen) -> tuple[list[Finding], str | None]:
@@ -27,9 +23,11 @@ def acceptance_findings(seen: Seen) -> tuple[list[Finding], str | None]:
     told = (
         f"{first:.0%} of {drafts} drafts had their first token accepted {when}; method {method or 'unknown'}"
     )
-    if first < NEAR_ZERO:
-        return [_near_zero(method, told)], None
-    if first < LOW and _is_head(method):
+    if first < NEAR_ZERO_RATIO:
+        what, do = near_zero(method)
+        found = error if is_head(method) else warning
+        return [found("acceptance-near-zero", what, told, do)], None
+    if first < LOW and is_head(method):
         finding = warning(
             "acceptance-low",
             "the head guesses less than half of the next tokens",
@@ -39,35 +37,6 @@ def acceptance_findings(seen: Seen) -> tuple[list[Finding], str | None]:
         )
         return [finding], None
     return [], None
-
-
-def _near_zero(method: str, told: str) -> Finding:
-    if _is_head(method):
-        return error(
-            "acceptance-near-zero",
-            "the head's drafts are hardly ever accepted",
-            told,
-            "likely a head of another target (other fine-tune, quantisation or chat template), or a wrong "
-            "format: specctl doctor with the launch command checks its sizes",
-        )
-    if method in _TEXT or method.startswith("specctl_suffix"):
-        return warning(
-            "acceptance-near-zero",
-            "the text repeats nothing that could be drafted",
-            told,
-            "this traffic wants a head, a draft model or no speculation (specctl recommend); a "
-            "prompt_lookup_min of 2 drafts from chance matches",
-        )
-    return warning(
-        "acceptance-near-zero",
-        "drafts are hardly ever accepted",
-        told,
-        "check that draft and target have the same tokenizer and chat template; a high temperature lowers it",
-    )
-
-
-def _is_head(method: str) -> bool:
-    return method in _HEADS or method.endswith("_mtp")
 
 
 def _method(seen: Seen) -> str:

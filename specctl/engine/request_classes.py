@@ -57,7 +57,7 @@ class TrafficClass(BaseModel):
     namespace: str = Field(
         max_length=160, description="adapter, and a digest of the cache salt; empty: shared"
     )
-    kind: str = Field(max_length=32, description="as the request named it; empty: it did not")
+    kind: str = Field(max_length=32, description="as the request named it, else what it is")
     context_to_tokens: int = Field(
         ge=0, description="upper end: 1024, 4096, 16384, ...; 0: the class of all others"
     )

@@ -44,12 +44,15 @@ class RequestSlots:
         self._index.start(slot, prompt, namespace)
         return slot
 
-    def finish(self, request_id: str) -> bool:
-        """The request ended: its output joins the finished ones. Whether it had a slot."""
+    def finish(self, request_id: str, *, is_shared: bool = True) -> bool:
+        """The request ended: its output joins the finished ones if it is shared. Whether it had a slot."""
         slot = self._slots.pop(request_id, None)
         if slot is None:
             return False
-        self._index.finish(slot)
+        if is_shared:
+            self._index.finish(slot)
+        else:
+            self._index.discard(slot)
         self._shadow.forget(slot)
         self._free.append(slot)
         return True

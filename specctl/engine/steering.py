@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specctl.contract import CONTRACT_VERSION
+from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
@@ -40,6 +41,7 @@ class Gauges:
     kv_cache_used_ratio: float
     shadow: ShadowAcceptance | None = None
     proposer: dict[str, float] = field(default_factory=dict)
+    adaptivity: AdaptivityState | None = None
     failures: dict[str, int] = field(default_factory=dict)
     """Of the guards of other processes: the workers'."""
 
@@ -100,6 +102,7 @@ class Steering(ABC):
             cells=self._counters.cells(),
             classes=self._classes.counters.snapshot(is_idle=not gauges.running),
             shadow=gauges.shadow,
+            adaptivity=gauges.adaptivity,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
             proposer=gauges.proposer,

@@ -94,6 +94,7 @@ class EngineObserver:
             cells=gains.cells,
             shadow=gains.shadow,
             stock=await self._stock_beside_plugin(now_s, gaps),
+            adaptivity=None if telemetry is None else telemetry.adaptivity,
             running=None if telemetry is None else telemetry.running,
             waiting=None if telemetry is None else telemetry.waiting,
             decoding=None if telemetry is None else telemetry.decoding,

@@ -13,6 +13,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.core.account import Account
 from specctl.core.messages import Choice, Plan
+from specctl.core.supervision import decided_by
 from specctl.metrics import names
 from specctl.types import Observation
 from specctl.watch.board import instance_of
@@ -64,6 +65,9 @@ class Exporter:
         self._best_static = self._gauge(names.BEST_STATIC)
         self._sample_loss = self._gauge(names.SAMPLE_LOSS)
         self._advised = self._gauge(names.RESTART_ADVISED)
+        self._adaptivity = self._gauge(names.ADAPTIVITY_ON)
+        self._adaptivity_tokens = self._gauge(names.ADAPTIVITY_TOKENS)
+        self._unsound = self._gauge(names.UNSOUND)
         self._cost = self._gauge(names.COST)
         self._policy.set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
@@ -78,11 +82,22 @@ class Exporter:
         self._show(self._up, observation.target, 1)
         self._at(self._last_poll, observation.target).set(self._clock.utc().timestamp())
         self._at(self._emitted, observation.target).inc(observation.emitted_tokens or 0)
+        self._adapts(observation)
         for entry, count in observation.failures.items():
             self._show(self._plugin_failures, observation.target, count, entry)
         if self._failing.get(observation.target, set()) != observation.failures.keys():
             self._failing[observation.target] = set(observation.failures)
             self._keep_only(self._plugin_failures, observation.target, observation.failures)
+
+    def _adapts(self, observation: Observation) -> None:
+        """Of an engine that adapts by itself."""
+        capabilities, state = observation.capabilities, observation.adaptivity
+        known = None if capabilities is None else capabilities.adaptivity
+        if known is None or state is None:
+            return
+        self._show(self._adaptivity, observation.target, float(state.is_on), known.name)
+        tokens = decided_by(state, observation.cells or ()) if state.is_on else None
+        self._show(self._adaptivity_tokens, observation.target, _known(tokens), known.name)
 
     def known(self, target: str, capabilities: Capabilities) -> None:
         """What the server is. One that restarted may be another."""
@@ -153,6 +168,12 @@ class Exporter:
 
     def restart_advised(self, target: str, *, is_advised: bool) -> None:
         self._at(self._advised, target).set(1 if is_advised else 0)
+
+    def soundness(self, target: str, cause: str | None) -> None:
+        """None: nothing is wrong that is known."""
+        self._keep_only(self._unsound, target, () if cause is None else (cause,))
+        if cause is not None:
+            self._at(self._unsound, target, cause).set(1)
 
     def changed(self, target: str) -> None:
         self._at(self._changes, target).inc()

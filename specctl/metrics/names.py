@@ -128,6 +128,21 @@ SAMPLE_LOSS = Metric(
 RESTART_ADVISED = Metric(
     "specctl_restart_advised", "1: a restart without speculation is advised; 0: it is not."
 )
+ADAPTIVITY_ON = Metric(
+    "specctl_adaptivity_on",
+    "1: the engine decides by itself how much is drafted or verified; 0: it could, and does not.",
+    ("target", "adaptivity"),
+)
+ADAPTIVITY_TOKENS = Metric(
+    "specctl_adaptivity_tokens",
+    "Mean drafted tokens of a request and step that the engine let through since the last poll.",
+    ("target", "adaptivity"),
+)
+UNSOUND = Metric(
+    "specctl_unsound",
+    "1 while the acceptance is such as sound drafts do not have, by its likely cause. Missing: none is seen.",
+    ("target", "cause"),
+)
 COST = Metric(
     "specctl_predicted_cost_per_million_tokens",
     "Predicted cost of a million tokens in the fullest bucket, in the currency of a policy of kind cost.",

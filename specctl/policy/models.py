@@ -40,9 +40,18 @@ class LearnedPolicy(PolicySettings):
         description="true: output keeps the target's distribution. No lossy acceptance is controlled, so "
         "false is refused.",
     )
+    mode: Literal["choose", "supervise"] = Field(
+        default="choose",
+        description="supervise: where the engine adapts by itself within the table, leave the number to it: "
+        "set the most that it may decide on, and turn drafting off where it does not pay.",
+    )
     max_itl_ms: _Milliseconds | None = Field(
         default=None, description="Predicted milliseconds between two outputs (a step); null: none."
     )
+
+    @property
+    def supervises(self) -> bool:
+        return self.mode == "supervise"
 
 
 class GoodputPolicy(LearnedPolicy):

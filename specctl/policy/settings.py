@@ -175,6 +175,11 @@ class PolicySettings(BaseModel):
         le=604_800,
         description="Seconds of off under traffic before a restart without speculation is advised; 0: never.",
     )
+    soundness: Literal["warn", "off"] = Field(
+        default="warn",
+        description="What follows from acceptance that sound drafts do not have (near 0, at 1, fallen with a "
+        "restart): an event, or drafting off as well.",
+    )
     knobs: Knobs = Field(default=Knobs(), description="Bounds on what may be chosen.")
     guard_rails: GuardRailSettings = Field(
         default=GuardRailSettings(), description="Limits around the policy."
@@ -213,6 +218,11 @@ class PolicySettings(BaseModel):
     def objective(self) -> Objective | None:
         """What a policy that chooses wants most; None: it sets by hand."""
         return None
+
+    @property
+    def supervises(self) -> bool:
+        """Whether the number is left to an engine that adapts by itself."""
+        return False
 
     @property
     def weighs_tokens(self) -> bool:

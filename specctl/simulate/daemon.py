@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 from specctl.contract.table import AppliedTable, TablePut
 from specctl.core.messages import Plan
 from specctl.daemon.audit import AuditLog
-from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.context import LoopContext
+from specctl.daemon.loop import TargetLoop
 from specctl.daemon.reporter import Reporter
 from specctl.metrics.exporter import Exporter
 from specctl.policy.models import AnyPolicy

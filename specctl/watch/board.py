@@ -13,6 +13,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState, legal_settings
 from specctl.core.account import Account
 from specctl.core.messages import Choice, Plan, setting_words
+from specctl.core.supervision import adaptivity_words
 from specctl.types import Observation
 from specctl.watch.health import Health
 from specctl.watch.views import BucketView, LogLine, Mode, Point, TargetDetail, TargetView
@@ -39,6 +40,7 @@ class TargetBoard:
         self._is_up: bool | None = None
         self._why_down: str | None = None
         self._is_frozen = self._restart_advised = False
+        self._unsound: str | None = None
         self._polled_s: float | None = None
         self._observation: Observation | None = None
         self._capabilities: Capabilities | None = None
@@ -92,12 +94,16 @@ class TargetBoard:
         """Counters and tables of the engine's last start say nothing of this one."""
         self.window = Window()
         self._applied, self._plan, self._choices, self._speedup = None, None, (), None
+        self._unsound = None
 
     def frozen(self, *, is_frozen: bool) -> None:
         self._is_frozen = is_frozen
 
     def restart_advised(self, *, is_advised: bool) -> None:
         self._restart_advised = is_advised
+
+    def soundness(self, words: str | None) -> None:
+        self._unsound = words
 
     def figures(self, account: Account) -> None:
         self._speedup = account.speedup_vs_off
@@ -165,8 +171,17 @@ class TargetBoard:
             "explanation": None if plan is None else plan.explanation,
             **self._table_fields(),
             "restart_advised": self._restart_advised,
+            "unsound": self._unsound,
+            "adaptivity": self._adaptivity(),
             "failures": 0 if seen is None else int(sum(seen.failures.values())),
         }
+
+    def _adaptivity(self) -> str | None:
+        seen, capabilities = self._observation, self._capabilities
+        known = None if capabilities is None else capabilities.adaptivity
+        if seen is None or known is None:
+            return None
+        return adaptivity_words(known, seen.adaptivity, seen.cells or ())
 
     def _table_fields(self) -> dict[str, object]:
         applied = self._applied

@@ -120,6 +120,8 @@ class TargetView(BaseModel):
     lease_held: bool = Field(default=False, description="by this daemon")
     lease_ends_s: float | None = Field(default=None, description="Unix time; None: no lease")
     restart_advised: bool = False
+    adaptivity: str | None = Field(default=None, description="what the engine adapts by itself, and to what")
+    unsound: str | None = Field(default=None, description="what is wrong with the acceptance, likely why")
     failures: int = Field(default=0, description="of the plugin's own code in the engine")
 
 

@@ -26,7 +26,8 @@ from prometheus_client import generate_latest
 from specctl.contract.setting import Setting
 from specctl.core.rollout import RolloutGroup
 from specctl.daemon.audit import AuditLog
-from specctl.daemon.loop import REST_BY_BUSY, LoopContext, TargetLoop
+from specctl.daemon.context import LoopContext
+from specctl.daemon.loop import REST_BY_BUSY, TargetLoop
 from specctl.daemon.reporter import LINES_MAX_PER_MINUTE, Reporter
 from specctl.engine_api.client import CHOICES_MAX, EngineClient
 from specctl.engine_api.observer import EngineObserver

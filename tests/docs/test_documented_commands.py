@@ -1,43 +1,40 @@
-"""Every ``specctl`` command in the documents is one that the command line takes, with every option."""
+"""Every ``specctl`` command in the documents is one that the command line takes, and does what it says.
+
+Those that need a server run on a real one in tests/engine/test_suffix_server.py.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
+from support.checkpoints import write_head, write_model
+from support.documented_commands import PAGES, Documented, documented, run
 
 from specctl.cli.main import cli
+from specctl.draft.corpus_file import save
+from specctl.draft.frozen_corpus import build_block
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-GENERATED = {"commands.md"}
-# Of a command's usage or of a drawing, not of a call: "[--daemon URL]", "a|b", "...", "-->".
-USAGE = re.compile(r"[\[\]]|\w\|\w|\.\.\.|-->")
-
-
-def commands_of(page: Path) -> list[str]:
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = (line.strip().removeprefix("$ ") for line in text.splitlines() if line.startswith("    "))
-    return [line for line in lines if line.startswith("specctl ") and not USAGE.search(line)]
-
-
-DOCUMENTED = [
-    pytest.param(command, id=f"{page.name}: {command[:60]}")
-    for page in PAGES
-    if page.name not in GENERATED
-    for command in commands_of(page)
+DOCUMENTED = [pytest.param(command, id=command.name) for command in documented()]
+ALONE = [
+    pytest.param(command, id=command.name)
+    for command in documented()
+    if not command.needs_server and not command.is_elsewhere
 ]
+RUNGS = (1, 2, 6)
+EXIT_CODES = {"doctor": {0, 1}, "freeze": {5}}
+"""``doctor`` may find something on the machine of the tests; ``freeze`` finds no daemon there."""
 
 
 @pytest.mark.parametrize("command", DOCUMENTED)
-def test_it_is_taken(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_taken(command: Documented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    [_, *arguments] = shlex.split(command, comments=True)
     with click.Context(cli, info_name="specctl") as root:
-        parsed(cli, arguments, root)
+        parsed(cli, list(command.words), root)
 
 
 def parsed(group: click.Group, arguments: list[str], parent: click.Context) -> None:
@@ -51,6 +48,41 @@ def parsed(group: click.Group, arguments: list[str], parent: click.Context) -> N
         parsed(command, arguments[1:], parent)
         return
     command.make_context(name, list(arguments[1:]), parent=parent).close()
+
+
+@pytest.fixture(scope="module")
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the pages name, as a user would have them."""
+    folder = tmp_path_factory.mktemp("user")
+    for name in ("my-policy.yaml", "our-policy.yaml", "POLICY_OR_TARGETS"):
+        (folder / name).write_text("kind: goodput\n")
+    (folder / "targets.yaml").write_text(
+        "policies: [{match: {}, policy: our-policy.yaml}]\ntargets: [{url: 'http://127.0.0.1:8000'}]\n"
+    )
+    load = "".join(f"{second},100,50\n" for second in range(20))
+    (folder / "load.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{load}")
+    for name in ("MODEL", "Llama-3.1-8B-Instruct"):
+        write_model(folder / name)
+    for name in ("HEAD", "heads/eagle3", "checkpoints/checkpoint_best"):
+        write_head(folder / name, "eagle3")
+    save(folder / "FILE", build_block([np.array([1, 2, 3, 4], np.int32)], RUNGS), "team", "f" * 32)
+    for arm, rate in (("off", 50.0), ("with", 80.0)):
+        for number in (1, 2, 3):
+            result = {
+                "duration": 10.0,
+                "completed": 16,
+                "total_input_tokens": 900,
+                "total_output_tokens": 10 * (rate + number),
+            }
+            (folder / f"{arm}-{number}.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_it_runs(command: Documented, user_folder: Path) -> None:
+    code, output = run(command, user_folder)
+    assert code in EXIT_CODES.get(command.words[0], {0}), output
+    assert "Traceback" not in output
 
 
 def test_paragraphs_are_short() -> None:

@@ -17,6 +17,7 @@ from support.sampled_steps import assert_samples_fill_both_cells, counted, ran
 from support.sglang_control import (
     NEEDS_SGLANG,
     PROMPTS,
+    assert_grammars_hold_with_drafts,
     assert_sampled_guarded,
     cells_by_number,
     controlled_sglang_server,
@@ -43,6 +44,7 @@ def eagle3(shared_models: Path, logs: Path, token_file: Path):
     """Few chains, trees of three branches, a token file."""
     options = {"candidates": [0, 1, 2, 5], "token_file": str(token_file)}
     head = ["--speculative-draft-model-path", str(shared_models / "reference-eagle3")]
+    head += ["--grammar-backend", "xgrammar"]
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-eagle3.log", "EAGLE3", [*head, *ARGUMENTS],
         {"SPECCTL_SGLANG_OPTIONS": json.dumps(options), "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
@@ -139,6 +141,61 @@ def test_greedy_output_is_the_same_for_every_prepared_setting(eagle3, reference,
     assert sum(one["meta_info"]["spec_verify_ct"] for one in told) < len(told) * 31 / 1.5
     after = verified(eagle3, shape)
     assert after[1] - before[1] == (after[0] - before[0]) * shape[2] > 0
+
+
+PENALTIES = {
+    "repetition": {"repetition_penalty": 1.3},
+    "presence": {"presence_penalty": 1.0},
+    "frequency": {"frequency_penalty": 0.6},
+    "all": {"repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+}
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+@pytest.mark.parametrize("penalty", PENALTIES.values(), ids=PENALTIES)
+def test_penalties_apply_with_drafts_as_without(eagle3, reference, shape, penalty):
+    assert eagle3.put(eagle3.change(0)).status_code == 200
+    without = [eagle3.complete(prompt, sampling=penalty) for prompt in PROMPTS]
+    assert without != reference, "the penalty changes the answers"
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    assert [eagle3.complete(prompt, sampling=penalty) for prompt in PROMPTS] == without
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+def test_requests_beside_one_with_penalties_keep_their_drafts(eagle3, reference, shape):
+    """SGLang's overlap scheduler sees a token one step late, and a prompt that comes in between changes that:
+    answers with penalties depend on what runs beside them, with drafts and without."""
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    before = eagle3.get("telemetry")["proposer"]["penalty_request_steps"]
+    with ThreadPoolExecutor(4) as pool:
+        beside = pool.submit(eagle3.complete, PROMPTS[0], 200, sampling=PENALTIES["all"])
+        told = list(pool.map(eagle3.generate, PROMPTS))
+        assert len(beside.result()) == 200
+    assert [one["output_ids"] for one in told] == reference
+    assert sum(one["meta_info"]["spec_verify_ct"] for one in told) < len(told) * 31 / 1.5
+    assert eagle3.get("telemetry")["proposer"]["penalty_request_steps"] - before >= 199
+    assert "get no drafts: SGLang verifies drafts with the penalties" in eagle3.server.log.read_text()
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 6), START], ids=["chain", "tree"])
+def test_min_new_tokens_and_logit_bias_apply_with_drafts_as_without(eagle3, reference, shape):
+    """The bias ends each answer as soon as it may."""
+    last = reference[0][20]
+    ends = {
+        "ignore_eos": False,
+        "min_new_tokens": 12,
+        "stop_token_ids": [last],
+        "logit_bias": {str(last): 99},
+    }
+    assert eagle3.put(eagle3.change(0)).status_code == 200
+    without = [eagle3.complete(prompt, sampling=ends) for prompt in PROMPTS]
+    biased = {"logit_bias": {str(token): -99 for token in reference[0][4:8]}}
+    others = [eagle3.complete(prompt, sampling=biased) for prompt in PROMPTS]
+    assert others != reference
+    assert {12, 13} >= set(map(len, without)), "with the last token, or without"
+    assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
+    assert [eagle3.complete(prompt, sampling=ends) for prompt in PROMPTS] == without
+    assert [eagle3.complete(prompt, sampling=biased) for prompt in PROMPTS] == others
 
 
 def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
@@ -242,6 +299,10 @@ def test_steps_are_counted_by_what_came_of_them(eagle3):
         counted = zip(cell["drafted_at"], cell["accepted_at"], strict=True)
         assert all(drafted >= accepted for drafted, accepted in counted)
     assert {one["kind"] for one in eagle3.get("telemetry")["classes"]} >= {"", "code"}
+
+
+def test_grammars_hold_with_drafts(eagle3):
+    assert_grammars_hold_with_drafts(eagle3, [(5, 1, 6), (2, 1, 3), START])
 
 
 def test_sampled_requests_are_guarded_on_a_cpu(eagle3):

@@ -230,17 +230,20 @@ refused("SPECCTL_PEAGLE", peagle)
 refused("SPECCTL_PEAGLE", None, "--speculative-num-draft-tokens", "6")
 refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-num-steps", "3")
 refused("SPECCTL_PEAGLE", peagle, "--speculative-num-draft-tokens", "6", "--speculative-eagle-topk", "4")
+for head, algorithm in ((peagle, "SPECCTL_PEAGLE"), (None, "SPECCTL_SUFFIX")):
+    for mode in ("--pp-size 2", "--disaggregation-mode prefill", "--disaggregation-mode decode"):
+        refused(algorithm, head, "--speculative-num-draft-tokens", "6", *mode.split())
 """
 
 
-def test_a_head_of_the_wrong_format_ends_the_start(shared_models):
+def test_a_start_that_cannot_be_is_refused(shared_models):
     heads = [str(shared_models / f"reference-{name}") for name in ("target", "peagle", "eagle3")]
     done = subprocess.run(
         [str(SGLANG_PYTHON), "-c", STARTS, *heads],
         capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.strip()][-6:]
+    told = [line for line in done.stdout.splitlines() if line.strip()][-12:]
     expected = (
         "found a plain EAGLE-3 head: --speculative-algorithm EAGLE3 is the one to use for it",
         "expected an EAGLE-3 head for EAGLE3, found a P-EAGLE head",
@@ -248,6 +251,11 @@ def test_a_head_of_the_wrong_format_ends_the_start(shared_models):
         "--speculative-draft-model-path: expected a P-EAGLE head, got nothing",
         "--speculative-num-steps: expected 5, --speculative-num-draft-tokens less 1, got 3",
         "--speculative-eagle-topk: expected 1, got 4",
+        *(
+            f"{algorithm} does not go with {mode}"
+            for algorithm in ("SPECCTL_PEAGLE", "SPECCTL_SUFFIX")
+            for mode in ("--pp-size over 1", "--disaggregation-mode", "--disaggregation-mode")
+        ),
     )
     for line, part in zip(told, expected, strict=True):
         assert part in line

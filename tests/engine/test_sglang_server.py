@@ -25,6 +25,7 @@ from support.sglang_control import (
     LISTING,
     NEEDS_SGLANG,
     PROMPTS,
+    assert_grammars_hold_with_drafts,
     assert_sampled_guarded,
     cells_by_number,
     controlled_sglang_server,
@@ -49,7 +50,10 @@ def suffix(shared_models: Path, logs: Path):
     """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too."""
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
-        ["--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4", "--enable-metrics"],
+        [
+            *("--speculative-num-draft-tokens", "9", "--speculative-eagle-topk", "4"),
+            *("--enable-metrics", "--grammar-backend", "xgrammar"),
+        ],
         {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
         yield control
@@ -185,6 +189,22 @@ def test_a_put_takes_effect_within_one_step(suffix):
             # A step that was launched before the table came is still counted after it.
             assert sum(after.values()) - sum(before.values()) <= 2
         running.result()
+
+
+def test_penalties_apply_with_drafts_as_without(suffix):
+    """SGLang's own verification is NGRAM's here: its drafts are the host's."""
+    asked = {"repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+    assert suffix.put(suffix.change(0)).status_code == 200
+    without = [suffix.complete(prompt, sampling=asked) for prompt in PROMPTS]
+    for topk in (1, 4):
+        assert suffix.put(suffix.change(0, rows=rows(8, topk, 9))).status_code == 200
+        told = [suffix.generate(prompt, sampling=asked) for prompt in PROMPTS]
+        assert [one["output_ids"] for one in told] == without
+        assert {one["meta_info"]["spec_verify_ct"] for one in told} == {31}, "no drafts"
+
+
+def test_grammars_hold_with_drafts(suffix):
+    assert_grammars_hold_with_drafts(suffix, [(8, 1), (3, 1), (8, 4, 9)])
 
 
 def test_sampled_requests_are_guarded_on_a_cpu(suffix):

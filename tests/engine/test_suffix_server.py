@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
-from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at, traffic
+from support.documented_commands import documented_on_a_server, run
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.engine_metrics import assert_metrics_hold_the_plugins
@@ -21,6 +24,7 @@ from support.sampled_steps import assert_chains_are_sampled
 from specctl.draft.corpus_file import fingerprint_of, load
 from testing.autotune import autotune
 from testing.lossless import compare
+from testing.servers import free_port
 
 pytestmark = pytest.mark.engine
 
@@ -126,6 +130,71 @@ def test_the_engines_own_metrics_hold_the_plugins(suffix):
     assert_metrics_hold_the_plugins(suffix, 8, "vllm:num_requests_running")
 
 
+def said(**field):
+    return {"specctl": json.dumps(field)}
+
+
+def test_a_request_bounds_its_own_drafts(suffix, reference):
+    """Its output is the same; another request beside it drafts as the table says."""
+    assert suffix.put(suffix.change(8)).status_code == 200
+
+    def most_drafted(**field):
+        before = positions(suffix)
+        assert suffix.complete(PROMPTS[0], 32, vllm_xargs=said(**field)) == reference[0]
+        wait_for(lambda: not suffix.get("telemetry")["decoding"])
+        return sum(now > then for now, then in zip(positions(suffix), before, strict=True))
+
+    assert [most_drafted(max_draft_tokens=tokens) for tokens in (0, 2, 1024)] == [0, 2, 8]
+    before = positions(suffix)
+    with ThreadPoolExecutor(2) as pool:
+        bound = pool.submit(suffix.complete, PROMPTS[0], 32, vllm_xargs=said(max_draft_tokens=1))
+        free = pool.submit(suffix.complete, PROMPTS[0], 32)
+        assert bound.result() == free.result() == reference[0]
+    wait_for(lambda: not suffix.get("telemetry")["decoding"])
+    assert positions(suffix)[7] > before[7]
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ('{"max_draft_tokens": -1}', "specctl: max_draft_tokens"),
+        ('{"max_drafts": 1}', "specctl: max_drafts"),
+        ('{"kind": "Not This"}', "specctl: kind"),
+        ('{"share": "no"}', "specctl: share"),
+        ("code", "specctl: "),
+        (3, "specctl: expected an object"),
+        ([1, 2], "specctl: expected an object"),
+        ("{" * 500, "specctl: "),
+    ],
+)
+def test_nonsense_in_the_field_is_refused_for_that_request_alone(suffix, reference, field, named):
+    body = {"model": "model", "prompt": PROMPTS[0], "max_tokens": 32, "vllm_xargs": {"specctl": field}}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(suffix.complete, PROMPTS[1])
+        for stream in (False, True):
+            answer = suffix.client.post("/v1/completions", json={**body, "stream": stream})
+            assert answer.status_code == 400
+            assert named in answer.json()["error"]["message"]
+        assert running.result() == reference[1]
+    assert not suffix.get("telemetry")["failures"]
+
+
+def test_what_a_request_does_not_share_is_not_learnt(suffix):
+    def corpus_tokens():
+        # Outputs join at the next step, and counters come twice a second.
+        for _ in range(2):
+            time.sleep(0.6)
+            suffix.complete("Some other text", 4, vllm_xargs=said(share=False))
+        return suffix.get("telemetry")["proposer"]["corpus_tokens"]
+
+    assert suffix.put(suffix.change(8)).status_code == 200
+    before = corpus_tokens()
+    suffix.complete("A quick brown fox", 48, vllm_xargs=said(share=False))
+    assert corpus_tokens() == before
+    suffix.complete("A quick brown fox", 48)
+    assert corpus_tokens() == before + 48
+
+
 def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
     """The same request under another kind still drafts, and its output is the same either way."""
     limits = [
@@ -138,7 +207,7 @@ def test_a_class_drafts_no_more_than_its_limit(suffix, reference):
 
     def most_drafted(kind):
         before = positions(suffix)
-        assert suffix.complete(PROMPTS[0], 32, vllm_xargs={"specctl_kind": kind}) == reference[0]
+        assert suffix.complete(PROMPTS[0], 32, vllm_xargs=said(kind=kind)) == reference[0]
         wait_for(lambda: not suffix.get("telemetry")["decoding"])
         return sum(now > then for now, then in zip(positions(suffix), before, strict=True))
 
@@ -156,14 +225,25 @@ def positions(suffix):
     return [sum(cell["drafted_at"][j] for cell in cells) for j in range(8)]
 
 
-def test_requests_are_counted_by_the_kind_that_they_name(suffix):
+def test_requests_are_counted_by_their_kind(suffix):
     assert suffix.put(suffix.change(8)).status_code == 200
-    suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs={"specctl_kind": "code"})
-    suffix.complete("Once upon a time", 16, vllm_xargs={"specctl_kind": "No Kind"})
+    suffix.complete(LISTING * 2 + "item_0", 32, vllm_xargs=said(kind="code"))
+    suffix.complete("Once upon a time", 16)
+    suffix.complete("Once upon a time", 16, temperature=0.7)
+    suffix.complete("Once upon a time", 16, structured_outputs={"regex": "[a-z ]{20,60}"})
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    chat = {"model": "model", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    forced = {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}
+    answer = suffix.client.post(
+        "/v1/chat/completions", json={**chat, **forced, "chat_template": template, "temperature": 0}
+    )
+    assert answer.status_code == 200, answer.text
     suffix.complete("Once upon a time", 16, cache_salt="tenant")
     classes = suffix.get("telemetry")["classes"]
     keys = {(one["namespace"][:5], one["kind"], one["context_to_tokens"]) for one in classes}
-    assert {("", "code", 1024), ("", "", 1024), ("salt=", "", 1024)} <= keys
+    assert {("", kind, 1024) for kind in ("code", "greedy", "sampled", "structured", "tools")} <= keys
+    assert ("salt=", "greedy", 1024) in keys
     assert "tenant" not in json.dumps(classes)
     code = next(one for one in classes if one["kind"] == "code")
     assert 0 < code["accepted_at"][0] <= code["drafted_at"][0] <= code["request_steps"]
@@ -402,3 +482,37 @@ class TestRecordAndProfile:
         assert refused.returncode == 1
         assert "leased by 'test'" in refused.stderr
         assert suffix.put(suffix.change(3)).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def user_folder(tmp_path_factory):
+    """Where a user types the commands of the documents."""
+    folder = tmp_path_factory.mktemp("user")
+    shipped = Path(__file__).parents[2] / "policies" / "profiles" / "h200-llama8b-vllm032.yaml"
+    shutil.copy(shipped, folder / "PROFILE")
+    (folder / "token").write_text("unused\n")
+    return folder
+
+
+@pytest.mark.parametrize("command", documented_on_a_server(), ids=lambda command: command.name)
+def test_documented_commands_run(suffix, user_folder, command):
+    daemon = ""
+    with ExitStack() as stack:
+        if command.words[0] == "top":
+            port = free_port()
+            daemon = f"http://127.0.0.1:{port}"
+            stack.enter_context(autotune(suffix.server.url, user_folder, more=["--metrics-port", str(port)]))
+            wait_for(lambda: is_up(f"{daemon}/healthz"))
+        elif command.words[0] == "record":
+            stack.enter_context(traffic(lambda prompt: suffix.complete(prompt, 32), [PROMPTS[0], LISTING], 2))
+        code, output = run(command, user_folder, suffix.server.url, daemon)
+    # doctor may find something on the machine of the tests
+    assert code in ({0, 1} if command.words[0] == "doctor" else {0}), output
+    assert "Traceback" not in output
+
+
+def is_up(url):
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False

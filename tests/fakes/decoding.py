@@ -116,6 +116,9 @@ class Decoding:
         """The setting of the next step, and whether it is a sample. Asked once a step."""
         raise NotImplementedError
 
+    def most_drafted(self, setting: Setting) -> int:
+        return setting.num_speculative_tokens
+
     def advance(self, seconds: float) -> int:
         """Returns the tokens emitted."""
         with self.lock:
@@ -138,7 +141,7 @@ class Decoding:
         siblings = _siblings(setting)
         verified = 0
         for request in range(batch):
-            drafted, ranks = self._draw(traffic, setting.num_speculative_tokens, siblings)
+            drafted, ranks = self._draw(traffic, self.most_drafted(setting), siblings)
             accepted = len(ranks)
             _count(cell.drafted_at, drafted)
             _count(cell.accepted_at, accepted)

@@ -15,6 +15,7 @@ from fakes.http_server import FakeServer
 from pydantic import ValidationError
 
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
+from specctl.contract.adaptivity import EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
@@ -26,11 +27,15 @@ from specctl.errors import LeaseHeld, TableError, VersionConflict
 __all__ = ["COPYING", "MAX_TOKENS", "RANDOM_TEXT", "Cost", "FakeEngine", "Traffic"]
 
 
+ADAPTED = 2
+
+
 class FakeEngine(Decoding, FakeServer):
     """``with FakeEngine() as engine: engine.url``.
 
     ``start_tokens`` or ``start``: the table before the first PUT. ``settings``: the prepared ones; none:
     chains of the ``legal`` depths. ``sample_every_min_steps`` None: rows' samples are refused.
+    ``adaptivity``: on while ``adapts``, and lets ``ADAPTED`` tokens through.
     """
 
     def __init__(
@@ -49,9 +54,12 @@ class FakeEngine(Decoding, FakeServer):
         decode_batch_max: int = 8,
         class_limits_max: int = 0,
         min_token_prob: float | None = None,
+        method: str = "specctl_suffix",
+        adaptivity: EngineAdaptivity | None = None,
         seed: int = 1,
     ) -> None:
         super().__init__(traffic, cost or Cost(), decode_batch_max, seed)
+        self.method, self.adaptivity, self.adapts = method, adaptivity, adaptivity is not None
         self.has_plugin, self.has_shadow, self.token = has_plugin, has_shadow, token
         self.settings, self.legal, self.decode_batch_max = settings, legal, decode_batch_max
         self.sample_every_min_steps = sample_every_min_steps
@@ -120,6 +128,10 @@ class FakeEngine(Decoding, FakeServer):
         """Past any lease and version."""
         self.live.adopt(Adoption(decider="operator", version=self.version + 1, change=put))
 
+    def most_drafted(self, setting: Setting) -> int:
+        depth = setting.num_speculative_tokens
+        return min(depth, ADAPTED) if self.adapts else depth
+
     def tokens_at(self, decode_batch: int) -> int:
         return self.setting_at(decode_batch).num_speculative_tokens
 
@@ -142,7 +154,7 @@ class FakeEngine(Decoding, FakeServer):
             plugin_version="0.1.0",
             boot_id=self.boot_id,
             model="fake",
-            method="specctl_suffix",
+            method=self.method,
             controllable=True,
             num_speculative_tokens_legal=depths,
             settings=self.settings,
@@ -158,6 +170,7 @@ class FakeEngine(Decoding, FakeServer):
             has_shadow_acceptance=self.has_shadow,
             min_token_prob=self.min_token_prob,
             class_limits_max=self.class_limits_max,
+            adaptivity=self.adaptivity,
         )
 
     def applied(self) -> AppliedTable:
@@ -179,6 +192,7 @@ class FakeEngine(Decoding, FakeServer):
             "decoding": batch,
             "kv_cache_used_ratio": 0.1,
             "failures": self.failures,
+            "adaptivity": None if self.adaptivity is None else {"is_on": self.adapts},
             "cells": cells,
             "shadow": {
                 "drafts": self.shadow_drafts,

@@ -14,7 +14,8 @@ from fakes.engine import FakeEngine
 from specctl.core.messages import Plan
 from specctl.core.rollout import RolloutGroup
 from specctl.daemon.audit import AuditLog
-from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.context import LoopContext
+from specctl.daemon.loop import TargetLoop
 from specctl.daemon.reporter import Reporter
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver

@@ -8,6 +8,7 @@ import pytest
 from fakes.observations import applied, capabilities, cell, observation
 from prometheus_client import generate_latest
 
+from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.account import Account
 from specctl.core.controller import Controller
@@ -31,11 +32,11 @@ def polls(rows: tuple[TableRow, ...], count: int = 12) -> Iterator[tuple[Observa
         cell(steps=90, tokens=4, accepted_at=(81, 72, 63, 54), step_s=0.011),
         cell(steps=9, tokens=0, accepted_at=(), step_s=0.01, sampled_steps=9),
     )
+    adapts = EngineAdaptivity(name="adapts", decides="verified", is_bounded=True)
+    known = capabilities(min_token_prob=0.0).model_copy(update={"adaptivity": adapts})
     for second in range(count):
-        seen = observation(
-            *steps, time_s=float(second), capabilities=capabilities(min_token_prob=0.0), applied=applied(rows)
-        )
-        seen = replace(seen, failures={"propose": 2.0})
+        seen = observation(*steps, time_s=float(second), capabilities=known, applied=applied(rows))
+        seen = replace(seen, failures={"propose": 2.0}, adaptivity=AdaptivityState(is_on=True))
         controller.learn(seen)
         yield seen, controller.plan(seen, policy)
 
@@ -60,6 +61,7 @@ def exporter() -> Exporter:
     exporter.ticked("t", 0.1)
     exporter.targets(1)
     exporter.restart_advised("t", is_advised=True)
+    exporter.soundness("t", "loop")
     exporter.failed("t", "target", is_down=True)
     return exporter
 
@@ -87,6 +89,8 @@ def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
         "position",
         "decode_batch_to",
         "entry",
+        "cause",
+        "adaptivity",
     }
 
 

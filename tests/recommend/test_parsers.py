@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SGLANG = Path(os.environ.get("SPECCTL_SGLANG_PYTHON", ROOT / ".venv-sglang" / "bin" / "python"))
 SUPPORT = ROOT / "tests" / "support"
 
+ADAPTIVE = ["--model-path", "m", "--speculative-algorithm", "EAGLE", "--speculative-adaptive"]
+
 
 @pytest.fixture
 def candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Engine, list[Candidate]]:
@@ -88,8 +90,11 @@ def test_sglang_reads_its_commands(candidates: dict[Engine, list[Candidate]], tm
     found = candidates["sglang"]
     commands = [arguments_of(one, "sglang.launch_server") for one in found]
     environments = [parse_launch(one.command).environment for one in found]
-    work = {"commands": commands, "environments": environments}
-    for candidate, one in zip(found, read_by(str(SGLANG), "sglang_parses.py", work, tmp_path), strict=True):
+    work = {"commands": [*commands, ADAPTIVE], "environments": [*environments, {}]}
+    *read, adaptive = read_by(str(SGLANG), "sglang_parses.py", work, tmp_path)
+    assert adaptive["adapts"] == "speculative_adaptive"
+    for candidate, one in zip(found, read, strict=True):
+        assert one["adapts"] is None
         drafts = candidate.num_speculative_tokens
         assert one["model"] == str(tmp_path / "target")
         assert one["algorithm"] == (None if candidate.method.is_none else candidate.method.id)

@@ -18,6 +18,7 @@ def algorithms(monkeypatch):
         pp_size=1,
         enable_dp_attention=False,
         enable_pdmux=False,
+        disaggregation_mode="null",
         overlap=SimpleNamespace(enable_two_batch_overlap=False),
     )
     context.get_parallel = context.get_exec = context.get_disagg = lambda: modes
@@ -44,9 +45,13 @@ def test_others_stay_as_they_are(algorithms, worker):
         ("pp_size", 2, "pipeline parallelism"),
         ("enable_dp_attention", True, "data-parallel attention"),
         ("enable_pdmux", True, "pdmux"),
+        ("disaggregation_mode", "decode", "prefill/decode disaggregation"),
         ("overlap", SimpleNamespace(enable_two_batch_overlap=True), "two-batch overlap"),
     ],
 )
 def test_modes_that_a_state_of_ones_own_does_not_go_with(algorithms, mode, value, words):
     setattr(algorithms.modes, mode, value)
     assert words in algorithms.module.why_as_stock("EAGLEWorkerV2")
+    assert words in algorithms.module.why_as_stock("NGRAMWorker")
+    stock = type("NGRAMWorker", (), {})
+    assert algorithms.module._steered_worker(lambda *_: stock, "ngram", None) is stock

@@ -51,6 +51,7 @@ def engine(monkeypatch):
     utils.record_stream_for_v2_verify = lambda *_: None
     context = sglang.runtime_context
     context.group = SimpleNamespace(world_size=1)
+    context.get_spec = lambda: SimpleNamespace(speculative_use_rejection_sampling=False)
     context.get_parallel = lambda: SimpleNamespace(tp_group=context.group)
     runtime, _, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.steered_states")
     return SimpleNamespace(module=module, states=runtime.RuntimeStates, context=context)
@@ -103,13 +104,26 @@ def step(worker, depth, branches=1, width=None):
     return current
 
 
+def sampling(is_greedy=True, **more):
+    without = {"acc_additive_penalties": None, "acc_scaling_penalties": None}
+    return SimpleNamespace(is_all_greedy=is_greedy, has_custom_logit_processor=False, **{**without, **more})
+
+
+def request_with(emitted=0, **penalty):
+    without = {
+        "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_new_tokens": 0,
+    }  # fmt: skip
+    params = SimpleNamespace(**{**without, **penalty})
+    return SimpleNamespace(sampling_params=params, output_ids=[7] * emitted)
+
+
 def batch(is_decode=True, is_greedy=True):
     pool = torch.arange(20).view(2, 10)
     return SimpleNamespace(
         forward_mode=SimpleNamespace(is_decode=lambda: is_decode),
         is_extend_in_batch=not is_decode,
         reqs=["a", "b"],
-        sampling_info=SimpleNamespace(is_all_greedy=is_greedy),
+        sampling_info=sampling(is_greedy),
         seq_lens=torch.tensor([3, 5]),
         seq_lens_cpu=torch.tensor([3, 5]),
         seq_lens_sum=8,
@@ -126,7 +140,7 @@ def batch(is_decode=True, is_greedy=True):
     [
         ({}, (0, 1, 2, 3, 5, 7), ()),
         ({"has_graphs": False}, tuple(range(8)), ()),
-        ({"options": '{"candidates": [2]}'}, (2, 7), ()),
+        ({"options": '{"candidates": [2]}'}, (0, 2, 7), ()),
         ({"options": '{"candidates": [2]}', "has_graphs": False}, (0, 2, 7), ()),
         ({"topk": 4}, (0, 1, 2, 3, 5, 7), ((2, 4, 5), (3, 2, 5), (3, 4, 5), TREE)),
         ({"topk": 4, "options": '{"trees": []}'}, (0, 1, 2, 3, 5, 7), (TREE,)),
@@ -135,7 +149,7 @@ def batch(is_decode=True, is_greedy=True):
         ({"topk": 4, "full_for": {(3, 4, 5)}}, (0, 1, 2, 3, 5, 7), ((2, 4, 5), (3, 2, 5), TREE)),
         ({"full_for": {(3, 1, 4)}}, (0, 1, 2, 5, 7), ()),
         ({"own": (0, 1, 3, 9)}, (0, 1, 3, 7, 9), ()),
-        ({"own": (0, 1, 3, 9), "options": '{"candidates": [5]}'}, (5, 7), ()),
+        ({"own": (0, 1, 3, 9), "options": '{"candidates": [5]}'}, (0, 5, 7), ()),
     ],
     ids=["usual", "no graphs", "asked", "asked without graphs", "trees", "no more trees", "named trees",
          "trees and off", "no room for a tree", "no room for a number", "of the algorithm",
@@ -249,10 +263,69 @@ def test_ranks_take_the_first_ones_setting_and_what_all_could_prepare(make):
         world_size=2,
         rank_in_group=1,
         all_gather_object=lambda keys: [keys, others],
-        broadcast_object=lambda told, src: chain(2),
+        broadcast_object=lambda told, src: (chain(2), [2, 0]),
     )
     worker = make(group=group)
     assert worker.shapes == others
     step(worker, 7)
-    worker.forward_batch_generation(batch())
+    launched = batch()
+    worker.forward_batch_generation(launched)
     assert worker._states._active == chain(2)
+    assert launched.specctl_limits == [2, 0]
+
+
+def limited(worker, *penalties, **more):
+    """The step that a batch of two requests takes, one penalty each, and the limits for its verification."""
+    current = step(worker, *more.pop("shape", (5,)))
+    worker.specctl.count_penalties = lambda requests: None
+    launched = batch()
+    launched.sampling_info = sampling(acc_scaling_penalties=torch.ones(2, 9), **more)
+    launched.reqs = [request_with(**penalty) for penalty in penalties]
+    worker.forward_batch_generation(launched)
+    return current, launched.specctl_limits
+
+
+PENALTY = {"repetition_penalty": 1.1}
+
+
+def test_a_request_with_penalties_gets_no_drafts_and_the_others_keep_theirs(make):
+    worker = make()
+    current, limits = limited(worker, PENALTY, {})
+    assert (current.num_speculative_tokens, current.drafted, limits) == (5, [0, 5], [0, 5])
+    assert worker.ran[-1] == "drafted"
+
+
+def test_a_tree_keeps_its_shape_for_the_other_requests(make):
+    current, limits = limited(make(topk=4), {}, PENALTY, shape=TREE)
+    assert (current.num_speculative_tokens, current.tree_topk) == TREE[:2]
+    assert (current.drafted, limits) == ([3, 0], [3, 0])
+
+
+def test_a_batch_of_requests_with_penalties_takes_the_plain_decode(make):
+    worker = make()
+    current, limits = limited(worker, PENALTY, {"min_new_tokens": 3})
+    assert (current.num_speculative_tokens, current.drafted, limits) == (0, [0, 0], [0, 0])
+    assert "drafted" not in worker.ran
+
+
+def test_where_links_do_not_end_a_draft_the_whole_batch_rests(make):
+    worker = make(verifies_by_links=False)
+    current, _ = limited(worker, PENALTY, {})
+    assert (current.num_speculative_tokens, current.drafted) == (0, [0, 0])
+
+
+def test_sampled_drafts_with_penalties_rest_as_a_batch(make, engine, monkeypatch):
+    monkeypatch.setattr(engine.module, "start_guarded", lambda *_: None)
+    monkeypatch.setattr(
+        engine.module, "get_spec", lambda: SimpleNamespace(speculative_use_rejection_sampling=True)
+    )
+    current, _ = limited(make(), PENALTY, {}, is_greedy=False)
+    assert current.num_speculative_tokens == 0
+
+
+def test_a_batch_with_a_custom_logit_processor_is_guarded(make):
+    worker = make()
+    current, launched = step(worker, 5), batch()
+    launched.sampling_info.has_custom_logit_processor = True
+    worker.forward_batch_generation(launched)
+    assert (current.is_guarded, current.num_speculative_tokens) == (True, 0)

@@ -10,6 +10,7 @@ from specctl_sglang.control.steering import Steering
 from specctl_sglang.proposers.layout import Drafts
 from specctl_sglang.terms import chain, setting_of
 
+from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import RowSample, Setting
 from specctl.contract.table import TablePut, TableRow
@@ -34,6 +35,7 @@ class Engine:
             waiting=lambda: 1,
             kv_cache_used_ratio=lambda: 0.25,
             verified_batches=lambda: {"batches_verified_by_specctl": 3.0},
+            adaptivity=lambda known: known and AdaptivityState(is_on=True, num_speculative_tokens=3),
         )
         self.view = view
         self.steering = Steering(CAPABILITIES, view, None)

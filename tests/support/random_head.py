@@ -24,20 +24,26 @@ _TINY_MTP = {
     "tie_word_embeddings": True,
     "num_nextn_predict_layers": 1,
     "moe_num_experts": 4,
-    "moe_layer_start_index": 50,
-    "moe_layer_end_index": 51,
+    "moe_k": 2,
+    "moe_intermediate_size": 128,
     "torch_dtype": "float32",
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-"""No expert layer is in range, so the model is dense; vLLM fills its weights at random."""
+"""vLLM fills its weights at random."""
 
 
-def write_tiny_mtp(target: Path, folder: Path) -> Path:
-    """``folder``, with a model that has a head of its own, without weights: for ``--load-format dummy``."""
+def write_tiny_mtp(target: Path, folder: Path, expert_layers: int = 0) -> Path:
+    """``folder``, with a model that has a head of its own, without weights: for ``--load-format dummy``.
+
+    ``expert_layers``: so many of its two layers, from the last one on, are mixtures of four experts.
+    """
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(_TINY_MTP), encoding="utf-8")
+    layers = _TINY_MTP["num_hidden_layers"]
+    # Where no layer is one of experts, the range begins behind its end.
+    experts = {"moe_layer_start_index": layers - expert_layers, "moe_layer_end_index": layers - 1}
+    (folder / "config.json").write_text(json.dumps({**_TINY_MTP, **experts}), encoding="utf-8")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(target / name, folder / name)
     return folder

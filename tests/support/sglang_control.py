@@ -21,6 +21,7 @@ __all__ = [
     "NEEDS_SGLANG",
     "PROMPTS",
     "SglangControl",
+    "assert_grammars_hold_with_drafts",
     "assert_sampled_guarded",
     "cells_by_number",
     "controlled_sglang_server",
@@ -128,3 +129,37 @@ def assert_sampled_guarded(control: SglangControl, drafts: int) -> None:
     outputs = {tuple(control.complete(PROMPTS[1], 16, sampling=sampled)) for _ in range(3)}
     assert len(outputs) > 1
     assert control.get("telemetry")["guarded_steps"] >= before + 40
+
+
+def assert_grammars_hold_with_drafts(control: SglangControl, settings: Iterable[tuple[Any, ...]]) -> None:
+    """Answers under a JSON schema are those without drafts, alone and beside requests without a grammar."""
+    asked = {"ignore_eos": False, "json_schema": json.dumps(_SCHEMA)}
+    assert control.put(control.change(0)).status_code == 200
+    told = [control.generate(prompt, 96, sampling=asked) for prompt in PROMPTS]
+    without, free = [one["output_ids"] for one in told], [control.complete(prompt) for prompt in PROMPTS]
+    for one in told:
+        assert one["meta_info"]["finish_reason"]["type"] == "stop"
+        assert json.loads(one["text"]).keys() == _SCHEMA["properties"].keys()
+    for setting in settings:
+        assert control.put(control.change(0, rows=rows(*setting))).status_code == 200
+        again = [control.generate(prompt, 96, sampling=asked) for prompt in PROMPTS]
+        assert [one["output_ids"] for one in again] == without, setting
+        steps = [one["meta_info"]["spec_verify_ct"] for one in again]
+        assert sum(steps) < 0.9 * sum(map(len, without)), "drafts are accepted"
+        with ThreadPoolExecutor(8) as pool:
+            others = pool.map(control.complete, PROMPTS)
+            mixed = list(pool.map(lambda prompt: control.complete(prompt, 96, sampling=asked), PROMPTS))
+            assert (mixed, list(others)) == (without, free), setting
+
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["load", "retries", "capital"]},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 6},
+        "text": {"type": "string", "maxLength": 24},
+        "kind": {"enum": ["read", "write", "read and write"]},
+    },
+    "required": ["name", "flags", "text", "kind"],
+    "additionalProperties": False,
+}

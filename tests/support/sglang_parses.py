@@ -14,6 +14,7 @@ def main(work):
     # Without a GPU SGLang's modules cannot be imported as they are.
     import specctl_sglang.cpu_serve  # noqa: F401
     from sglang.srt.server_args import ServerArgs
+    from specctl_sglang.compat.adaptivity import adaptivity_of
     from specctl_sglang.options import options_from_env
 
     parser = argparse.ArgumentParser(exit_on_error=False)
@@ -24,12 +25,14 @@ def main(work):
         os.environ.pop("SPECCTL_SGLANG_OPTIONS", None)
         os.environ.update(environment)
         options_from_env()
+        adapts = adaptivity_of(arguments, arguments.speculative_algorithm, is_steered=False)
         found.append(
             {
                 "model": arguments.model_path,
                 "algorithm": arguments.speculative_algorithm,
                 "draft": arguments.speculative_draft_model_path,
                 "tokens": arguments.speculative_num_draft_tokens,
+                "adapts": adapts and adapts.name,
                 "steps": arguments.speculative_num_steps,
             }
         )

@@ -15,8 +15,9 @@ from fakes.engine import FakeEngine
 from fakes.rig import PATIENT_S, Source
 
 from specctl.daemon.audit import AuditLog
+from specctl.daemon.context import LoopContext
 from specctl.daemon.controls import Controls
-from specctl.daemon.loop import LoopContext, TargetLoop
+from specctl.daemon.loop import TargetLoop
 from specctl.daemon.reporter import Reporter
 from specctl.daemon.served import served
 from specctl.engine_api.client import EngineClient

@@ -26,6 +26,8 @@ class Engine:
         method: str = "specctl_suffix",
         engine_method: str = "ngram_gpu",
         is_v2: bool = False,
+        ranks_in_step: int = 1,
+        adapts: bool = False,
     ) -> None:
         monkeypatch.setenv(OPTIONS_ENV, Options(method=method).model_dump_json())
         monkeypatch.setattr(steering, "sampled_verification_problem", lambda: None)
@@ -41,6 +43,7 @@ class Engine:
             num_speculative_tokens=TOKENS,
             parallel_drafting=method == "specctl_peagle",
             use_multi_module_mtp=lambda: False,
+            enable_adaptive_verification=adapts,
         )
         model = SimpleNamespace(served_model_name="m", model="m", max_model_len=100)
         self.scheduler = SimpleNamespace(
@@ -52,7 +55,7 @@ class Engine:
             vllm_config=SimpleNamespace(
                 num_speculative_tokens=TOKENS,
                 speculative_config=speculative,
-                parallel_config=SimpleNamespace(data_parallel_size=1, pipeline_parallel_size=1),
+                parallel_config=SimpleNamespace(data_parallel_size=ranks_in_step, pipeline_parallel_size=1),
                 use_v2_model_runner=is_v2,
                 model_config=model,
             ),

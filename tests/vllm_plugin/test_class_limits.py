@@ -16,11 +16,15 @@ RULES = (
 )
 
 
-def request(kind, computed=10):
+def request(kind, computed=10, own=None):
+    field = {"kind": kind} if own is None else {"kind": kind, "max_draft_tokens": own}
     return SimpleNamespace(
+        request_id=f"{kind} {own}",
         num_prompt_tokens=10,
         num_computed_tokens=computed,
-        sampling_params=SimpleNamespace(extra_args={"specctl_kind": kind}),
+        sampling_params=SimpleNamespace(
+            extra_args={"specctl": field}, temperature=0.0, structured_outputs=None
+        ),
         lora_request=None,
         cache_salt=None,
         spec_token_ids=PLACEHOLDERS,
@@ -45,6 +49,30 @@ def test_other_rules_are_looked_up_anew():
     limits, one = RequestLimits(), request("code")
     assert limits.most(RULES, [one]) == 3
     assert limits.most((ClassLimit(max_num_speculative_tokens=2),), [one]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "kept"), [("code", 2, 2), ("code", 4, 3), ("chat", 1, 1), ("chat", 9, 4)]
+)
+@pytest.mark.parametrize("rules", [RULES, ()])
+def test_a_request_may_ask_for_fewer_and_never_for_more(kind, own, kept, rules):
+    limits, one, other = RequestLimits(), request(kind, own=own), request("chat")
+    for each in (one, other):
+        limits.arrived(each)
+    limits.cut(rules, [one, other])
+    assert len(one.spec_token_ids) == (kept if rules else min(own, 4))
+    assert len(other.spec_token_ids) == 4
+    assert limits.most(rules, [one, other]) is None
+
+
+def test_a_request_bounds_drafts_until_it_ends():
+    limits, one = RequestLimits(), request("chat", own=0)
+    limits.arrived(one)
+    assert limits.most((), [one]) == 0
+    limits.finished([one.request_id])
+    assert limits.most((), [one]) is None
+    limits.cut((), [one])
+    assert one.spec_token_ids is PLACEHOLDERS
 
 
 @pytest.mark.parametrize(

@@ -32,20 +32,23 @@ def method_support(
     num_speculative_tokens_max: int,
     ranks_in_step: int,
     is_on_device: bool = False,
+    is_async: bool = False,
     has_one_pass: bool = False,
 ) -> MethodSupport:
     """``engine_method`` is vLLM's own name, as its SpeculativeConfig resolved it.
 
     ranks_in_step: data-parallel ranks that run every step together; 1 where each runs its own.
-    is_on_device: whether Model Runner V2 runs the model. has_one_pass: the head makes all drafts at once, or
+    is_on_device: whether Model Runner V2 runs the model. is_async: whether a step is scheduled before the one
+    before it has ended. has_one_pass: the head makes all drafts at once, or
     no pass of it only reads what was verified.
     """
     every = tuple(range(num_speculative_tokens_max + 1))
     fixed = (num_speculative_tokens_max,)
-    if ranks_in_step > 1:
+    if ranks_in_step > 1 and (is_on_device or is_async):
         why = (
             f"data parallel size {ranks_in_step} with a mixture-of-experts model: its ranks run every step "
-            "together and would have to look up the same number, which this version does not do"
+            "together, and agree on a number of drafts only on the V1 runner without asynchronous scheduling "
+            "(VLLM_USE_V2_MODEL_RUNNER=0, --no-async-scheduling)"
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):

@@ -28,11 +28,14 @@ _V1 = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 _V2 = f"{_GPU}.model_runner"
 _PROPOSERS = "https://github.com/vllm-project/vllm/issues/36219"
 _CUSTOM_CLASS = "https://github.com/vllm-project/vllm/pull/39487"
+_RANKS = "https://github.com/vllm-project/vllm/pull/45963"
 _BATCH_TABLES = "https://github.com/vllm-project/vllm/pull/32374"
 _ADAPTIVE = "https://github.com/vllm-project/vllm/issues/52559"
 _FEWER_GRAPHS = "https://github.com/vllm-project/vllm/issues/49548"
 _NO_REPORT = "none: no thread about what a worker reports with a step"
 _NO_CONTROL = "none: no thread about a plugin's access to the scheduler"
+_RANKS_AGREE = "data-parallel ranks agree on a number of drafts"
+_REQUEST_ARGS = "none: no thread about what plugins read of requests"
 _PROPOSER_REGISTRY = "a plugin can register a proposer, which learns its requests and how much is wanted"
 
 COMMAND_LINE: tuple[Patch, ...] = (
@@ -63,6 +66,30 @@ SERVER: tuple[Patch, ...] = (
         "A program that embeds the engine has no API server, and so no routes.",
         "none: no thread about it",
         "an engine without an API server can be steered",
+    ),
+    Patch(
+        "vllm.sampling_params:SamplingParams._verify_args",
+        imported("specctl_vllm.compat.requests", "wrap_verify_args"),
+        "server",
+        "What a request says to a plugin is not checked where it comes in.",
+        _REQUEST_ARGS,
+        "a plugin can check its keys of vllm_xargs",
+    ),
+    Patch(
+        "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.to_sampling_params",
+        imported("specctl_vllm.compat.requests", "wrap_to_sampling_params"),
+        "server",
+        "The engine core does not learn that a request may call tools.",
+        _REQUEST_ARGS,
+        "sampling parameters say whether a request has tools",
+    ),
+    Patch(
+        "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.to_sampling_params",
+        imported("specctl_vllm.compat.requests", "wrap_to_sampling_params"),
+        "server",
+        "The same for the other API with tools.",
+        _REQUEST_ARGS,
+        "sampling parameters say whether a request has tools",
     ),
 )
 
@@ -107,6 +134,7 @@ ENGINE: tuple[Patch, ...] = (
             "after_update",
             "drafts_arrived",
             "namespace_of",
+            "is_shared",
             "finished_output",
         ),
     ),
@@ -129,7 +157,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "A proposer does not learn which requests ended, and which began under which namespace.",
         _CUSTOM_CLASS,
         _PROPOSER_REGISTRY,
-        entries=("finish", "note_namespaces"),
+        entries=("finish", "note_requests"),
     ),
     Patch(
         f"{_V1}.sample_tokens",
@@ -158,6 +186,30 @@ RUNNER_V1: tuple[Patch, ...] = (
         _NO_REPORT,
         "a proposer can report with its drafts",
         entries=("clock.seconds", "shadow_counts", "stats"),
+    ),
+    Patch(
+        "vllm.v1.worker.dp_utils:_run_ar",
+        imported("specctl_vllm.compat.rank_agreement", "wrap_run_ar"),
+        "worker",
+        "Ranks that run every step together do not agree on a number of drafts.",
+        _RANKS,
+        _RANKS_AGREE,
+    ),
+    Patch(
+        f"{_V1}._dummy_run",
+        imported("specctl_vllm.compat.rank_agreement", "wrap_dummy_run"),
+        "worker",
+        "A rank without requests has no wish in that agreement.",
+        _RANKS,
+        _RANKS_AGREE,
+    ),
+    Patch(
+        "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.dummy_run",
+        imported("specctl_vllm.compat.rank_agreement", "wrap_drafter_dummy_run"),
+        "worker",
+        "A rank without requests makes the passes of the largest number of drafts, whatever the others make.",
+        _RANKS,
+        _RANKS_AGREE,
     ),
 )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.guard import GUARD
 
-__all__ = ["Failures", "WorkerReport"]
+__all__ = ["DraftWish", "Failures", "WorkerReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,15 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftWish:
+    """How many drafts a rank wants at the end of a step, where ranks run every step together."""
+
+    num_speculative_tokens: int
+    decode_batch: int
+    is_sample: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     draft_s: float
     """Of the drafts for the next step."""
@@ -39,3 +48,5 @@ class WorkerReport:
     proposer: dict[str, float] | None
     """None: nothing new since the last report."""
     failures: Failures | None = None
+    agreed: DraftWish | None = None
+    """What all ranks drafted by; None: this rank drafts on its own."""

@@ -103,6 +103,8 @@ function notices(server) {
   if (server.is_up === false) words.push(["bad", `Unreachable: ${server.why_down}`]);
   if (server.why_not_controllable) words.push(["", `Not steered: ${server.why_not_controllable}`]);
   if (server.failures) words.push(["bad", `Plugin failures in the engine: ${server.failures}`]);
+  if (server.unsound) words.push(["bad", `Drafts are not sound: ${server.unsound}`]);
+  if (server.adaptivity) words.push(["", `The engine adapts by itself: ${server.adaptivity}`]);
   if (server.restart_advised) words.push(["", "A restart without speculation is advised; see the events."]);
   for (const warning of [...(server.warnings ?? []), ...(server.gaps ?? [])]) words.push(["", warning]);
   shown.notices.replaceChildren(...words.map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)));

@@ -59,6 +59,8 @@ export const REASONS = {
   latency_bound: "latency bound",
   canary_wait: "waits for a canary",
   rollback: "rolled back",
+  unsound: "drafts are not sound",
+  supervised: "left to the engine",
   frozen: "frozen",
   idle: "no traffic",
   not_measured: "table not read",

@@ -70,7 +70,7 @@ def wrap_create_future_map(original: Any) -> Any:
 
 
 def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
-    if algorithm is SpeculativeAlgorithm.NGRAM:
+    if algorithm is SpeculativeAlgorithm.NGRAM and why_as_stock("NGRAMWorker") is None:
         from specctl_sglang.compat.ngram_worker import SteeredNgramWorker
 
         return SteeredNgramWorker
@@ -89,13 +89,14 @@ def _steered_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
 
 def why_as_stock(worker: str) -> str | None:
     """Why one of SGLang's own workers cannot be steered, by the name of its class; None: it can."""
-    if worker not in ("EAGLEWorkerV2", "StandaloneWorkerV2", "DFlashWorkerV2"):
+    if worker not in ("EAGLEWorkerV2", "StandaloneWorkerV2", "DFlashWorkerV2", "NGRAMWorker"):
         return f"its worker {worker} prepares one number of drafts, at start"
     modes = {
         "pipeline parallelism": get_parallel().pp_size > 1,
         "data-parallel attention": has_dp_attention(get_parallel()),
         "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
         "pdmux": get_disagg().enable_pdmux,
+        "prefill/decode disaggregation": get_disagg().disaggregation_mode not in (None, "null"),
     }
     used = [name for name, is_on in modes.items() if is_on]
     return f"a state for each number of drafts does not go with {', '.join(used)}" if used else None

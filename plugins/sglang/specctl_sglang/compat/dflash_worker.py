@@ -18,6 +18,8 @@ __all__ = ["SteeredDflash"]
 
 
 class SteeredDflash(SteeredByStates, DFlashWorkerV2):
+    verifies_by_links = False
+
     def _made_at_start(self) -> DflashStates:
         return DflashStates(self, self.at_start)
 

@@ -8,6 +8,7 @@ from typing import Any
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from specctl_sglang.asked import asks
+from specctl_sglang.compat.refused_modes import refuse_modes
 from specctl_sglang.peagle_head import ARCHITECTURE, HeadTarget, prepared_head, refuse_peagle_head
 from specctl_sglang.proposers.peagle_rows import rows_of_pass
 from specctl_sglang.terms import PEAGLE, drafts_of, width_of
@@ -97,7 +98,12 @@ def _handle(original: Any, server_args: Any) -> Any:
 def _put_head(server_args: Any, asked: Any) -> None:
     from sglang.srt.arg_groups.overrides import declare_resolution, model_config_of
 
-    _refuse_modes(asked)
+    refuse_modes(
+        PEAGLE,
+        asked,
+        enable_multi_layer_eagle=asked.enable_multi_layer_eagle,
+        speculative_use_rejection_sampling=asked.speculative_use_rejection_sampling,
+    )
     drafts = _drafts(asked)
     if not asked.speculative_draft_model_path:
         raise ValueError(f"{PEAGLE}: --speculative-draft-model-path: expected a P-EAGLE head, got nothing")
@@ -141,21 +147,6 @@ def _drafts(asked: Any) -> int:
     if steps not in (None, drafts):
         raise ValueError(f"{PEAGLE}: --speculative-num-steps: expected {drafts}, {_FLAG} less 1, got {steps}")
     return drafts
-
-
-def _refuse_modes(asked: Any) -> None:
-    from specctl_sglang.compat.releases import has_dp_attention
-
-    modes = {
-        "attention data parallelism": has_dp_attention(asked),
-        "--pp-size over 1": asked.pp_size > 1,
-        "--disaggregation-mode": asked.disaggregation_mode not in (None, "null"),
-        "--enable-multi-layer-eagle": asked.enable_multi_layer_eagle,
-        "--speculative-use-rejection-sampling": asked.speculative_use_rejection_sampling,
-    }
-    refused = [flag for flag, is_set in modes.items() if is_set]
-    if refused:
-        raise ValueError(f"{PEAGLE} does not go with {', '.join(refused)}")
 
 
 def _folder(asked: Any) -> Path:

@@ -17,11 +17,13 @@ from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
 
+from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
 from specctl.engine.capabilities import described
 from specctl.engine.guard import GUARD
 from specctl_sglang.asked import misfits
 from specctl_sglang.compat import hooks, verified_batches
+from specctl_sglang.compat.adaptivity import adaptivity_of, adaptivity_state
 from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
@@ -189,6 +191,9 @@ class _View:
     def verified_batches(self) -> dict[str, float]:
         return verified_batches.snapshot()
 
+    def adaptivity(self, known: EngineAdaptivity | None) -> AdaptivityState | None:
+        return adaptivity_state(self._scheduler.draft_worker, known)
+
 
 def _support(scheduler: Any) -> MethodSupport:
     worker, name = scheduler.draft_worker, scheduler.spec_algorithm.name
@@ -218,6 +223,9 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         has_shadow_acceptance=is_suffix,
         # Without a row's word the longest draft of a batch decides how many are verified.
         min_token_prob=0.0 if is_suffix else None,
+        adaptivity=adaptivity_of(
+            get_spec(), scheduler.spec_algorithm.name, is_steered=_is_steered(scheduler.draft_worker)
+        ),
         algorithms=(SUFFIX, PEAGLE),
         warnings=support.warnings(scheduler.device),
         patches=tuple(hooks.in_force()),

@@ -8,10 +8,11 @@ from typing import Any
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.guard import GUARD
+from specctl_sglang.control.draft_limits import penalty_limits, why_batch_rests
 from specctl_sglang.control.steering import OpenStep, Steering
 from specctl_sglang.terms import OFF, Shape, width_of, widths_by_tree
 
-__all__ = ["Steered", "current_step", "start_guarded"]
+__all__ = ["Steered", "current_step", "limits_of", "start_guarded"]
 
 
 class Steered:
@@ -62,9 +63,19 @@ def current_step(steering: Steering | None, batch: Any, at_start: Shape) -> Open
 
 
 def start_guarded(step: OpenStep, batch: Any, device: str) -> None:
-    """On a CPU SGLang verifies by the target's most probable token, which is wrong for a sampled request:
-    nothing is drafted for a batch with one."""
-    step.is_guarded = device == "cpu" and not batch.sampling_info.is_all_greedy
+    """Nothing is drafted for a batch whose drafts SGLang would verify wrongly."""
+    step.is_guarded = why_batch_rests(batch.sampling_info, device) is not None
     if step.is_guarded:
         step.take(OFF)
         step.is_sampled = False
+
+
+def limits_of(steering: Steering | None, step: OpenStep, batch: Any) -> list[int] | None:
+    """Most drafts of each request of a decode batch; None: the step's number for all."""
+    number = step.num_speculative_tokens
+    if number == 0:
+        return None
+    limits = penalty_limits(batch.reqs, batch.sampling_info, number)
+    if limits is not None and steering is not None:
+        steering.count_penalties(limits.count(0))
+    return limits

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
 from specctl.engine.guard import GUARD
 from specctl_sglang.compat.runtime_states import RuntimeStates
-from specctl_sglang.compat.steered import Steered, current_step, start_guarded
+from specctl_sglang.compat.steered import Steered, current_step, limits_of, start_guarded
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import (
     OFF,
@@ -33,11 +33,17 @@ from specctl_sglang.terms import (
 
 __all__ = ["SteeredByStates"]
 
+_Wanted = tuple[Shape, list[int] | None]
+"""Of a step, and the most drafts of each of its requests."""
+
 
 class SteeredByStates(Steered, BaseSpecWorker):
     """Goes before one of SGLang's workers among the bases of a class."""
 
     at_start: Shape
+
+    verifies_by_links = True
+    """Whether a request's drafts end where its links do; else all of a batch are verified to one depth."""
 
     @property
     def reads_hidden_states(self) -> bool:
@@ -96,8 +102,8 @@ class SteeredByStates(Steered, BaseSpecWorker):
         if asked is None and not own:
             return default_candidates(full, has_graphs)
         asked = own if asked is None else asked
-        # Without graphs the plain decode costs nothing, and a CPU's guard needs it.
-        return checked_candidates(asked if has_graphs else (0, *asked), full)
+        # Requests that SGLang's verification does not serve take the plain decode.
+        return checked_candidates((0, *asked), full)
 
     def _trees(self) -> tuple[Shape, ...]:
         asked = self.options.trees
@@ -114,32 +120,32 @@ class SteeredByStates(Steered, BaseSpecWorker):
         assert self._states is not None
         is_decode = batch.forward_mode.is_decode() and not batch.is_extend_in_batch
         # Graphs of prompts were captured with the start's attention backends.
-        shape = self._agreed(batch) if is_decode else self.at_start
+        shape, batch.specctl_limits = self._agreed(batch) if is_decode else (self.at_start, None)
         self._states.activate(shape)
         if is_decode and shape == OFF:
             return self._plain_step(batch, on_publish, grammar_barrier)
         return super().forward_batch_generation(batch, on_publish, grammar_barrier, pp_proxy_tensors)
 
-    def _agreed(self, batch: Any) -> Shape:
+    def _agreed(self, batch: Any) -> _Wanted:
         """The first rank's choice is everyone's: leases end by each rank's own clock."""
         if self._tp_group.world_size == 1:
             return self._tried(batch)
         is_first = self._tp_group.rank_in_group == 0
         wanted = self._tried(batch) if is_first else None
-        shape: Shape = self._tp_group.broadcast_object(wanted, src=0)
-        return shape
+        agreed: _Wanted = self._tp_group.broadcast_object(wanted, src=0)
+        return agreed
 
-    def _tried(self, batch: Any) -> Shape:
+    def _tried(self, batch: Any) -> _Wanted:
         assert self._states is not None
-        shape = GUARD.call("draft", None, self._wanted, batch)
-        if shape is not None:
-            return shape
+        wanted = GUARD.call("draft", None, self._wanted, batch)
+        if wanted is not None:
+            return wanted
         least = min(self._states.keys)
         if self.specctl is not None and self.specctl.current is not None:
             self.specctl.current.take(least)
-        return least
+        return least, None
 
-    def _wanted(self, batch: Any) -> Shape:
+    def _wanted(self, batch: Any) -> _Wanted:
         assert self._states is not None
         step = current_step(self.specctl, batch, self.at_start)
         start_guarded(step, batch, self.device)
@@ -148,10 +154,26 @@ class SteeredByStates(Steered, BaseSpecWorker):
             least = min(self._states.keys)
             shape, step.is_sampled = least if shape == OFF else self.at_start, False
         step.take(shape)
+        limits = limits_of(self.specctl, step, batch)
+        if limits is not None:
+            shape = self._limited(shape, limits, batch)
+            step.take(shape)
         step.after_rest = shape != OFF and self._has_rested(batch)
         step.drafted = self._numbers_drafted(batch, shape)
+        if limits is not None:
+            step.drafted = list(map(min, step.drafted, limits))
         step.verified_tokens = shape[2] * len(batch.reqs)
-        return shape
+        return shape, limits
+
+    def _limited(self, shape: Shape, limits: list[int], batch: Any) -> Shape:
+        """The smallest prepared draft that holds the longest of a batch; where all requests are verified to
+        one depth, the largest that no limit is under."""
+        if not self.verifies_by_links or (not batch.sampling_info.is_all_greedy and _samples_drafts()):
+            return max((one for one in self.shapes if one[1] == 1 and one[0] <= min(limits)), default=OFF)
+        if max(limits) == 0 and OFF in self.shapes:
+            return OFF
+        chains = [one for one in self.shapes if one[1] == 1 and max(limits) <= one[0]]
+        return min(chains, default=shape) if shape[1] == 1 else shape
 
     def _numbers_drafted(self, batch: Any, shape: Shape) -> list[int]:
         """How many tokens are drafted for each request of a decode batch that is about to be launched."""
@@ -196,3 +218,8 @@ class SteeredByStates(Steered, BaseSpecWorker):
             batch, capture_hidden_mode=mode
         )
         return result
+
+
+def _samples_drafts() -> bool:
+    """SGLang's kernel for sampled drafts knows chains alone, and does not read their links."""
+    return bool(get_spec().speculative_use_rejection_sampling)

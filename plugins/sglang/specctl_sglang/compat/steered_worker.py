@@ -22,7 +22,7 @@ from sglang.srt.speculative.spec_utils import prepare_mamba_track_for_verify, re
 from specctl.engine.guard import GUARD
 from specctl_sglang.compat.host_relay import HostRelay
 from specctl_sglang.compat.runtime_states import TargetStates
-from specctl_sglang.compat.steered import Steered, current_step, start_guarded
+from specctl_sglang.compat.steered import Steered, current_step, limits_of, start_guarded
 from specctl_sglang.compat.verification import compile_ahead
 from specctl_sglang.compat.verify_block import DevicePlaces, VerifyBlock
 from specctl_sglang.control.steering import OpenStep
@@ -30,6 +30,7 @@ from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.proposers.layout import Drafts, Emitted
 from specctl_sglang.proposers.ranks import compile_all
 from specctl_sglang.terms import (
+    OFF,
     Shape,
     chain,
     checked_candidates,
@@ -108,7 +109,10 @@ class SteeredWorker(Steered, NGRAMWorker):
         self._block = VerifyBlock(self.device, self.max_batch_size, self._full_width, has_context=has_context)
         asked = self.options.candidates
         has_graphs = self.model_runner.decode_cuda_graph_runner is not None
-        numbers = default_candidates(full, has_graphs) if asked is None else checked_candidates(asked, full)
+        # Requests that SGLang's verification does not serve take the plain decode.
+        numbers = default_candidates(full, has_graphs)
+        if asked is not None:
+            numbers = checked_candidates((0, *asked), full)
         self._trees = self._named_trees()
         if self._branches > 1:
             compile_all()
@@ -180,6 +184,9 @@ class SteeredWorker(Steered, NGRAMWorker):
         step = current_step(self.specctl, batch, self.at_start or chain(drafts_of(self._full_width)))
         start_guarded(step, batch, self.device)
         step.take(self.shape_of(step))
+        step.limits = limits_of(self.specctl, step, batch)
+        if step.limits is not None and max(step.limits) == 0:
+            step.take(OFF)
         drafts = GUARD.call("draft", None, self._found, batch, step)
         requests = len(batch.reqs)
         step.drafted = [0] * requests if drafts is None else drafts.depths.tolist()
@@ -196,8 +203,16 @@ class SteeredWorker(Steered, NGRAMWorker):
         emitted = self._host(batch)
         started_s = time.perf_counter()
         drafts = self._find(batch, step, emitted)
+        if drafts is not None and step.limits is not None:
+            drafts = self._cut(drafts, step.limits)
         step.draft_s = time.perf_counter() - started_s
         return drafts
+
+    def _cut(self, drafts: Drafts, limits: list[int]) -> Drafts | None:
+        tokens, parents, sizes = drafts.within(np.array(limits, np.int32))
+        longest = int(sizes.max(initial=0))
+        width = width_of(self.smallest_prepared(longest))
+        return None if longest == 0 else Drafts(tokens, parents, sizes, min(width, drafts.width))
 
     def _host(self, batch: Any) -> Emitted:
         """Waits for the step before, as stock NGRAM does: a draft found on the host needs its tokens."""

@@ -7,6 +7,8 @@ from typing import Any
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from specctl_sglang.asked import asks
+from specctl_sglang.compat.refused_modes import refuse_modes
+from specctl_sglang.terms import SUFFIX
 
 __all__ = ["SuffixAlgorithm", "branches_asked"]
 
@@ -38,6 +40,7 @@ class SuffixAlgorithm(CustomSpecAlgo):
         asks()
 
         asked = resolving_view(server_args)
+        refuse_modes(SUFFIX, asked)
         branches = branches_asked(asked.speculative_eagle_topk, asked.speculative_ngram_max_bfs_breadth)
         declare_resolution(server_args, "specctl.suffix", speculative_ngram_max_bfs_breadth=branches)
         _handle_ngram(server_args)

@@ -55,12 +55,25 @@ def install(options: Options) -> None:
 
 
 def wrap_eagle_sample(original: Any) -> Any:
-    def eagle_sample(verify_input: Any, *given: Any, **named: Any) -> Any:
-        found = _sampled_where_asked_for(original, verify_input, *given, **named)
+    def eagle_sample(verify_input: Any, batch: Any, *given: Any, **named: Any) -> Any:
+        GUARD.call("eagle_sample", None, _limit_drafts, verify_input, batch)
+        found = _sampled_where_asked_for(original, verify_input, batch, *given, **named)
         GUARD.call("eagle_sample", None, _note_nodes, verify_input, found)
         return found
 
     return eagle_sample
+
+
+def _limit_drafts(verify_input: Any, batch: Any) -> None:
+    """Ends each request's drafts at its own depth: what lies deeper is linked from nowhere."""
+    limits = getattr(batch, "specctl_limits", None)
+    if limits is None:
+        return
+    links = verify_input.retrieve_next_token
+    positions = verify_input.positions.view(links.shape)
+    most = torch.tensor(limits, dtype=positions.dtype).to(positions.device, non_blocking=True)
+    is_last = positions - positions[:, :1] >= most[:, None]
+    verify_input.retrieve_next_token = links.masked_fill(is_last, -1)
 
 
 def _note_nodes(verify_input: Any, found: Verified) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specctl.contract.adaptivity import AdaptivityState, EngineAdaptivity
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import TableRow, legal_settings
 from specctl.contract.telemetry import ShadowAcceptance
@@ -42,6 +43,10 @@ class SchedulerView(Protocol):
         """By whom batches of drafts were verified, and why not by us."""
         ...
 
+    def adaptivity(self, known: EngineAdaptivity | None) -> AdaptivityState | None:
+        """Of SGLang's own, now."""
+        ...
+
 
 class Proposer(Protocol):
     """What a worker tells of its own; the telemetry asks for it."""
@@ -62,6 +67,8 @@ class OpenStep(steering.OpenStep):
     result_from_s: float = 0.0
     output_tokens_before: int = 0
     is_guarded: bool = False
+    limits: list[int] | None = None
+    """Most drafts of each request; None: the step's number for all."""
     tree: Drafts | None = None
     """Of drafts that were laid out on the host."""
 
@@ -96,7 +103,17 @@ class Steering(steering.Steering):
         self._view, self._proposer = view, proposer
         self._computes_at_launch = computes_at_launch
         self._ended_s = 0.0
+        self._penalty_request_steps = 0
         self.current: OpenStep | None = None
+
+    def count_penalties(self, requests: int) -> None:
+        """So many requests of a step get no drafts because of their penalties."""
+        if requests and not self._penalty_request_steps:
+            self.log.warning(
+                "specctl: requests with repetition_penalty, presence_penalty, frequency_penalty or unmet "
+                "min_new_tokens get no drafts: SGLang verifies drafts with the penalties of the step before"
+            )
+        self._penalty_request_steps += requests
 
     def before_run(self, batch: Any) -> None:
         """A batch is about to be launched: what may be drafted for it stands in ``current``."""
@@ -164,8 +181,11 @@ class Steering(steering.Steering):
             running=view.running(),
             waiting=view.waiting(),
             kv_cache_used_ratio=view.kv_cache_used_ratio(),
+            adaptivity=view.adaptivity(self.capabilities.adaptivity),
             shadow=None if proposer is None else proposer.shadow_counts(),
-            proposer=view.verified_batches() | ({} if proposer is None else proposer.stats()),
+            proposer={"penalty_request_steps": float(self._penalty_request_steps)}
+            | view.verified_batches()
+            | ({} if proposer is None else proposer.stats()),
         )
 
 

@@ -42,6 +42,12 @@ class Drafts:
         """int32[n]: how deep the verified drafts are."""
         return self.drafted if self.parents is None else _depths(self.parents, self.drafted)
 
+    def within(self, limits: Ints) -> tuple[Ints, Ints | None, Ints]:
+        """Tokens, parents and sizes with at most so many levels of each request."""
+        if self.parents is None:
+            return self.tokens, None, np.minimum(self.drafted, limits)
+        return limit_tree(self.tokens, self.parents, self.drafted, self.tokens.shape[1], limits)
+
     @classmethod
     def none(cls, requests: int, width: int) -> Drafts:
         return cls(np.zeros((requests, 0), np.int32), None, np.zeros(requests, np.int32), width)
@@ -177,7 +183,7 @@ def _limit(nodes, parents, sizes, most, deepest, new_nodes, new_parents, new_siz
             if parent >= 0 and place_of[parent] == _NONE:
                 continue
             level = 1 + (levels[parent] if parent >= 0 else 0)
-            if level > deepest or children[parent + 1] == most:
+            if level > deepest[i] or children[parent + 1] == most:
                 continue
             children[parent + 1] += 1
             levels[node], place_of[node] = level, kept
@@ -187,10 +193,13 @@ def _limit(nodes, parents, sizes, most, deepest, new_nodes, new_parents, new_siz
         new_sizes[i] = kept
 
 
-def limit_tree(nodes: Ints, parents: Ints, sizes: Ints, most: int, deepest: int) -> tuple[Ints, Ints, Ints]:
+def limit_tree(
+    nodes: Ints, parents: Ints, sizes: Ints, most: int, deepest: int | Ints
+) -> tuple[Ints, Ints, Ints]:
     """The trees with at most so many children of each node, the first ones, and so many levels."""
     new = np.zeros_like(nodes), np.full_like(parents, _NONE), np.zeros_like(sizes)
-    _limit(nodes, parents, sizes, most, deepest, *new)
+    levels = np.full(sizes.size, deepest, np.int32)
+    _limit(nodes, parents, sizes, most, levels, *new)
     return new
 
 

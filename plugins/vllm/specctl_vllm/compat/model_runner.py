@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
+from specctl_vllm.compat.rank_agreement import AGREEMENT
 from specctl_vllm.report import Failures, WorkerReport
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def wrap_execute_model(original: Any) -> Any:
         proposer = _proposer_of_ours(self)
         if proposer is not None:
             _note_step(proposer, scheduler_output)
+        wish = getattr(scheduler_output, "specctl_wish", None)
+        if wish is not None:
+            AGREEMENT.begin(wish)
         started_s = time.perf_counter()
         output = original(self, scheduler_output, *args, **kwargs)
         self.specctl_verify_s = time.perf_counter() - started_s
@@ -48,7 +52,8 @@ def wrap_execute_model(original: Any) -> Any:
 def _note_step(proposer: Any, scheduler_output: Any) -> None:
     GUARD.call("finish", None, proposer.finish, scheduler_output.finished_req_ids)
     namespaces = getattr(scheduler_output, "specctl_namespaces", {})
-    if not GUARD.ran("note_namespaces", proposer.note_namespaces, namespaces):
+    unshared = getattr(scheduler_output, "specctl_unshared", ())
+    if not GUARD.ran("note_requests", proposer.note_requests, namespaces, unshared):
         proposer.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
 
@@ -72,6 +77,8 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
     def propose_draft_token_ids(
         self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        if AGREEMENT.agreed is not None:
+            scheduler_output.num_spec_tokens_to_schedule = AGREEMENT.agreed.num_speculative_tokens
         wanted = scheduler_output.num_spec_tokens_to_schedule
         proposer = _proposer_of_ours(self)
         if proposer is not None and not GUARD.is_resting:
@@ -149,6 +156,7 @@ def wrap_take_draft_token_ids(original: Any) -> Any:
                 shadow=GUARD.call("shadow_counts", None, proposer.shadow_counts) if is_ours else None,
                 proposer=GUARD.call("stats", None, proposer.stats) if is_ours else None,
                 failures=Failures.here(),
+                agreed=AGREEMENT.agreed,
             )
         return drafts
 

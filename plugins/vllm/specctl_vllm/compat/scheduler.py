@@ -8,6 +8,7 @@ from typing import Any
 from specctl.draft.options import SHARED
 from specctl.engine.guard import GUARD
 from specctl_vllm.control.namespaces import namespace_of
+from specctl_vllm.control.request_fields import is_shared
 from specctl_vllm.control.steering import Steering
 
 __all__ = ["SteeredMixin", "steered"]
@@ -39,6 +40,7 @@ class SteeredMixin:
         self.specctl.after_schedule(scheduler_output)
         # The worker does not get the cache salt, which keeps tenants apart.
         scheduler_output.specctl_namespaces = _namespaces(self, scheduler_output)
+        scheduler_output.specctl_unshared = _unshared(self, scheduler_output)
         # Model Runner V2 has the tokens on the device only.
         scheduler_output.specctl_outputs, self._specctl_outputs = self._specctl_outputs, []
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
@@ -61,8 +63,17 @@ class SteeredMixin:
         self.specctl.drafts_arrived(getattr(draft_token_ids, "specctl", None))
 
 
-def _finished_output(request: Any) -> tuple[str, list[int]]:
-    return namespace_of(request), list(request.output_token_ids)
+def _finished_output(request: Any) -> tuple[str, list[int]] | None:
+    return (namespace_of(request), list(request.output_token_ids)) if is_shared(request) else None
+
+
+def _unshared(scheduler: Any, scheduler_output: Any) -> list[str]:
+    """New requests whose output no other request may be drafted from."""
+    return [
+        new.req_id
+        for new in scheduler_output.scheduled_new_reqs
+        if not GUARD.call("is_shared", False, is_shared, scheduler.requests[new.req_id])
+    ]
 
 
 def _namespaces(scheduler: Any, scheduler_output: Any) -> dict[str, str]:

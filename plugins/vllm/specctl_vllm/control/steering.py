@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add, attrgetter, lt
 from typing import Any
 
@@ -25,19 +25,19 @@ from specctl.engine.guard import FAILURES_MAX, GUARD
 from specctl_vllm.compat.machine import engine_version, machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
+from specctl_vllm.control.adaptivity import adaptivity_of, adaptivity_state
 from specctl_vllm.control.class_limits import RequestLimits
+from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
 from specctl_vllm.patches import of_server
-from specctl_vllm.report import Failures, WorkerReport
+from specctl_vllm.report import DraftWish, Failures, WorkerReport
 
 __all__ = ["Steering", "start_rows"]
 
 logger = logging.getLogger("vllm.specctl")
 _CHAINS_ONLY = "vLLM drafts and verifies chains: its attention knows no trees"
-_GREEDY_TEMPERATURE_MAX = 1e-5
-"""vLLM's own bound: requests below it are greedy (SamplingParams)."""
 _GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
 # With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
 _COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
@@ -117,6 +117,10 @@ class Steering(steering.Steering):
         super().__init__(capabilities, rows, RequestClasses(config.num_speculative_tokens))
         self._limits = RequestLimits()
         self._last_number = config.num_speculative_tokens
+        self._shares_steps = config.parallel_config.data_parallel_size > 1
+        """With the other ranks; of a dense model's rank vLLM says here that it is the only one."""
+        self._ranks_decode_batch = 0
+        """Of the rank that decided on the drafts that now wait."""
         self._plan = _Plan(config.num_speculative_tokens)
         self._carried_s = 0.0
         """Of the drafts that now wait: seconds that the step before them took longer."""
@@ -137,8 +141,7 @@ class Steering(steering.Steering):
         # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
         plan = self._plan
         number = self._last_number = plan.number if self._is_async else self._trimmed(plan)
-        if self.table.class_limits:
-            self._limits.cut(self.table.class_limits, self._scheduler.running)
+        self._limits.cut(self.table.class_limits, self._scheduler.running)
         self._step = _OpenStep(
             number,
             started_s=now_s,
@@ -156,7 +159,8 @@ class Steering(steering.Steering):
                 decoding += 1
                 if needs_context:
                     context_tokens += request.num_computed_tokens
-        row = self.table.lookup_row(decoding, context_tokens / max(decoding, 1))
+        mean_context_tokens = context_tokens / max(decoding, 1)
+        row = self.table.lookup_row(max(decoding, self._ranks_decode_batch), mean_context_tokens)
         is_sample = row.sample is not None and row.sample.setting is plan.sample
         allowed = plan.number if is_sample else row.num_speculative_tokens
         if self._is_guarded() or self._is_resting():
@@ -173,7 +177,10 @@ class Steering(steering.Steering):
         scheduled = scheduler_output.num_scheduled_tokens
         drafts = scheduler_output.scheduled_spec_decode_tokens
         for new in scheduler_output.scheduled_new_reqs:
-            self._classes.arrived(self._requests[new.req_id], step.started_s)
+            request = self._requests[new.req_id]
+            self._classes.arrived(request, step.started_s)
+            self._limits.arrived(request)
+        self._limits.finished(scheduler_output.finished_req_ids)
         if self._all_decode(step, scheduled, drafts):
             next_decoding = len(scheduled)
             next_context_tokens = step.context_tokens + sum(scheduled.values())
@@ -186,6 +193,9 @@ class Steering(steering.Steering):
             self._open[id(scheduler_output)] = step
         scheduler_output.num_spec_tokens_to_schedule = self._plan.number
         scheduler_output.specctl_min_token_prob = self._plan.min_token_prob
+        if self._shares_steps and scheduled:
+            is_sample = self._plan.sample is not None
+            scheduler_output.specctl_wish = DraftWish(self._plan.number, next_decoding, is_sample)
 
     def _planned(
         self, step: _OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]
@@ -197,7 +207,7 @@ class Steering(steering.Steering):
         number = setting.num_speculative_tokens
         if self._is_guarded() or self._is_resting():
             number, is_sample = 0, False
-        if number and self.table.class_limits:
+        if number:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
         after_rest = self._head_rests and number > 0 and self._plan.number == 0
         reads_prompts = (self._drafts_beside_prompts or after_rest) and step.prefill_tokens > 0
@@ -285,8 +295,19 @@ class Steering(steering.Steering):
         self._note_failures(report.failures)
         self._shadow = report.shadow or self._shadow
         self._proposer = report.proposer or self._proposer
+        if report.agreed is not None:
+            self._adopt(report.agreed)
         if step is not None:
             step.made_s, step.verify_s = report.draft_s, report.verify_s
+
+    def _adopt(self, agreed: DraftWish) -> None:
+        """The drafts that now wait were made by another rank's wish, or by this one's."""
+        row = self.table.lookup_row(agreed.decode_batch)
+        sample = row.sample.setting if agreed.is_sample and row.sample is not None else None
+        if sample is not None and sample.num_speculative_tokens != agreed.num_speculative_tokens:
+            sample = None
+        self._plan = replace(self._plan, number=agreed.num_speculative_tokens, sample=sample)
+        self._ranks_decode_batch = agreed.decode_batch
 
     def _give_up(self, failed: str, scheduler_output: Any = None, *_: Any) -> None:
         """The step at hand is not counted; where its drafts could not be planned, it makes none."""
@@ -306,6 +327,7 @@ class Steering(steering.Steering):
             waiting=len(scheduler.waiting),
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
             shadow=self._shadow,
+            adaptivity=adaptivity_state(scheduler.vllm_config, self.capabilities.adaptivity),
             proposer=self._proposer | self._verification,
             failures=dict(self._failures),
         )
@@ -353,7 +375,7 @@ class Steering(steering.Steering):
         """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
         return self._sampling_problem is not None and any(
             request.sampling_params is not None
-            and request.sampling_params.temperature >= _GREEDY_TEMPERATURE_MAX
+            and request.sampling_params.temperature >= GREEDY_TEMPERATURE_MAX
             for request in self._requests.values()
         )
 
@@ -367,6 +389,7 @@ class Steering(steering.Steering):
             # A dense model's rank is an engine of its own, and reads 1 here.
             ranks_in_step=config.parallel_config.data_parallel_size,
             is_on_device=config.use_v2_model_runner,
+            is_async=self._is_async,
             has_one_pass=speculative.parallel_drafting or speculative.use_multi_module_mtp(),
         )
         self._head_rests = support.head_rests
@@ -391,6 +414,7 @@ class Steering(steering.Steering):
             has_shadow_acceptance=support.has_shadow_acceptance,
             min_token_prob=suffix_options_from_env().min_token_prob if can_weigh else None,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
+            adaptivity=adaptivity_of(speculative, is_steered=support.why_not_controllable is None),
             warnings=tuple(warnings),
             patches=tuple(patch.target for patch in patches),
             **machine_of(self._scheduler),

@@ -6,22 +6,16 @@ from operator import attrgetter
 from typing import Any
 
 from specctl.engine import traffic_classes
-from specctl.engine.request_classes import KIND_KEY, ClassKey, valid_kind
+from specctl.engine.request_classes import ClassKey
 from specctl_vllm.control.namespaces import namespace_of
+from specctl_vllm.control.request_fields import request_kind
 
-__all__ = ["RequestClasses", "class_key", "key_of", "kind_of"]
-
-
-def kind_of(sampling_params: Any) -> str:
-    """What the request names in ``vllm_xargs`` (HTTP) or ``extra_args`` (Python) as its kind; "" else."""
-    extra = getattr(sampling_params, "extra_args", None)
-    return valid_kind(extra.get(KIND_KEY)) if extra else ""
+__all__ = ["RequestClasses", "class_key", "key_of"]
 
 
 def class_key(request: Any) -> ClassKey:
     tokens = max(request.num_computed_tokens, request.num_prompt_tokens)
-    namespace = namespace_of(request)
-    return traffic_classes.key_of(namespace, kind_of(request.sampling_params), tokens)
+    return traffic_classes.key_of(namespace_of(request), request_kind(request), tokens)
 
 
 def key_of(request: Any) -> ClassKey:

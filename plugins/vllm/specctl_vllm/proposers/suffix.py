@@ -41,6 +41,7 @@ class SuffixProposer:
         self._shadow = ShadowFollower(slots, self._full)
         self._slots = RequestSlots(self._index, self._shadow, slots)
         self._namespaces: dict[str, str] = {}
+        self._unshared: set[str] = set()
         self._rows_of: list[str] = []
         self._row_slots = np.empty(0, np.int32)
         self._reported_s = 0.0
@@ -89,8 +90,10 @@ class SuffixProposer:
             drafts[row] = tokens[:length]
         return drafts
 
-    def note_namespaces(self, namespaces: Mapping[str, str]) -> None:
-        """Namespaces of new requests by their id; others are in the shared one."""
+    def note_requests(self, namespaces: Mapping[str, str], unshared: Iterable[str]) -> None:
+        """Namespaces of new requests by their id, others are in the shared one; and new requests whose output
+        is not learnt from."""
+        self._unshared.update(unshared)
         self._namespaces.update(namespaces)
 
     def isolate(self, request_ids: Iterable[str]) -> None:
@@ -98,11 +101,12 @@ class SuffixProposer:
         self._namespaces.update({request_id: f"request={request_id}" for request_id in request_ids})
 
     def finish(self, request_ids: Iterable[str]) -> None:
-        """Requests that ended: their outputs join the global index."""
+        """Requests that ended: their outputs join the global index, unless they are not shared."""
         for request_id in request_ids:
             self._namespaces.pop(request_id, None)
-            if self._slots.finish(request_id):
+            if self._slots.finish(request_id, is_shared=request_id not in self._unshared):
                 self._rows_of = []
+            self._unshared.discard(request_id)
 
     def shadow_counts(self) -> ShadowAcceptance:
         return self._slots.shadow_counts()
