@@ -5,18 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.row_law.judge import (
     acceptance_terms,
+    greedy_stop,
     has_cuts,
-    left_by_the_read,
+    judged_rows,
     of_row,
     options_of,
-    own_logits_of,
-    rows_of,
     surely_kept,
+    write_chain,
 )
-from specctl_kernels.row_law.stats import first_best_of_piece, scale_of, temperature_of
+from specctl_kernels.row_law.stats import first_best_of_piece, scale_of
 from specctl_kernels.row_law.threshold import kept_by_reading
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
@@ -117,14 +116,14 @@ def verify_kernel(
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
     req = tl.program_id(0)
-    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
-    wait_for_previous(IS_EARLY)
-    # All that is waited for together.
-    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
-    piece_at, is_in, best, mass, accept, sample = left_by_the_read(
-        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
-    )
+    (
+        start, rows, row, draft, is_draft, own_logit, temperature, piece_at, is_in, best, mass, accept,
+        sample,
+    ) = judged_rows(
+        logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, drafts_ptr, starts_ptr,
+        temperature_ptr, top_k_ptr, seeds_ptr, positions_ptr, uniforms_ptr, req, width, ROWS, PADDED,
+        IS_EARLY,
+    )  # fmt: skip
     token = rows * 0
     is_bad_stop = rows * 0
     if temperature > 0:
@@ -202,14 +201,8 @@ def verify_kernel(
                     token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
                 is_bad_stop = is_bad_stop * 0
     else:
-        winner = tl.argmax(best, axis=1, tie_break_left=True)
-        first_piece = (start + row).to(tl.int64) * pieces
-        choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
-        stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
-        token = of_row(choice, row, stop)
-    emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
-    emitted = tl.where((row <= stop) & (rows > 0) & (is_bad_stop == 0), emitted, NO_TOKEN)
-    goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
-    tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
-    count = tl.where(rows > 0, stop + 1, 0)
-    tl.store(counts_ptr + req, tl.where(is_bad_stop != 0, NOT_FINITE, count))
+        stop, token = greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS)
+    write_chain(
+        tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, is_bad_stop, width,
+        NO_TOKEN, NOT_FINITE,
+    )  # fmt: skip
