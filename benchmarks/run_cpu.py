@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from specctl.bench.prompts import load_prompts
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
-from testing.provenance import ROOT, pairwise_ratios, provenance, summary
+from testing.provenance import ROOT, pairwise_ratios, provenance, summary, write_report
 from testing.servers import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
@@ -57,10 +56,7 @@ def main() -> int:
             log = Path(logs) / f"{name}.log"
             servers[name] = stack.enter_context(vllm_server(arguments.model, log, CONFIGS[name]))
         figures = measure(servers, arguments.repeats, Path(logs))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    report = {"provenance": source, "model": arguments.model.name, "figures": figures}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"bench: wrote {arguments.output.name}")
+    write_report({"model": arguments.model.name, "figures": figures}, arguments.output, source)
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.gpu.device import device_provenance
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
-from testing.provenance import ROOT, pairwise_ratios, summary
+from testing.provenance import ROOT, pairwise_ratios, summary, write_report
 from testing.servers import command, free_port, sglang_command
 
 __all__ = ["GREEDY", "common_options", "compared", "figures", "parts_main", "sglang", "vllm", "write"]
@@ -87,9 +87,7 @@ def figures(result: BenchResult) -> dict[str, Any]:
 
 
 def write(output: Path, found: Mapping[str, Any]) -> None:
-    text = json.dumps({"provenance": device_provenance(), **found}, indent=1)
-    output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_report(found, output, device_provenance())
 
 
 def common_options(description: str | None, name: str) -> argparse.ArgumentParser:
