@@ -176,6 +176,7 @@ class Arms:
         given = {
             "logits": case.logits[i], "drafts": self.drafts[i], "starts": case.starts,
             "sampling": self.sampling, "positions": case.positions, "width": WIDTH, "slots": case.slots,
+            "not_finite": torch.zeros(1, dtype=torch.int64, device=DEVICE),
         }  # fmt: skip
         if self.draft_logits is not None:
             given |= {"draft_logits": self.draft_logits[i], "draft_slots": case.slots.to(torch.int32)}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from specctl_kernels.row_law.given import Sampling
-from specctl_kernels.verify_block import NO_TOKEN, NOT_FINITE, verify_block
+from specctl_kernels.verify_block import NO_TOKEN, verify_block
 from specctl_kernels.verify_block.reference import (
     block_uniforms_reference,
     verify_block_reference,
@@ -185,19 +185,18 @@ def with_rows_that_are_not_finite() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @in_silence
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+def test_rows_that_are_not_finite_change_no_other_request() -> None:
     given, broken = with_rows_that_are_not_finite()
     clean = run(given)
     tokens, counts = equals_reference(broken)
-    assert counts.tolist()[1:] == [NOT_FINITE] * 4 + [1, NOT_FINITE]
-    assert set(tokens[1:5].flatten().tolist()) == {NO_TOKEN}
+    assert counts.tolist()[1:] == [1, 1, 1, 1, 1, 2]
     assert tokens[0].tolist() == clean[0][0].tolist()
     assert counts[0] == clean[1][0] > 0
 
 
 @in_silence
 @pytest.mark.parametrize("has_cuts", [False, True])
-def test_rows_that_are_not_finite_are_counted_where_asked(has_cuts: bool) -> None:
+def test_rows_that_are_not_finite_are_counted(has_cuts: bool) -> None:
     """Behind the kept drafts comes the row's largest number, or where the draft alone has no distribution a
     sample of the target's; a request that is verified token by token is counted too."""
     _, given = with_rows_that_are_not_finite()
@@ -206,7 +205,7 @@ def test_rows_that_are_not_finite_are_counted_where_asked(has_cuts: bool) -> Non
     given["logits"][3, 60] = 40.0
     given["draft_slots"][2] = -1
     found = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_block_reference(**packed(given), not_finite=found[0])
+    want = verify_block_reference(**packed(given | {"not_finite": found[0]}))
     got = run(given | {"not_finite": found[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -268,6 +267,7 @@ def test_more_than_two_to_the_thirty_one_logits(top_p: float | None) -> None:
             ones, None, None if top_p is None else ones * top_p, None, torch.arange(requests, device=DEVICE)
         ),
         torch.arange(2 * requests, device=DEVICE), width=2, draft_logits=draft_logits,
+        not_finite=torch.zeros(1, dtype=torch.int64, device=DEVICE),
         draft_slots=torch.arange(requests, 2 * requests, dtype=torch.int32, device=DEVICE),
     )  # fmt: skip
     assert counts.tolist() == [2] * (requests - 1) + [1]

@@ -16,7 +16,7 @@ from specctl_kernels.row_law import stats
 from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection import NO_TOKEN, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
     distribution,
     sample_by,
@@ -120,7 +120,7 @@ def two_rows_of_six(seed: int) -> dict[str, Any]:
 
 
 @in_silence
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+def test_rows_that_are_not_finite_change_no_other_request() -> None:
     given = two_rows_of_six(3)
     clean = run(given)
     logits = given["logits"].clone()
@@ -129,8 +129,7 @@ def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
     given["uniforms"][8, 0] = 1 - 1e-9
     given["logits"] = logits
     tokens, counts = run(given)
-    assert counts[1:4].tolist() == [NOT_FINITE] * 3
-    assert set(tokens[1:4].flatten().tolist()) == {NO_TOKEN}
+    assert counts[1:4].tolist() == [1] * 3
     for req in (0, 5):
         assert tokens[req].tolist() == clean[0][req].tolist()
         assert counts[req] == clean[1][req] > 0
@@ -149,7 +148,7 @@ def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has
     logits[2, 50], logits[2, 60], logits[4, 7] = float("nan"), 40.0, float("inf")
     logits[6], logits[8], logits[8, 11] = float("-inf"), float("nan"), -1.0
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**packed(given), not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given | {"not_finite": counts[0]}))
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -166,7 +165,7 @@ def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> N
         given["draft_logits"][slot, 0, 3] = float("nan")
     given["uniforms"] = uniforms_for(given)
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**packed(given), not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given | {"not_finite": counts[0]}))
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -303,6 +302,7 @@ def test_more_than_two_to_the_thirty_one_logits() -> None:
         torch.arange(rows + 1, dtype=torch.int32, device=DEVICE),
         Sampling(ones, None, ones * 0.9, None, torch.arange(rows, device=DEVICE)),
         torch.arange(rows, device=DEVICE), width=1,
+        not_finite=torch.zeros(1, dtype=torch.int64, device=DEVICE),
     )  # fmt: skip
     assert int(tokens[-1, 0]) == vocabulary - 1
     assert counts.tolist() == [1] * rows

@@ -46,7 +46,11 @@ def packed(given: dict[str, Any]) -> dict[str, Any]:
     if "temperature" not in given:
         return given
     sampling = Sampling(*(given[name] for name in Sampling._fields))
-    return {k: v for k, v in given.items() if k not in Sampling._fields} | {"sampling": sampling}
+    own = {k: v for k, v in given.items() if k not in Sampling._fields} | {"sampling": sampling}
+    # Trees count no rows.
+    if "starts" in given and "not_finite" not in given:
+        own["not_finite"] = torch.zeros(1, dtype=torch.int64, device=given["logits"].device)
+    return own
 
 
 def chain_batch(

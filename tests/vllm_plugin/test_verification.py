@@ -205,7 +205,7 @@ def test_both_kernels_take_what_they_are_given(verifier):
     """By name and by place."""
     names = [
         *("logits", "drafts", "starts", "sampling", "positions"),
-        *("width", "draft_logits", "draft_slots", "uniforms", "slots", "not_finite"),
+        *("width", "not_finite", "draft_logits", "draft_slots", "uniforms", "slots"),
     ]
     assert list(inspect.signature(getattr(verification, verifier)).parameters) == names
 

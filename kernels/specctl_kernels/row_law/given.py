@@ -95,7 +95,7 @@ def check_target(
     positions: torch.Tensor,
     width: int,
     slots: torch.Tensor | None,
-    not_finite: torch.Tensor | None,
+    not_finite: torch.Tensor,
 ) -> None:
     """ValueError with expected and got."""
     check_logits(logits)

@@ -152,16 +152,14 @@ def greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS: tl.constexp
 
 @triton.jit
 def write_chain(
-    tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, is_bad, width,
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr,
+    tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN: tl.constexpr
 ):  # fmt: skip
     """What one request returns: the drafts before ``stop``, and there the token."""
     emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
-    emitted = tl.where((row <= stop) & (rows > 0) & (is_bad == 0), emitted, NO_TOKEN)
+    emitted = tl.where((row <= stop) & (rows > 0), emitted, NO_TOKEN)
     goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
     tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
-    count = tl.where(rows > 0, stop + 1, 0)
-    tl.store(counts_ptr + req, tl.where(is_bad != 0, NOT_FINITE, count))
+    tl.store(counts_ptr + req, tl.where(rows > 0, stop + 1, 0))
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
 from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection import NO_TOKEN, verify_rejection
 from specctl_kernels.verify_rejection.launch import (
     LIST,
     MOST_PASSES,
@@ -31,7 +31,7 @@ from specctl_kernels.verify_rejection.launch import (
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.workspace import Part, workspace
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
+__all__ = ["NO_TOKEN", "verify_block"]
 
 _NOT_READ = -1.0
 _BAD_DRAFT = -2.0
@@ -45,11 +45,11 @@ def verify_block(
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_rejection``, with the same arguments, but more drafts are kept where they were sampled.
 
@@ -68,9 +68,9 @@ def verify_block(
     depends on the seed, the position of the request's first row and i: so no step sees one that an earlier
     step has looked at, of which it would be known that it was large.
 
-    Returns what ``verify_rejection`` does; ``NOT_FINITE`` where a block was kept up to a row without a
-    distribution of the target or of its draft, or what ``not_finite`` says: counted, and the row's first
-    largest number, or a sample of p.
+    Returns what ``verify_rejection`` does. A block that was kept up to a row without a distribution of the
+    target or of its draft is counted by ``not_finite``; there follows the row's first largest number, or a
+    sample of p.
     Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 4 bytes for each 512
     bytes of logits, and 14 KiB for each row, for three of a request at least.
     ValueError: another shape or dtype.
@@ -97,7 +97,7 @@ def verify_block(
     lists, weighed = _weighed(target, drafted, given, width, piece, is_early)
     block_kernel[(requests,)](
         *target, *drafted, *weighed, *given, *lists, tokens, tokens.stride(0), counts, not_finite, width,
-        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
+        NO_TOKEN=NO_TOKEN, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
         LIST=LIST, MOST_PASSES=MOST_PASSES, **_padded(width, parts_of(columns, piece)), num_warps=16,
     )  # fmt: skip
     return tokens, counts

@@ -8,7 +8,7 @@ import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.row_law.given import Sampling
-from specctl_kernels.verify_block.launch import NO_TOKEN, NOT_FINITE
+from specctl_kernels.verify_block.launch import NO_TOKEN
 from specctl_kernels.verify_rejection.launch import ROUNDING
 from specctl_kernels.verify_rejection.reference import (
     distribution,
@@ -105,9 +105,9 @@ def _chain(
     draft_logits: torch.Tensor,
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
-    not_finite: torch.Tensor | None,
-) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution and none are counted."""
+    not_finite: torch.Tensor,
+) -> list[int]:
+    """What one request emits."""
     columns = logits.shape[1]
     p, q = [], []
     is_known = has_law = True
@@ -126,8 +126,6 @@ def _chain(
     fed = torch.tensor(drafts[:last], dtype=torch.int64)
     kept, token = block_step(torch.stack(p), rows_q, fed, uniforms[: last + 1])
     if int(kept) == last and not is_known:
-        if not_finite is None:
-            return None
         not_finite += 1
         if not has_law:
             token = row_argmax_reference(logits[last : last + 1])[0]
@@ -142,11 +140,11 @@ def verify_block_reference(
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor,
     draft_slots: torch.Tensor,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_block``."""
     sampling = sampling.at(slots)
@@ -165,9 +163,9 @@ def verify_block_reference(
         fed = drafts[start + 1 : end].tolist()
         given = draft_logits[int(draft_slots[req])]
         emitted = _chain(logits[start:end], fed, given, sampling.of(req), uniforms[start:end], not_finite)
-        counts[req] = NOT_FINITE if emitted is None else len(emitted)
+        counts[req] = len(emitted)
         tokens[req] = NO_TOKEN
-        tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
+        tokens[req, : len(emitted)] = torch.tensor(emitted, dtype=torch.int64)
     return tokens, counts
 
 

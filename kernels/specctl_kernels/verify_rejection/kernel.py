@@ -106,9 +106,9 @@ def verify_kernel(
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
-    not_finite_ptr,  # int64[1] or None
+    not_finite_ptr,  # int64[1]
     width,
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
+    NO_TOKEN: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -125,7 +125,6 @@ def verify_kernel(
         IS_EARLY,
     )  # fmt: skip
     token = rows * 0
-    is_bad_stop = rows * 0
     if temperature > 0:
         scale = scale_of(temperature)
         (
@@ -162,8 +161,6 @@ def verify_kernel(
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
-        if not_finite_ptr is None:
-            is_sampled = tl.where(is_bad_stop != 0, 0, is_sampled)
         at_stop = (start + stop).to(tl.int64)
         if is_sampled != 0:
             # A draft without a distribution is rejected whatever the target says, which leaves the target's.
@@ -194,15 +191,10 @@ def verify_kernel(
                     stop_top, scale, threshold, uniform, without, draft_row_ptr, given_columns,
                     stop_draft_top, factor, least, HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
                 )  # fmt: skip
-        if not_finite_ptr is not None:  # noqa: SIM102 - decided when it is compiled
-            if is_bad_stop != 0:
-                tl.atomic_add(not_finite_ptr, 1)
-                if is_sampled == 0:
-                    token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
-                is_bad_stop = is_bad_stop * 0
+        if is_bad_stop != 0:
+            tl.atomic_add(not_finite_ptr, 1)
+            if is_sampled == 0:
+                token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
     else:
         stop, token = greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS)
-    write_chain(
-        tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, is_bad_stop, width,
-        NO_TOKEN, NOT_FINITE,
-    )  # fmt: skip
+    write_chain(tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN)

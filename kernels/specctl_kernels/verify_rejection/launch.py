@@ -16,12 +16,11 @@ from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
-    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_PARTS", "NO_TOKEN", "PIECE", "ROUNDING", "gathered",
+    "LIST", "MOST_PASSES", "NO_PARTS", "NO_TOKEN", "PIECE", "ROUNDING", "gathered",
     "kept_sizes", "layout_of", "partials_of", "parts_in", "scratch_of", "verify_rejection",
 ]  # fmt: skip
 
 NO_TOKEN = -1
-NOT_FINITE = -1
 ROUNDING = 2.0**-20
 """A mass of p - q up to this is rounding: its row is sampled from p. An exact p - q of so little mass comes
 up as rarely, so the law is kept to this."""
@@ -53,11 +52,11 @@ def verify_rejection(
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens that each of R requests emits, and how many, distributed as if the target had sampled them.
 
@@ -90,8 +89,7 @@ def verify_rejection(
     not_finite   int64[1]: counts requests that came to a row with a NaN, a +inf or nothing finite. They go on
                  as in vLLM: the draft there is rejected, and the row's first largest number follows (column 0
                  if there is none); where only the draft's distribution is so, a sample of p
-    Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
-    ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
+    Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
     logits, and 14 to 22 KiB a request for what is kept of a row. With draft logits and cuts 43 KiB a
     request: for three of its rows 512 entries that may be kept, and what they are found with.
@@ -125,7 +123,7 @@ def verify_rejection(
     given = (drafts, starts, *sampling, positions, uniforms)
     emitted = (tokens, tokens.stride(0), counts, not_finite, width)
     sizes = layout | kept_sizes(part, parts)
-    marks = {"NO_TOKEN": NO_TOKEN, "NOT_FINITE": NOT_FINITE, "PIECE": piece}
+    marks = {"NO_TOKEN": NO_TOKEN, "PIECE": piece}
     early = launched_early(logits.device)
     if draft_logits is None:
         one_hot_kernel[(requests,)](

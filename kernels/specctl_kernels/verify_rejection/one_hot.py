@@ -139,7 +139,7 @@ def one_hot_kernel(
     short_ids_ptr,  # int32[R, SHORT] or None
     lists_ptr,  # float32[R, LIST] or None
     tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,  # as in verify_kernel
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+    NO_TOKEN: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
     PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +155,6 @@ def one_hot_kernel(
         IS_EARLY,
     )  # fmt: skip
     token = rows * 0
-    is_bad_stop = rows * 0
     if temperature > 0:
         scale = scale_of(temperature)
         top, total, is_bad = totals_of(best, mass, scale)
@@ -187,11 +186,8 @@ def one_hot_kernel(
             at = (start + stop).to(tl.int64)
             stop_draft = of_row(tl.where(is_draft, draft + 1, 0), row, stop) - 1
             if of_row(is_bad, row, stop) != 0:
-                is_bad_stop += 1
-                if not_finite_ptr is not None:
-                    tl.atomic_add(not_finite_ptr, 1)
-                    token = first_best(logits_ptr + at * logits_stride, columns, pieces, PIECE)
-                    is_bad_stop = is_bad_stop * 0
+                tl.atomic_add(not_finite_ptr, 1)
+                token = first_best(logits_ptr + at * logits_stride, columns, pieces, PIECE)
             else:
                 stop_top, stop_total = of_row(top, row, stop), of_row(total, row, stop)
                 if IS_LIMITED:
@@ -220,7 +216,4 @@ def one_hot_kernel(
                     )  # fmt: skip
     else:
         stop, token = greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS)
-    write_chain(
-        tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, is_bad_stop, width,
-        NO_TOKEN, NOT_FINITE,
-    )  # fmt: skip
+    write_chain(tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN)

@@ -10,7 +10,7 @@ import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
 from specctl_kernels.row_law.given import Sampling
-from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, PIECE, ROUNDING
+from specctl_kernels.verify_rejection.launch import NO_TOKEN, PIECE, ROUNDING
 from specctl_kernels.verify_rejection.one_hot import ROUNDS
 
 __all__ = [
@@ -113,16 +113,14 @@ def _chain(
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
     later: torch.Tensor | None,
-    not_finite: torch.Tensor | None,
-) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution and none are counted.
-    ``later``: of each row the numbers of its later rounds, where no draft of the batch has a distribution."""
+    not_finite: torch.Tensor,
+) -> list[int]:
+    """What one request emits. ``later``: of each row the numbers of its later rounds, where no draft of the
+    batch has a distribution."""
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
         if not is_finite(values):
-            if not_finite is None:
-                return None
             not_finite += 1
             return [*emitted, int(values.double().nan_to_num(-math.inf, math.inf, -math.inf).argmax())]
         p = distribution(values, *options)
@@ -137,8 +135,6 @@ def _chain(
         if not 0 <= draft < len(p):
             return [*emitted, sample_by(p, sample)]
         if draft_logits is not None and not is_finite(draft_logits[row]):
-            if not_finite is None:
-                return None
             not_finite += 1
             return [*emitted, sample_by(p, sample)]
         q = torch.zeros_like(p)
@@ -164,11 +160,11 @@ def verify_rejection_reference(
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_rejection``."""
     sampling = sampling.at(slots)
@@ -182,7 +178,6 @@ def verify_rejection_reference(
         if start == end:
             continue
         fed = drafts[start + 1 : end].tolist()
-        emitted: list[int] | None
         law = sampling.of(req)
         if law[0] > 0 and law[1] != 1:
             slot = int(draft_slots[req]) if draft_slots is not None else -1
@@ -198,8 +193,8 @@ def verify_rejection_reference(
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]
             emitted = choices[: kept.index(False) + 1]
-        counts[req] = NOT_FINITE if emitted is None else len(emitted)
-        tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
+        counts[req] = len(emitted)
+        tokens[req, : len(emitted)] = torch.tensor(emitted, dtype=torch.int64)
     return tokens, counts
 
 
