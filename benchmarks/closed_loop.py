@@ -24,17 +24,11 @@ CLOSED = {
 
 
 @dataclass(frozen=True)
-class ClosedTask:
-    group: str
+class ClosedTask(Task):
     shape: str
-    seed: int
-    policy: str
-    profile: str
-    daemon: str | None
 
     def case(self) -> Case:
-        profile = load_profile(find_file(self.profile, "profiles"))
-        shape = next(one for one in shapes.shapes_of(profile, self.seed) if one.name == self.shape)
+        shape = next(one for one in shapes.shapes_of(self.profile, self.seed) if one.name == self.shape)
         return Case(
             shape.name, self.group, shape.load, shape.scenario, shape.profile, self.seed,
             PERTURBATIONS[CLOSED[self.group]], shape.settings,
@@ -44,7 +38,7 @@ class ClosedTask:
 def closed_tasks(group: str, options: TaskOptions) -> Sequence[Task]:
     machine = load_profile(find_file(options.profile, "profiles"))
     return [
-        ClosedTask(group, shape.name, seed, *options.common)
+        ClosedTask(group, seed, options, shape.name)
         for seed in options.seeds
         for shape in shapes.shapes_of(machine, seed)
     ]

@@ -42,18 +42,13 @@ _Make = Callable[[EngineProfile, np.random.Generator], Shape]
 
 
 @dataclass(frozen=True)
-class HeldOutTask:
-    group: str
+class HeldOutTask(Task):
     load: str
-    seed: int
-    policy: str
-    profile: str
-    daemon: str | None
 
     def case(self) -> Case:
         machines, perturbation = HELD_OUT[self.group]
-        profile, seed = load_profile(find_file(self.profile, "profiles")), SEED + self.seed
-        shape = _made(LOADS[machines][self.load], self.load, profile, seed)
+        seed = SEED + self.seed
+        shape = _made(LOADS[machines][self.load], self.load, self.profile, seed)
         return Case(
             shape.name, self.group, shape.load, shape.scenario, shape.profile, seed,
             PERTURBATIONS[perturbation], shape.settings,
@@ -62,7 +57,7 @@ class HeldOutTask:
 
 def held_out_tasks(group: str, options: TaskOptions) -> Sequence[Task]:
     return [
-        HeldOutTask(group, load, seed, *options.common)
+        HeldOutTask(group, seed, options, load)
         for seed in options.seeds
         for load in LOADS[HELD_OUT[group][0]]
     ]

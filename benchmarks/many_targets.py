@@ -1,7 +1,7 @@
 """What a daemon with hundreds of targets costs: CPU seconds of its process per second, at 1 Hz each.
 
     python benchmarks/many_targets.py [--targets 300] [--seconds 30] [--core 0] [--output FILE]
-        [--profile FILE] [--beside FOLDER]
+        [--profile FILE]
 
 The servers are the tests' fake engines, all in one other process: the real protocol over HTTP, 6 buckets of
 traffic in the telemetry, a /metrics page of the size that vLLM 0.32 serves. CPU is the daemon's own, start-up
@@ -50,12 +50,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--warm-up", type=float, default=25.0, metavar="SECONDS")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile of the daemon, for pstats")
-    parser.add_argument(
-        "--beside",
-        type=Path,
-        metavar="FOLDER",
-        help="another checkout: its daemon runs at the same time, so that what disturbs one disturbs both",
-    )
     parser.add_argument("--core", type=int, metavar="N", help="the daemon runs on this core only")
     parser.add_argument("--output", type=Path, metavar="FILE", help="append the run to a file of runs")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -63,40 +57,27 @@ def main() -> None:
     if options.serve:
         asyncio.run(_serve(options.targets))
         return
-    roots = [ROOT] if options.beside is None else [ROOT, options.beside.resolve()]
-    with contextlib.ExitStack() as stack:
-        arms = [stack.enter_context(Arm(root, options)) for root in roots]
+    with Arm(options) as arm:
         time.sleep(options.warm_up)
-        result = measure(arms, options.seconds)
+        result = measure(arm, options.seconds)
     decisions = statistics.quantiles(decision_ms(), n=20)
     result["decision_cpu_ms"] = {"median": round(decisions[9], 3), "p95": round(decisions[18], 3)}
-    told = provenance()
-    if options.beside is not None:
-        # Where it lies is this machine's matter.
-        told["command"] = told["command"].replace(str(options.beside), "FOLDER")
-    run = {"targets": options.targets, "core": options.core, **result, "provenance": told}
+    run = {"targets": options.targets, "core": options.core, **result, "provenance": provenance()}
     print(json.dumps(run, indent=2))
     if options.output is not None:
         known = json.loads(options.output.read_text()) if options.output.exists() else {"runs": []}
         options.output.write_text(json.dumps({**known, "runs": [*known["runs"], run]}, indent=2) + "\n")
 
 
-def measure(arms: list[Arm], seconds: float) -> dict[str, object]:
-    """Short windows, as neighbours on the machine come and go; of all arms at the same time."""
-    windows: list[list[dict[str, float]]] = [[] for _ in arms]
-    for arm in arms:
-        arm.window()
+def measure(arm: Arm, seconds: float) -> dict[str, object]:
+    """Short windows, as neighbours on the machine come and go."""
+    arm.window()
+    windows = []
     for _ in range(max(int(seconds / WINDOW_S), 1)):
         time.sleep(WINDOW_S)
-        for arm, told in zip(arms, windows, strict=True):
-            told.append(arm.window())
-    result: dict[str, object] = {**_summed(windows[0]), "memory_mb": arms[0].memory_mb()}
-    if len(arms) > 1:
-        pairs = [(a, b) for a, b in zip(*windows, strict=True) if a["polls"] and b["polls"]]
-        shares = [a["cpu_s"] / a["polls"] / (b["cpu_s"] / b["polls"]) for a, b in pairs]
-        result["beside"] = {"commit": _commit(arms[1].root), **_summed(windows[1])}
-        result["cpu_of_a_poll_to_that_beside"] = summary(shares)
-    return {**result, "window_s": WINDOW_S, "load_average": os.getloadavg()[0]}
+        windows.append(arm.window())
+    about = {"memory_mb": arm.memory_mb(), "window_s": WINDOW_S, "load_average": os.getloadavg()[0]}
+    return {**_summed(windows), **about}
 
 
 def decision_ms(polls: int = 400) -> list[float]:
@@ -138,17 +119,11 @@ def _summed(windows: list[dict[str, float]]) -> dict[str, object]:
     }
 
 
-def _commit(root: Path) -> str:
-    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 class Arm:
-    """A checkout's daemon in a process, and its servers in another."""
+    """A daemon in a process, and its servers in another."""
 
-    def __init__(self, root: Path, options: argparse.Namespace, port: int = 0) -> None:
+    def __init__(self, options: argparse.Namespace, port: int = 0) -> None:
         """``port``: where the daemon serves metrics and page; 0: nowhere."""
-        self.root = root
         self._port = port
         self._options = options
         self._before: tuple[float, float] = (0.0, 0.0)
@@ -166,9 +141,9 @@ class Arm:
         urls = json.loads(servers.stdout.readline())
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         log = self._stack.enter_context((folder / "log").open("w"))
-        path = os.pathsep.join([str(self.root), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._daemon = subprocess.Popen(
-            self._command(folder, urls), cwd=self.root, stderr=log, env={**os.environ, "PYTHONPATH": path}
+            self._command(folder, urls), cwd=ROOT, stderr=log, env={**os.environ, "PYTHONPATH": path}
         )
         self._stack.callback(self._end)
         return self
@@ -188,7 +163,7 @@ class Arm:
             *(f"  - url: {url}" for url in urls),
         ]
         targets.write_text("\n".join(lines) + "\n")
-        profiled = ["-m", "cProfile", "-o", str(profile)] if profile is not None and self.root == ROOT else []
+        profiled = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
         pinned = [] if self._options.core is None else ["taskset", "-c", str(self._options.core)]
         command = [
             *pinned,

@@ -16,7 +16,6 @@ from benchmarks.regret_cells import Case, Task, TaskOptions
 from specctl.simulate.arms import Static
 from specctl.simulate.compare import capacity_s
 from specctl.simulate.engine import fitting
-from specctl.simulate.engine_profile import load_profile
 from specctl.simulate.files import find_file
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace, load_trace
@@ -31,24 +30,18 @@ MADE_TIMES, MADE_SEED = 2, 7
 
 
 @dataclass(frozen=True)
-class OpenTask:
-    group: str
+class OpenTask(Task):
     trace: str
-    requests: int
     scenario: str
     load: float
-    seed: int
-    policy: str
-    profile: str
-    daemon: str | None
 
     def case(self) -> Case:
-        profile = load_profile(find_file(self.profile, "profiles"))
+        profile, requests = self.profile, self.options.requests
         scenario = load_scenario(find_file(self.scenario, "scenarios"))
         if self.group == MADE:
-            whole = made_traces(MADE_TIMES * self.requests, MADE_SEED + self.seed)[self.trace]
+            whole = made_traces(MADE_TIMES * requests, MADE_SEED + self.seed)[self.trace]
         else:
-            whole = load_trace(_folder() / f"{self.trace}.csv").spread().first(self.requests)
+            whole = load_trace(_folder() / f"{self.trace}.csv").spread().first(requests)
         trace = fitting(whole, profile)
         span_s = capacity_s(trace, profile, scenario, Static(0), seed=self.seed)
         name = f"{self.trace}, {self.scenario}, {self.load:.0%}"
@@ -59,7 +52,7 @@ def open_tasks(group: str, options: TaskOptions) -> Sequence[Task]:
     is_made = group == MADE
     names = [*made_traces(2)] if is_made else [path.stem for path in sorted(_folder().glob("*.csv"))]
     return [
-        OpenTask(group, name, options.requests, scenario, load, seed, *options.common)
+        OpenTask(group, seed, options, name, scenario, load)
         for seed in options.seeds
         for name in names
         for scenario in SCENARIOS

@@ -29,7 +29,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support.browser import CHROMIUM, browser_tab  # noqa: E402
 
-from benchmarks.many_targets import ROOT as MEASURED  # noqa: E402
 from benchmarks.many_targets import Arm, cpu_s_of, memory_mb_of  # noqa: E402
 from testing.provenance import provenance, summary  # noqa: E402
 
@@ -52,12 +51,12 @@ def main() -> None:
     if options.top is not None:
         asyncio.run(_watch(options.top))
         return
-    options.core = options.profile = options.beside = None
+    options.core = options.profile = None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    with Arm(MEASURED, options, port) as arm:
+    with Arm(options, port) as arm:
         time.sleep(options.warm_up)
         result = {
             "targets": options.targets,

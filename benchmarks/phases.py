@@ -10,7 +10,6 @@ the rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
-from testing.provenance import provenance
+from testing.provenance import write_report
 from testing.servers import suffix_server
 
 MOST = 8
@@ -40,7 +39,6 @@ def main() -> int:
         load = round(os.getloadavg()[2], 2)
         _, result = specctl_bench([server.url, *_arguments(options)], Path(name))
     report = {
-        "provenance": provenance(),
         "engine": options.engine,
         "model": options.model.name,
         "seconds of a phase": options.seconds,
@@ -48,10 +46,7 @@ def main() -> int:
         "targets": {"to_best_static": TO_STATIC, "to_off": TO_OFF, "to_best_constant": TO_BEST_CONSTANT},
         **summary(result),
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.output is not None:
-        options.output.write_text(text + "\n", encoding="utf-8")
+    write_report(report, options.output)
     return 0
 
 

@@ -12,7 +12,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from specctl.contract.setting import Setting
 from specctl.policy.loader import find_policy, load_policy
@@ -21,7 +21,8 @@ from specctl.simulate.closed_loop import ClosedLoad
 from specctl.simulate.compare import ArmResult, Comparison, compared, quiet_daemon, simulate
 from specctl.simulate.daemon import Autotune, DaemonOf
 from specctl.simulate.engine import PLAIN, Load
-from specctl.simulate.engine_profile import EngineProfile
+from specctl.simulate.engine_profile import EngineProfile, load_profile
+from specctl.simulate.files import find_file
 from specctl.simulate.perturbation import Perturbation
 from specctl.simulate.scenario import Scenario
 from specctl.simulate.settings import chains
@@ -72,21 +73,10 @@ class Case:
     settings: tuple[Setting, ...] = ()
 
 
-class Task(Protocol):
-    """Small, for another process, which makes the case."""
-
-    @property
-    def policy(self) -> str: ...
-    @property
-    def daemon(self) -> str | None:
-        """module:function of another daemon than that of ``specctl autotune``."""
-
-    def case(self) -> Case: ...
-
-
 @dataclass(frozen=True)
 class TaskOptions:
-    """Of a run of the suite. ``requests``: of each open-loop trace."""
+    """Of a run of the suite. ``requests``: of each open-loop trace; ``daemon``: module:function of another
+    one than that of ``specctl autotune``."""
 
     seeds: tuple[int, ...]
     requests: int
@@ -94,9 +84,21 @@ class TaskOptions:
     profile: str
     daemon: str | None
 
+
+@dataclass(frozen=True)
+class Task:
+    """Small, for another process, which makes the case."""
+
+    group: str
+    seed: int
+    options: TaskOptions
+
     @property
-    def common(self) -> tuple[str, str, str | None]:
-        return self.policy, self.profile, self.daemon
+    def profile(self) -> EngineProfile:
+        return load_profile(find_file(self.options.profile, "profiles"))
+
+    def case(self) -> Case:
+        raise NotImplementedError
 
 
 def _of_engine(perturbation: Perturbation) -> Perturbation:
@@ -109,7 +111,7 @@ def _of_engine(perturbation: Perturbation) -> Perturbation:
 def run(task: Task) -> Cell:
     case = task.case()
     rivals = _rivals(case)
-    policy, daemon = load_policy(find_policy(task.policy)), _daemon(task.daemon)
+    policy, daemon = load_policy(find_policy(task.options.policy)), _daemon(task.options.daemon)
     with quiet_daemon():
         ours = _simulated(case, Autotune(OURS, policy, daemon=daemon), case.perturbation)
     cell = {"group": case.group, "load": case.name, "requests": _constant(case.load), "seed": case.seed}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -23,12 +22,12 @@ from typing import Any
 from specctl.bench.prompts import load_prompts
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
-from testing.provenance import ROOT, pairwise_ratios, provenance, summary
+from testing.provenance import ROOT, pairwise_ratios, provenance, summary, write_report
 from testing.servers import Server, vllm_server
 
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
 TOKENS = 8
-COPYING_OUTPUT_TOKENS = 64
+COPYING_REQUESTS, COPYING_OUTPUT_TOKENS = 4, 64
 CHAT_OUTPUT_TOKENS = 24
 CONFIGS: dict[str, dict[str, Any] | None] = {
     "plain": None,
@@ -57,10 +56,7 @@ def main() -> int:
             log = Path(logs) / f"{name}.log"
             servers[name] = stack.enter_context(vllm_server(arguments.model, log, CONFIGS[name]))
         figures = measure(servers, arguments.repeats, Path(logs))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    report = {"provenance": source, "model": arguments.model.name, "figures": figures}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"bench: wrote {arguments.output.name}")
+    write_report({"model": arguments.model.name, "figures": figures}, arguments.output, source)
     return 0
 
 
@@ -87,9 +83,9 @@ def install_arctic() -> None:
 
 def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[str, Any]:
     pair = {name: servers[name] for name in ("plain", "specctl")}
-    prompts = load_prompts("copying")
-    # Each prompt comes once to each server in the first call, so that no server has seen it.
-    each = ["--as-they-are", "--no-warm-up", "--requests", str(len(prompts) // repeats)]
+    # Rounds begin at other prompts, so that in the first call no server has seen one.
+    count = min(COPYING_REQUESTS, len(load_prompts("copying")) // repeats)
+    each = ["--as-they-are", "--no-warm-up", "--requests", str(count)]
     copying = [f"copying concurrency=1 output={COPYING_OUTPUT_TOKENS}"]
     rounds = ["--rounds", str(repeats)]
     off_rounds = ["--rounds", str(2 * repeats + 2), "--requests", "2"]
@@ -107,7 +103,7 @@ def measure(servers: Mapping[str, Server], repeats: int, folder: Path) -> dict[s
     )
     return {
         "step at 0 drafts, specctl / plain": _compared(off)["specctl / plain after the first"],
-        "copying": {"prompts": len(prompts), "cold": _compared(cold), "warm": _compared(warm)},
+        "copying": {"prompts": count * repeats, "cold": _compared(cold), "warm": _compared(warm)},
         "chat, autotune": _compared(chat),
     }
 

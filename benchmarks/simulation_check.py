@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import random
 import signal
 import subprocess
@@ -55,7 +54,7 @@ from specctl.simulate.recorded import load_recorded
 from specctl.simulate.scenario import load_scenario
 from specctl.simulate.trace import Trace
 from testing.lossless import SHARED, put_table
-from testing.provenance import provenance, summary
+from testing.provenance import summary, write_report
 from testing.servers import vllm_server
 
 _SPECCTL = str(Path(sys.executable).parent / "specctl")
@@ -323,11 +322,7 @@ def main() -> None:
         for _ in range(given.rounds):
             check.run_round()
         results, profile = check.results(), check.profile.model_dump(mode="json")
-    for result in results:
-        print(json.dumps(result))
-    if given.output is not None:
-        report = {"provenance": provenance(), "profile": profile, "loads": results}
-        given.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report({"profile": profile, "loads": results}, given.output)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from benchmarks.phases import OFF, OURS, against
 from specctl.bench.results import BenchResult
 from specctl.contract.setting import Setting
 from testing.bench import specctl_bench
-from testing.provenance import provenance
+from testing.provenance import write_report
 from testing.servers import sglang_server
 
 SEARCH_S = 10
@@ -56,15 +56,11 @@ def main() -> int:
             load = round(os.getloadavg()[0], 2)
             _, result = specctl_bench([server.url, *_arguments(options, arms)], folder)
     report = {
-        "provenance": provenance(),
         "seconds of a run": options.seconds,
         "load of the machine at the start": load,
         **summary(result),
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.output is not None:
-        options.output.write_text(text + "\n", encoding="utf-8")
+    write_report(report, options.output)
     return 0
 
 

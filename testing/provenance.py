@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +28,17 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
     }
+
+
+def write_report(
+    found: Mapping[str, Any], output: Path | None, origin: Mapping[str, Any] | None = None
+) -> None:
+    """On standard output and to a file. ``origin``: where it comes from, in the place of provenance()."""
+    text = json.dumps({"provenance": origin or provenance(), **found}, indent=1)
+    print(text)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text + "\n", encoding="utf-8")
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

@@ -12,14 +12,12 @@ servers that run already.
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks.gpu.serving import GREEDY, common_options, compared, vllm, write
+from benchmarks.gpu.serving import NEVER, compared_pair, pair_options, write
 from benchmarks.phases import OFF, OURS, summary
 
-NEVER = "never enabled"
 _OTHER = {"copying": "chat", "chat": "copying"}
 
 
@@ -30,18 +28,13 @@ def phases(numbers: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def main() -> int:
-    parser = common_options(__doc__, "phases")
+    parser = pair_options(__doc__, "phases")
     parser.add_argument("--requests", type=int, nargs="*", default=[1, 16, 64, 256])
     parser.add_argument("--settings", type=int, nargs="*", default=[0, 1, 3, 5, 8])
     parser.add_argument("--phase-s", type=float, default=15.0, help="of each phase in each arm")
-    parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--policy", default="balanced")
-    parser.add_argument("--urls", nargs=2, help="running servers: with specctl_suffix, and without drafts")
-    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     options = parser.parse_args()
     ours = OURS if options.policy == "balanced" else f"{OURS}:{options.policy}"
-    words = [*GREEDY, "--sampling", json.dumps({"temperature": options.temperature})]
+    words = []
     for arm in (OFF, *(str(number) for number in options.settings if number), ours):
         words += ["--arm", arm]
     for kind, number in phases(options.requests):
@@ -52,11 +45,7 @@ def main() -> int:
         "num_speculative_tokens": max(options.settings),
         "use_global": False,
     }
-    servers = dict(zip(("steered", NEVER), options.urls or (), strict=False)) or {
-        "steered": vllm(options.model, config, 0.45, options.serve),
-        NEVER: vllm(options.model, None, 0.45, options.serve),
-    }
-    write(options.output, summary(compared(servers, words, options.folder), NEVER))
+    write(options.output, summary(compared_pair(options, config, words), NEVER))
     return 0
 
 

@@ -10,14 +10,12 @@ in --folder. ``--urls`` measures two servers that run already.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu.phases import NEVER
-from benchmarks.gpu.serving import GREEDY, common_options, compared, vllm, write
+from benchmarks.gpu.serving import compared_pair, pair_options, write
 from benchmarks.phases import OURS
 from specctl.bench.results import BenchResult
 
@@ -40,24 +38,13 @@ def figures(result: BenchResult) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = common_options(__doc__, "rates")
+    parser = pair_options(__doc__, "rates")
     parser.add_argument("--head", type=Path, help="an EAGLE-3 head of MODEL; not needed with --urls")
     parser.add_argument("--rates", type=float, nargs="*", default=[1, 2, 4, 8, 16, 32], help="requests/s")
     parser.add_argument("--constants", type=int, nargs="*", default=[3], help="numbers of drafts")
     parser.add_argument("--rate-s", type=float, default=20.0, help="of each rate and arm")
-    parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--policy", default="balanced")
-    parser.add_argument("--urls", nargs=2, help="running servers: with eagle3, and without drafts")
-    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
     options = parser.parse_args()
-    words = [
-        *GREEDY,
-        "--sampling",
-        json.dumps({"temperature": options.temperature}),
-        "--prompts",
-        "code+chat",
-    ]
+    words = ["--prompts", "code+chat"]
     for arm in (*options.constants, f"{OURS}:{options.policy}"):
         words += ["--arm", str(arm)]
     words += ["--rate", ",".join(f"{rate:g}" for rate in options.rates)]
@@ -65,11 +52,7 @@ def main() -> int:
     words += ["--output-tokens", str(options.max_tokens)]
     config = {"method": "eagle3", "model": str(options.head), "specctl": {}}
     config["num_speculative_tokens"] = max(options.constants)
-    servers = dict(zip(("steered", NEVER), options.urls or (), strict=False)) or {
-        "steered": vllm(options.model, config, 0.45, options.serve),
-        NEVER: vllm(options.model, None, 0.45, options.serve),
-    }
-    write(options.output, figures(compared(servers, words, options.folder)))
+    write(options.output, figures(compared_pair(options, config, words)))
     return 0
 
 

@@ -12,12 +12,15 @@ from typing import Any
 from benchmarks.gpu.device import device_provenance
 from specctl.bench.results import BenchResult
 from testing.bench import specctl_bench
-from testing.provenance import ROOT, pairwise_ratios, summary
+from testing.provenance import ROOT, pairwise_ratios, summary, write_report
 from testing.servers import command, free_port, sglang_command
 
-__all__ = ["GREEDY", "common_options", "compared", "figures", "parts_main", "sglang", "vllm", "write"]
+__all__ = [
+    "NEVER", "compared_pair", "figures", "pair_options", "parts_main", "sglang", "vllm", "write",
+]  # fmt: skip
 
-GREEDY = ("--endpoint", "completions", "--ignore-eos")
+NEVER = "never enabled"
+_ALL_TOKENS = ("--endpoint", "completions", "--ignore-eos")
 _VLLM = ("--dtype", "auto", "--no-enforce-eager", "--max-num-seqs", "256")
 _SGLANG = ("--dtype", "bfloat16", "--max-running-requests", "256", "--max-total-tokens", "131072")
 Part = Callable[[argparse.Namespace], tuple[dict[str, str], list[str]]]
@@ -46,7 +49,30 @@ def compared(servers: Mapping[str, str], arguments: Sequence[str], folder: Path)
     """``servers``: URLs or launch commands by name. Logs and the page with charts go to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [word for name in servers for word in ("--name", name)]
-    return specctl_bench([*servers.values(), *names, *arguments], folder)[1]
+    return specctl_bench([*servers.values(), *names, *_ALL_TOKENS, *arguments], folder)[1]
+
+
+def pair_options(description: str | None, name: str) -> argparse.ArgumentParser:
+    """Of a benchmark of ``compared_pair``."""
+    parser = common_options(description, name)
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--policy", default="balanced")
+    parser.add_argument("--urls", nargs=2, help="running servers: one that speculates, one that never does")
+    parser.add_argument("--serve", type=json.loads, default=[], help="JSON list: options of vllm serve")
+    return parser
+
+
+def compared_pair(
+    options: argparse.Namespace, config: Mapping[str, Any], arguments: Sequence[str]
+) -> BenchResult:
+    """A server that speculates and one that never enabled it, each with half of the GPU."""
+    configs = {"steered": config, NEVER: None}
+    servers = dict(zip(configs, options.urls or (), strict=False)) or {
+        name: vllm(options.model, one, 0.45, options.serve) for name, one in configs.items()
+    }
+    sampling = ("--sampling", json.dumps({"temperature": options.temperature}))
+    return compared(servers, [*arguments, *sampling], options.folder)
 
 
 def figures(result: BenchResult) -> dict[str, Any]:
@@ -87,9 +113,7 @@ def figures(result: BenchResult) -> dict[str, Any]:
 
 
 def write(output: Path, found: Mapping[str, Any]) -> None:
-    text = json.dumps({"provenance": device_provenance(), **found}, indent=1)
-    output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_report(found, output, device_provenance())
 
 
 def common_options(description: str | None, name: str) -> argparse.ArgumentParser:
@@ -118,5 +142,5 @@ def parts_main(description: str | None, name: str, parts: Mapping[str, Part]) ->
     options = parser.parse_args()
     servers, words = parts[options.what](options)
     servers = {name: one for name, one in servers.items() if not options.arms or name in options.arms}
-    words += ["--rounds", str(options.rounds), "--seconds", str(options.seconds), *GREEDY]
+    words += ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
     write(options.output, figures(compared(servers, words, options.folder / options.what)))

@@ -6,21 +6,15 @@ No server: batches by their attributes, with random trees as SPECCTL_SUFFIX draf
 function as the worker calls it. Both arms get the same logits and take turns.
 Gate, first: greedy results are equal entry for entry, and sampled ones keep as many drafts (within 5 standard
 errors over many calls). Where that fails there is no ratio. Times are those of the device, as in
-benchmarks.gpu.verify_by_kernel: a server's host is ahead of it while the target computes; by the host's clock
-they are told too, where a call's launches may take longer than the device. Sampled batches of 256 rows and
-more are to be 5 times as fast: those come first, one request last. What an arm's first calls take, compiling
-included, is told apart and on no clock. The file is written after each line. ``--quick``: tiny shapes, any
-device (on a CPU greedy only, with TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
+benchmarks.gpu.verify_by_kernel. ``--quick``: tiny shapes, any device (on a CPU greedy only, with
+TRITON_INTERPRET=1 and SGLANG_USE_CPU_ENGINE=1).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -30,7 +24,7 @@ import torch
 from specctl_sglang.compat import cpu_stand_ins
 
 from benchmarks.gpu.device import device_provenance, taken_in_turn
-from testing.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary, write_report
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 
@@ -46,7 +40,6 @@ KINDS: dict[str, dict[str, float]] = {
     "greedy": {"top_k": 1},
 }
 _CALLS = 20
-_FIRST_CALLS = 3
 _REPEATS = 5
 _GATE_CALLS = 40
 _SIGMAS = 5.0
@@ -123,39 +116,14 @@ def refused(arms: dict[str, Any], case: Case, is_greedy: bool) -> str | None:
     return None if apart <= _SIGMAS * error else f"emitted { ({k: mean(v) for k, v in kept.items()}) }"
 
 
-def seconds_of(arm: Any, case: Case, calls: int) -> float:
-    """Launches included where they take longer than the device."""
-    if IS_GPU:
-        torch.cuda.synchronize()
-    started_s = time.perf_counter()
-    for _ in range(calls):
-        arm(*case.given())
-    if IS_GPU:
-        torch.cuda.synchronize()
-    return time.perf_counter() - started_s
-
-
 def compared(arms: dict[str, Any], case: Case, is_greedy: bool) -> dict[str, Any]:
-    first = {f"{name}, first calls, s": seconds_of(arm, case, _FIRST_CALLS) for name, arm in arms.items()}
-    told: dict[str, Any] = {name: round(seconds, 3) for name, seconds in first.items()}
     why = refused(arms, case, is_greedy)
     if why is not None:
-        return told | {"refused": why}
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(_REPEATS):
-        for name in arms if repeat % 2 == 0 else reversed(arms):
-            times[name].append(seconds_of(arms[name], case, _CALLS) * 1e3 / _CALLS)
-    told |= {f"{name}, ms by the host": summary(values) for name, values in times.items()}
-    told["engine / specctl by the host"] = summary(pairwise_ratios(times["engine"], times["specctl"]))
-    if IS_GPU:
-        calls = {name: partial(_called, arm, case) for name, arm in arms.items()}
-        times = taken_in_turn(calls, _REPEATS, 1, _CALLS)
-        told |= {f"{name}, us on the device": summary(values) for name, values in times.items()}
+        return {"refused": why}
+    calls = {name: lambda _, arm=arm: arm(*case.given()) for name, arm in arms.items()}
+    times = taken_in_turn(calls, _REPEATS, 1, _CALLS)
+    told = {f"{name}, us on the device": summary(values) for name, values in times.items()}
     return told | {"engine / specctl": summary(pairwise_ratios(times["engine"], times["specctl"]))}
-
-
-def _called(arm: Any, case: Case, _number: int) -> None:
-    arm(*case.given())
 
 
 def cases(is_quick: bool) -> Iterator[tuple[int, int, str]]:
@@ -165,11 +133,6 @@ def cases(is_quick: bool) -> Iterator[tuple[int, int, str]]:
             # SGLang does not sample drafts on a CPU.
             if kind == "greedy" or IS_GPU:
                 yield from ((requests, rows, kind) for requests, rows in shapes)
-
-
-def write(path: Path, figures: dict[str, Any]) -> None:
-    found = {"provenance": device_provenance(), "figures": figures}
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -189,8 +152,8 @@ def main() -> None:
     for requests, rows, kind in cases(arguments.quick):
         row = compared(arms, Case(requests, rows, vocabulary, KINDS[kind]), kind == "greedy")
         figures[f"{kind}, {requests} requests of {rows} rows"] = row
-        write(arguments.output, figures)
-        print(kind, requests, rows, json.dumps(row), flush=True)
+        print(kind, requests, rows, row, flush=True)
+    write_report({"figures": figures}, arguments.output, device_provenance())
     counts = verified_batches.snapshot()
     if set(counts) != {"batches_verified_by_specctl"}:
         raise SystemExit(f"not every batch was ours: {counts}")

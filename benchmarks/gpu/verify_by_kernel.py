@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.device import READ_BYTES_PER_S, device_provenance, taken_in_turn
 from benchmarks.gpu.verify_cases import DTYPES, IS_GPU, MODES, ZIPF, Arms, Case
-from testing.provenance import pairwise_ratios, summary
+from testing.provenance import pairwise_ratios, summary, write_report
 
 _CALLS = 16
 _PROFILED_CALLS = 8
@@ -109,8 +108,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"{name}: {line(figures[name])}", flush=True)
         del case
     if given.output:
-        found = {"provenance": device_provenance(), "zipf": given.zipf, "figures": figures}
-        given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_report({"zipf": given.zipf, "figures": figures}, given.output, device_provenance())
     return int(any("refused" in one for one in figures.values()))
 
 

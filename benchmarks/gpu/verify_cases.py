@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_block.reference import verify_block_reference
 from specctl_kernels.verify_greedy import verify_greedy
@@ -108,15 +109,14 @@ class Arms:
             self.draft_logits, self.drafts = case.sampled_drafts(self.asked["temperature"])
         off = {"temperature": 0.0, "top_k": case.vocabulary, "top_p": 1.0, "min_p": 0.0}
         has_cut = len(self.asked) > 1
-        self.options = {
-            name: _on_host(torch.full((case.requests,), self.asked.get(name, value), dtype=dtype))
+        kinds = (torch.float32, torch.int32, torch.float32, torch.float32)
+        options = [
+            _on_host(torch.full((case.requests,), self.asked.get(name, value), dtype=kind))
             if has_cut or name == "temperature"
             else None
-            for (name, value), dtype in zip(
-                off.items(), (torch.float32, torch.int32, torch.float32, torch.float32), strict=True
-            )
-        }
-        self.seeds = _on_host(torch.arange(case.requests) + _SEED)
+            for (name, value), kind in zip(off.items(), kinds, strict=True)
+        ]
+        self.sampling = Sampling(*options, _on_host(torch.arange(case.requests) + _SEED))
 
     def ours(self, i: int) -> Any:
         case = self.case
@@ -174,8 +174,9 @@ class Arms:
     def _given(self, i: int) -> dict[str, Any]:
         case = self.case
         given = {
-            "logits": case.logits[i], "drafts": self.drafts[i], "starts": case.starts, **self.options,
-            "seeds": self.seeds, "positions": case.positions, "width": WIDTH, "slots": case.slots,
+            "logits": case.logits[i], "drafts": self.drafts[i], "starts": case.starts,
+            "sampling": self.sampling, "positions": case.positions, "width": WIDTH, "slots": case.slots,
+            "not_finite": torch.zeros(1, dtype=torch.int64, device=DEVICE),
         }  # fmt: skip
         if self.draft_logits is not None:
             given |= {"draft_logits": self.draft_logits[i], "draft_slots": case.slots.to(torch.int32)}
@@ -187,10 +188,11 @@ class Arms:
         requests = min(_CHECKED_REQUESTS, case.requests)
         cut = dict.fromkeys(("logits", "drafts", "positions"), requests * WIDTH)
         cut |= {"starts": requests + 1, "slots": requests}
-        some = {
+        some: dict[str, Any] = {
             name: one[: cut.get(name, len(one))].cpu() if isinstance(one, torch.Tensor) else one
             for name, one in self._given(0).items()
         }
+        some["sampling"] = Sampling(*(one if one is None else one.cpu() for one in self.sampling))
         if self.mode == GREEDY:
             return verify_greedy_reference(some["logits"], some["drafts"], some["starts"], width=WIDTH)
         if self.mode == BLOCK:

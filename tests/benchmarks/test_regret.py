@@ -12,7 +12,17 @@ import pytest
 from benchmarks import regret, regret_cells
 from benchmarks.closed_loop import closed_tasks
 from benchmarks.held_out import HELD_OUT, held_out_tasks
-from benchmarks.regret_cells import BEST_STATIC, CLAIRVOYANT, OFF, OURS, Case, Cell, TaskOptions, summary
+from benchmarks.regret_cells import (
+    BEST_STATIC,
+    CLAIRVOYANT,
+    OFF,
+    OURS,
+    Case,
+    Cell,
+    Task,
+    TaskOptions,
+    summary,
+)
 
 OPTIONS = TaskOptions((0,), 50, "balanced", regret.PROFILE, None)
 
@@ -73,10 +83,8 @@ def test_arms_ahead_of_the_clairvoyant_are_counted() -> None:
     assert found["ahead of the clairvoyant"] == {"cells": 2, "most_ratio": 0.005}
 
 
-class ShortTask:
+class ShortTask(Task):
     """A load of four seconds."""
-
-    policy, daemon = "balanced", None
 
     def case(self) -> Case:
         found = closed_tasks("all at once", OPTIONS)[2].case()
@@ -85,9 +93,10 @@ class ShortTask:
 
 def test_a_cell_has_every_arm_and_rivals_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regret_cells, "CACHE", tmp_path)
-    first = regret_cells.run(ShortTask())
+    task = ShortTask("all at once", 0, OPTIONS)
+    first = regret_cells.run(task)
     assert len(list(tmp_path.iterdir())) == 1
-    assert regret_cells.run(ShortTask()) == first
+    assert regret_cells.run(task) == first
     assert set(first["arms"]) == {OURS, BEST_STATIC, OFF, CLAIRVOYANT}
     assert (first["group"], first["requests"]) == ("all at once", 4)
     assert "all at once" in regret_cells.table(summary([first]))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from specctl_kernels.verify_block import NO_TOKEN, NOT_FINITE, verify_block
+from specctl_kernels.row_law.given import Sampling
+from specctl_kernels.verify_block import NO_TOKEN, verify_block
 from specctl_kernels.verify_block.reference import (
     block_uniforms_reference,
     verify_block_reference,
@@ -25,6 +26,7 @@ from support.verify_batches import (
     coarse_logits,
     drawn_options,
     options_by_slot,
+    packed,
     two_requests,
     uniforms_for,
 )
@@ -76,12 +78,12 @@ def on_device(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, counts = verify_block(**on_device(given))
+    tokens, counts = verify_block(**packed(on_device(given)))
     return tokens.cpu(), counts.cpu()
 
 
 def equals_reference(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    want, got = verify_block_reference(**given), run(given)
+    want, got = verify_block_reference(**packed(given)), run(given)
     assert got[1].tolist() == want[1].tolist()
     assert got[0].tolist() == want[0].tolist()
     return got
@@ -122,7 +124,7 @@ def test_one_draft_is_verified_as_by_verify_rejection() -> None:
     given = batch(8, 97, torch.float32, "mixed", width=2, seed=1)
     given["draft_slots"] = torch.arange(8, dtype=torch.int32)
     given["draft_logits"] = given["draft_logits"].nan_to_num(0.0, neginf=float("-inf"))
-    tokens, counts = verify_rejection(**on_device(given))
+    tokens, counts = verify_rejection(**packed(on_device(given)))
     got = run(given)
     assert got[0].tolist() == tokens.tolist()
     assert got[1].tolist() == counts.tolist()
@@ -133,7 +135,7 @@ def test_drafts_that_were_not_sampled_go_token_by_token() -> None:
     given["draft_slots"][:6] = -1
     mixed = run(given)
     moved = on_device(given) | {"draft_logits": None, "draft_slots": None}
-    for tokens, counts in (verify_block(**moved), verify_rejection(**moved)):
+    for tokens, counts in (verify_block(**packed(moved)), verify_rejection(**packed(moved))):
         assert mixed[0][:6].tolist() == tokens[:6].tolist()
         assert mixed[1][:6].tolist() == counts[:6].tolist()
     given["temperature"] = torch.zeros(9)
@@ -183,19 +185,18 @@ def with_rows_that_are_not_finite() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @in_silence
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+def test_rows_that_are_not_finite_change_no_other_request() -> None:
     given, broken = with_rows_that_are_not_finite()
     clean = run(given)
     tokens, counts = equals_reference(broken)
-    assert counts.tolist()[1:] == [NOT_FINITE] * 4 + [1, NOT_FINITE]
-    assert set(tokens[1:5].flatten().tolist()) == {NO_TOKEN}
+    assert counts.tolist()[1:] == [1, 1, 1, 1, 1, 2]
     assert tokens[0].tolist() == clean[0][0].tolist()
     assert counts[0] == clean[1][0] > 0
 
 
 @in_silence
 @pytest.mark.parametrize("has_cuts", [False, True])
-def test_rows_that_are_not_finite_are_counted_where_asked(has_cuts: bool) -> None:
+def test_rows_that_are_not_finite_are_counted(has_cuts: bool) -> None:
     """Behind the kept drafts comes the row's largest number, or where the draft alone has no distribution a
     sample of the target's; a request that is verified token by token is counted too."""
     _, given = with_rows_that_are_not_finite()
@@ -204,7 +205,7 @@ def test_rows_that_are_not_finite_are_counted_where_asked(has_cuts: bool) -> Non
     given["logits"][3, 60] = 40.0
     given["draft_slots"][2] = -1
     found = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_block_reference(**given, not_finite=found[0])
+    want = verify_block_reference(**packed(given | {"not_finite": found[0]}))
     got = run(given | {"not_finite": found[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -246,7 +247,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_shapes_are_refused(wrong: dict[str, Any], message: str) -> None:
     given = two_requests() | {"draft_logits": torch.zeros(2, 2, 9), "draft_slots": SLOTS}
     with pytest.raises(ValueError, match=message):
-        verify_block(**given | wrong)
+        verify_block(**packed(given | wrong))
 
 
 @pytest.mark.skipif(not IS_GPU, reason="needs 10 GB of device memory")
@@ -261,9 +262,12 @@ def test_more_than_two_to_the_thirty_one_logits(top_p: float | None) -> None:
     ones = torch.ones(requests, device=DEVICE)
     tokens, counts = verify_block(
         logits, torch.full((2 * requests,), vocabulary - 1, dtype=torch.int32, device=DEVICE),
-        torch.arange(0, 2 * requests + 1, 2, dtype=torch.int32, device=DEVICE), ones, None,
-        None if top_p is None else ones * top_p, None, torch.arange(requests, device=DEVICE),
+        torch.arange(0, 2 * requests + 1, 2, dtype=torch.int32, device=DEVICE),
+        Sampling(
+            ones, None, None if top_p is None else ones * top_p, None, torch.arange(requests, device=DEVICE)
+        ),
         torch.arange(2 * requests, device=DEVICE), width=2, draft_logits=draft_logits,
+        not_finite=torch.zeros(1, dtype=torch.int64, device=DEVICE),
         draft_slots=torch.arange(requests, 2 * requests, dtype=torch.int32, device=DEVICE),
     )  # fmt: skip
     assert counts.tolist() == [2] * (requests - 1) + [1]

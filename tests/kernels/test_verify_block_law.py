@@ -21,6 +21,7 @@ from specctl_kernels.verify_block.reference import (
     running_ratios,
 )
 from specctl_kernels.verify_rejection.reference import distribution
+from support.verify_batches import packed
 from support.verify_tests import LEAST_CHANCE, chi_square_chance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -85,7 +86,7 @@ def kept_by_kernel(
         "draft_slots": torch.arange(requests, dtype=torch.int32),
     }  # fmt: skip
     moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    tokens, counts = (one.cpu() for one in verify_block(**moved))
+    tokens, counts = (one.cpu() for one in verify_block(**packed(moved)))
     for row in range(2):
         is_kept = counts > row + 1
         assert torch.equal(tokens[is_kept, row], drafts[is_kept, row])

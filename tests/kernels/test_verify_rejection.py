@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 from specctl_kernels.row_law import stats
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
+from specctl_kernels.verify_rejection import NO_TOKEN, verify_rejection
 from specctl_kernels.verify_rejection.reference import (
     distribution,
     sample_by,
@@ -28,6 +29,7 @@ from support.verify_batches import (
     OPTIONS,
     chain_batch,
     options_by_slot,
+    packed,
     two_requests,
     uniforms_for,
     with_draft_logits,
@@ -118,7 +120,7 @@ def two_rows_of_six(seed: int) -> dict[str, Any]:
 
 
 @in_silence
-def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
+def test_rows_that_are_not_finite_change_no_other_request() -> None:
     given = two_rows_of_six(3)
     clean = run(given)
     logits = given["logits"].clone()
@@ -127,8 +129,7 @@ def test_rows_that_are_not_finite_mark_their_request_alone() -> None:
     given["uniforms"][8, 0] = 1 - 1e-9
     given["logits"] = logits
     tokens, counts = run(given)
-    assert counts[1:4].tolist() == [NOT_FINITE] * 3
-    assert set(tokens[1:4].flatten().tolist()) == {NO_TOKEN}
+    assert counts[1:4].tolist() == [1] * 3
     for req in (0, 5):
         assert tokens[req].tolist() == clean[0][req].tolist()
         assert counts[req] == clean[1][req] > 0
@@ -147,7 +148,7 @@ def test_rows_that_are_not_finite_are_counted_and_their_largest_number_taken(has
     logits[2, 50], logits[2, 60], logits[4, 7] = float("nan"), 40.0, float("inf")
     logits[6], logits[8], logits[8, 11] = float("-inf"), float("nan"), -1.0
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**given, not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given | {"not_finite": counts[0]}))
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -164,7 +165,7 @@ def test_a_draft_whose_distribution_is_not_finite_is_rejected(options: str) -> N
         given["draft_logits"][slot, 0, 3] = float("nan")
     given["uniforms"] = uniforms_for(given)
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for device in ("cpu", DEVICE)]
-    want = verify_rejection_reference(**given, not_finite=counts[0])
+    want = verify_rejection_reference(**packed(given | {"not_finite": counts[0]}))
     got = run(given | {"not_finite": counts[1]})
     assert got[0].tolist() == want[0].tolist()
     assert got[1].tolist() == want[1].tolist()
@@ -201,7 +202,7 @@ def test_a_rejected_cold_draft_is_never_emitted(
         "uniforms": torch.stack([torch.full_like(numbers, 1 - 1e-9), numbers], 1).repeat_interleave(2, 0),
     }  # fmt: skip
     moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    tokens, counts = verify(**moved)
+    tokens, counts = verify(**packed(moved))
     weights = (torch.arange(64) != draft).double()
     weights[0] = 0.0  # q has all of its mass there
     assert counts.tolist() == [1] * requests
@@ -287,7 +288,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[next(iter(wrong)) for wrong, _ in WRONG])
 def test_wrong_shapes_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        verify_rejection(**two_requests() | wrong)
+        verify_rejection(**packed(two_requests() | wrong))
 
 
 @pytest.mark.skipif(not IS_GPU, reason="needs 5 GB of device memory")
@@ -298,8 +299,10 @@ def test_more_than_two_to_the_thirty_one_logits() -> None:
     ones = torch.ones(rows, device=DEVICE)
     tokens, counts = verify_rejection(
         logits, torch.zeros(rows, dtype=torch.int32, device=DEVICE),
-        torch.arange(rows + 1, dtype=torch.int32, device=DEVICE), ones, None, ones * 0.9, None,
-        torch.arange(rows, device=DEVICE), torch.arange(rows, device=DEVICE), width=1,
+        torch.arange(rows + 1, dtype=torch.int32, device=DEVICE),
+        Sampling(ones, None, ones * 0.9, None, torch.arange(rows, device=DEVICE)),
+        torch.arange(rows, device=DEVICE), width=1,
+        not_finite=torch.zeros(1, dtype=torch.int64, device=DEVICE),
     )  # fmt: skip
     assert int(tokens[-1, 0]) == vocabulary - 1
     assert counts.tolist() == [1] * rows

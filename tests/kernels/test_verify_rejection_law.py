@@ -13,6 +13,7 @@ from specctl_kernels.verify_rejection import NO_TOKEN, launch, reference
 from specctl_kernels.verify_rejection.reference import distribution, law_of_two, verify_rejection_reference
 from support.cut_rows import CUT_BY, LISTED
 from support.rejection_runs import BITS, IS_GPU, equals_reference, run
+from support.verify_batches import packed
 from support.verify_tests import LEAST_CHANCE, chi_square_chance, poison_new_memory
 
 poisoned = pytest.fixture(autouse=True)(poison_new_memory)
@@ -204,7 +205,7 @@ def test_each_position_has_the_targets_law(case: str) -> None:
     if IS_GPU:
         tokens, counts = run(given)
     else:
-        tokens, counts = verify_rejection_reference(**given)
+        tokens, counts = verify_rejection_reference(**packed(given))
         equals_reference(given | first_requests(given, 5))
     laws = [distribution(row, *options) for row in p_logits]
     assert int(counts.min()) >= 1

@@ -24,7 +24,7 @@ from support.cut_rows import CUT_BY, LISTED
 from support.rejection_runs import BITS, DEVICE, IS_GPU
 from support.tree_batches import links_of, shaped, tree_batch
 from support.tree_laws import SHAPES, emission_law, loss, random_model, tree_of
-from support.verify_batches import DTYPES, OPTIONS, uniforms_for
+from support.verify_batches import DTYPES, OPTIONS, packed, uniforms_for
 from support.verify_tests import LEAST_CHANCE, chi_square_chance, in_silence, poison_new_memory
 
 VOCABULARIES = [1, 2, 7, 4097, 9001] + ([32_000, 151_936, 262_144] if IS_GPU else [])
@@ -38,12 +38,12 @@ poisoned = pytest.fixture(autouse=True)(poison_new_memory)
 
 def run(given: dict[str, Any], verify: Any = verify_linked_trees) -> list[torch.Tensor]:
     moved = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    return [result.cpu() for result in verify(**moved)]
+    return [result.cpu() for result in verify(**packed(moved))]
 
 
 def equals_reference(given: dict[str, Any]) -> list[torch.Tensor]:
     """(emitted, counts, index)."""
-    want, got = verify_linked_trees_reference(**given), run(given)
+    want, got = verify_linked_trees_reference(**packed(given)), run(given)
     assert [one.dtype for one in got] == [torch.int32] * 3
     for name, its, mine in zip(("emitted", "counts", "index"), want, got, strict=True):
         assert mine.tolist() == its.tolist(), name
@@ -323,7 +323,7 @@ def test_wrong_arguments_are_refused(wrong: dict[str, Any], message: str) -> Non
         "positions": torch.zeros(4, dtype=torch.int64), "depth": 2,
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
-        verify_linked_trees(**given | wrong)
+        verify_linked_trees(**packed(given | wrong))
     some = greedy_of(given | wrong)
     if wrong.keys() <= some.keys():
         with pytest.raises(ValueError, match=r"expected"):

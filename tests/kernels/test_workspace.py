@@ -15,7 +15,7 @@ from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
 from specctl_kernels.verify_tree import verify_greedy_linked_trees, verify_linked_trees
 from support.tree_batches import tree_batch
-from support.verify_batches import chain_batch, with_draft_logits
+from support.verify_batches import chain_batch, packed, with_draft_logits
 from support.verify_tests import in_silence
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,9 +41,9 @@ VERIFIERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "verify_greedy_linked_trees": lambda given: verify_greedy_linked_trees(
         **greedy_of(given, "first_child", "next_sibling", "depth")
     ),
-    "verify_linked_trees": lambda given: verify_linked_trees(**given),
-    "verify_rejection": lambda given: verify_rejection(**given),
-    "verify_block": lambda given: verify_block(**given),
+    "verify_linked_trees": lambda given: verify_linked_trees(**packed(given)),
+    "verify_rejection": lambda given: verify_rejection(**packed(given)),
+    "verify_block": lambda given: verify_block(**packed(given)),
 }
 
 

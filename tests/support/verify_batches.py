@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from specctl_kernels.row_law.given import Sampling
 
 __all__ = [
-    "DTYPES", "OPTIONS", "chain_batch", "coarse_logits", "drawn_options", "options_by_slot", "two_requests",
-    "uniforms_for", "with_draft_logits",
+    "DTYPES", "OPTIONS", "chain_batch", "coarse_logits", "drawn_options", "options_by_slot", "packed",
+    "two_requests", "uniforms_for", "with_draft_logits",
 ]  # fmt: skip
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -38,6 +39,18 @@ def drawn_options(options: str, requests: int) -> dict[str, torch.Tensor | None]
         name: None if values is None else torch.tensor(values, dtype=kind)[torch.randint(0, 6, (requests,))]
         for (name, kind), values in zip(kinds.items(), OPTIONS[options], strict=True)
     }
+
+
+def packed(given: dict[str, Any]) -> dict[str, Any]:
+    """As the calls take it; for a greedy call as it is."""
+    if "temperature" not in given:
+        return given
+    sampling = Sampling(*(given[name] for name in Sampling._fields))
+    own = {k: v for k, v in given.items() if k not in Sampling._fields} | {"sampling": sampling}
+    # Trees count no rows.
+    if "starts" in given and "not_finite" not in given:
+        own["not_finite"] = torch.zeros(1, dtype=torch.int64, device=given["logits"].device)
+    return own
 
 
 def chain_batch(
@@ -91,7 +104,7 @@ def options_by_slot(given: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor
     """The same five requests with their options at eight slots, and the slots."""
     slots = torch.tensor([6, 0, 3, 1, 5])
     moved = {}
-    for name in ("temperature", "top_k", "top_p", "min_p", "seeds"):
+    for name in Sampling._fields:
         moved[name] = torch.full((8,), -1).to(given[name].dtype)
         moved[name][slots] = given[name]
     return given | moved, slots

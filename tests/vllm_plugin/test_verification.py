@@ -152,9 +152,9 @@ def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
     drafted = torch.zeros(4, 2, COLUMNS)
     _, [(name, given, named)] = called(monkeypatch, made, [3, 1], drafted)
     assert name == "verify_rejection"
-    assert given[3] is states.temperature.gpu
-    assert given[4:7] == (None, None, None), "no request of the batch cuts"
-    assert given[7] is states.seeds.gpu
+    assert given[3].temperature is states.temperature.gpu
+    assert given[3][1:4] == (None, None, None), "no request of the batch cuts"
+    assert given[3].seeds is states.seeds.gpu
     assert named["slots"].tolist() == named["draft_slots"].tolist() == [3, 1]
     assert named["draft_logits"] is drafted
     assert named["not_finite"].tolist() == [0]
@@ -204,8 +204,8 @@ def test_in_block_mode_sampled_batches_are_the_engines_unless_asked_for():
 def test_both_kernels_take_what_they_are_given(verifier):
     """By name and by place."""
     names = [
-        *("logits", "drafts", "starts", "temperature", "top_k", "top_p", "min_p", "seeds", "positions"),
-        *("width", "draft_logits", "draft_slots", "uniforms", "slots", "not_finite"),
+        *("logits", "drafts", "starts", "sampling", "positions"),
+        *("width", "not_finite", "draft_logits", "draft_slots", "uniforms", "slots"),
     ]
     assert list(inspect.signature(getattr(verification, verifier)).parameters) == names
 
@@ -218,10 +218,10 @@ def test_cuts_are_given_where_a_request_of_the_batch_has_one(monkeypatch, cut):
     states = made.sampler.sampling_states
     _, [(_, given, _)] = called(monkeypatch, made, [2, 1])
     assert all(
-        a is b.gpu for a, b in zip(given[4:7], (states.top_k, states.top_p, states.min_p), strict=True)
+        a is b.gpu for a, b in zip(given[3][1:4], (states.top_k, states.top_p, states.min_p), strict=True)
     )
     _, [(_, given, named)] = called(monkeypatch, made, [0, 2])
-    assert given[4:7] == (None, None, None)
+    assert given[3][1:4] == (None, None, None)
     assert named["draft_slots"] is None
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.row_law.draws import uniforms_at
+from specctl_kernels.row_law.stats import temperature_of
 
 __all__ = [
     "acceptance_terms",
+    "greedy_stop",
     "has_cuts",
-    "left_by_the_read",
+    "judged_rows",
     "of_row",
     "options_of",
-    "own_logits_of",
     "partials_at",
     "pieces_at",
     "rows_of",
     "surely_kept",
     "totals_of",
     "uniforms_of",
+    "write_chain",
 ]  # fmt: skip
 
 
@@ -105,13 +108,6 @@ def rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS: tl.constexpr):
 
 
 @triton.jit
-def own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft):
-    """The logit of each row's draft, as early as ``rows_of``."""
-    own_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride + draft
-    return tl.load(own_ptr, mask=is_draft, other=float("-inf")).to(tl.float32)
-
-
-@triton.jit
 def pieces_at(start, rows, row, pieces, PADDED: tl.constexpr):
     """(places of what the read left of each piece, whether it is one) of a request's rows, [ROWS, PADDED]."""
     piece = tl.arange(0, PADDED)
@@ -120,18 +116,50 @@ def pieces_at(start, rows, row, pieces, PADDED: tl.constexpr):
 
 
 @triton.jit
-def left_by_the_read(
-    best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row,
-    PADDED: tl.constexpr,
+def judged_rows(
+    logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, drafts_ptr, starts_ptr, temperature_ptr,
+    top_k_ptr, seeds_ptr, positions_ptr, uniforms_ptr, req, width,
+    ROWS: tl.constexpr, PADDED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """(places of the pieces, whether there is one, their largest entries, their masses, the numbers to accept
-    and to sample with) of a request's rows, which are waited for together."""
+    """What a request's rows judge their drafts by: ``rows_of``, the logit of each row's draft, temperature,
+    places of the pieces, whether there is one, their largest entries, their masses, numbers to accept and to
+    sample with. What a call is given is read before the kernels before are done, the rest is waited for
+    together."""
+    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
+    own_ptr = logits_ptr + (start + row).to(tl.int64) * logits_stride + draft
+    own_logit = tl.load(own_ptr, mask=is_draft, other=float("-inf")).to(tl.float32)
+    wait_for_previous(IS_EARLY)
+    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
     at, is_in = pieces_at(start, rows, row, pieces, PADDED)
     best, mass = partials_at(best_ptr, mass_ptr, at, is_in)
     accept, sample = uniforms_of(
         uniforms_ptr, seeds_ptr, positions_ptr, req, (start + row).to(tl.int64), row < rows
     )
-    return at, is_in, best, mass, accept, sample
+    return (
+        start, rows, row, draft, is_draft, own_logit, temperature, at, is_in, best, mass, accept, sample,
+    )  # fmt: skip
+
+
+@triton.jit
+def greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS: tl.constexpr):
+    """(row where a greedy request stops, its choice)."""
+    winner = tl.argmax(best, axis=1, tie_break_left=True)
+    first_piece = (start + row).to(tl.int64) * pieces
+    choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
+    stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
+    return stop, of_row(choice, row, stop)
+
+
+@triton.jit
+def write_chain(
+    tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN: tl.constexpr
+):  # fmt: skip
+    """What one request returns: the drafts before ``stop``, and there the token."""
+    emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
+    emitted = tl.where((row <= stop) & (rows > 0), emitted, NO_TOKEN)
+    goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
+    tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
+    tl.store(counts_ptr + req, tl.where(rows > 0, stop + 1, 0))
 
 
 @triton.jit

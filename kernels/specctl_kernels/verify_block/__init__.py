@@ -1,5 +1,5 @@
 """Verification of a chain of drafts as a block."""
 
-from specctl_kernels.verify_block.launch import NO_TOKEN, NOT_FINITE, verify_block
+from specctl_kernels.verify_block.launch import NO_TOKEN, verify_block
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
+__all__ = ["NO_TOKEN", "verify_block"]

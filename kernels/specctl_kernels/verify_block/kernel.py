@@ -92,9 +92,9 @@ def block_kernel(
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
-    not_finite_ptr,  # int64[1] or None
+    not_finite_ptr,  # int64[1]
     width,
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, BAD_DRAFT: tl.constexpr,
+    NO_TOKEN: tl.constexpr, ROUNDING: tl.constexpr, BAD_DRAFT: tl.constexpr,
     ROWS: tl.constexpr, PADDED: tl.constexpr, PIECE: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr,
 ):  # fmt: skip
@@ -112,7 +112,7 @@ def block_kernel(
             # No row was searched before, so what a search would have left is not read.
             searched_ptr, searched_ptr, lists_ptr, lists_ptr, searched_ptr, lists_ptr,
             tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,
-            NO_TOKEN, NOT_FINITE, ROUNDING, ROWS, PADDED, PIECE, 16, LIST, MOST_PASSES, False,
+            NO_TOKEN, ROUNDING, ROWS, PADDED, PIECE, 16, LIST, MOST_PASSES, False,
         )  # fmt: skip
     else:
         row = tl.arange(0, ROWS)
@@ -123,10 +123,8 @@ def block_kernel(
         at_stop = (start + stop).to(tl.int64)
         factor = tl.load(factor_ptr + at_stop)
         is_bad = (factor != factor) | (factor == BAD_DRAFT)
-        if not_finite_ptr is not None:
-            if is_bad:
-                tl.atomic_add(not_finite_ptr, 1)
-            is_bad = is_bad & (stop < 0)
+        if is_bad:
+            tl.atomic_add(not_finite_ptr, 1)
         token = stop * 0
         if factor == factor:
             row_at = (start + row).to(tl.int64)
@@ -139,11 +137,9 @@ def block_kernel(
                 tl.load(draft_top_ptr + at_stop), factor, of_row(sample, row, stop),
                 ROUNDING, lists_ptr is not None, PADDED, PIECE,
             )  # fmt: skip
-        elif not_finite_ptr is not None:
+        else:
             token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
         draft = tl.load(drafts_ptr + start + row + 1, mask=row + 1 < rows, other=-1).to(tl.int64)
         emitted = tl.where(row < stop, draft, tl.where(row == stop, token.to(tl.int64), NO_TOKEN))
-        last = tl.where(is_bad, -1, stop)
-        emitted = tl.where(row <= last, emitted, NO_TOKEN)
         tl.store(tokens_ptr + req.to(tl.int64) * tokens_stride + row, emitted, mask=row < width)
-        tl.store(counts_ptr + req, tl.where(is_bad, NOT_FINITE, stop + 1))
+        tl.store(counts_ptr + req, stop + 1)

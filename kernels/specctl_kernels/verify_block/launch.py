@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from specctl_kernels.dependent_launch import launched_early
+from specctl_kernels.row_law.given import Sampling, check_drafts, check_target
 from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
 from specctl_kernels.verify_block.kernel import block_kernel
 from specctl_kernels.verify_block.masses import masses_kernel
 from specctl_kernels.verify_block.ratios import cuts_kernel, ratios_kernel
-from specctl_kernels.verify_rejection import NO_TOKEN, NOT_FINITE, verify_rejection
-from specctl_kernels.verify_rejection.checks import check_drafts, check_target
+from specctl_kernels.verify_rejection import NO_TOKEN, verify_rejection
 from specctl_kernels.verify_rejection.launch import (
     LIST,
     MOST_PASSES,
@@ -31,7 +31,7 @@ from specctl_kernels.verify_rejection.launch import (
 from specctl_kernels.verify_rejection.search import SEARCHED
 from specctl_kernels.workspace import Part, workspace
 
-__all__ = ["NOT_FINITE", "NO_TOKEN", "verify_block"]
+__all__ = ["NO_TOKEN", "verify_block"]
 
 _NOT_READ = -1.0
 _BAD_DRAFT = -2.0
@@ -41,19 +41,15 @@ def verify_block(
     logits: torch.Tensor,
     drafts: torch.Tensor,
     starts: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_rejection``, with the same arguments, but more drafts are kept where they were sampled.
 
@@ -72,21 +68,19 @@ def verify_block(
     depends on the seed, the position of the request's first row and i: so no step sees one that an earlier
     step has looked at, of which it would be known that it was large.
 
-    Returns what ``verify_rejection`` does; ``NOT_FINITE`` where a block was kept up to a row without a
-    distribution of the target or of its draft, or what ``not_finite`` says: counted, and the row's first
-    largest number, or a sample of p.
+    Returns what ``verify_rejection`` does. A block that was kept up to a row without a distribution of the
+    target or of its draft is counted by ``not_finite``; there follows the row's first largest number, or a
+    sample of p.
     Extra memory: 24 bytes for each 4,096 logits and 28 for each row; with cuts 4 bytes for each 512
     bytes of logits, and 14 KiB for each row, for three of a request at least.
     ValueError: another shape or dtype.
     """
     if draft_logits is None or draft_slots is None:
         return verify_rejection(
-            logits, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
-            draft_logits=draft_logits, draft_slots=draft_slots, uniforms=uniforms, slots=slots,
-            not_finite=not_finite,
+            logits, drafts, starts, sampling, positions, width=width, draft_logits=draft_logits,
+            draft_slots=draft_slots, uniforms=uniforms, slots=slots, not_finite=not_finite,
         )  # fmt: skip
-    options = (temperature, top_k, top_p, min_p, seeds)
-    check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
+    check_target(logits, drafts, starts, sampling, positions, width, slots, not_finite)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     requests, columns = starts.shape[0] - 1, logits.shape[1]
     tokens = logits.new_empty((requests, width), dtype=torch.int64)
@@ -94,16 +88,16 @@ def verify_block(
     if requests == 0:
         return tokens, counts
     if slots is not None:
-        options = gathered(options, slots)
+        sampling = gathered(sampling, slots)
     piece = min(PIECE, power_of_2(columns, 16))
     target = (logits, logits.stride(0), columns)
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
-    given = (drafts, starts, *options, positions, uniforms)
+    given = (drafts, starts, *sampling, positions, uniforms)
     is_early = launched_early(logits.device, is_first=slots is None)
     lists, weighed = _weighed(target, drafted, given, width, piece, is_early)
     block_kernel[(requests,)](
         *target, *drafted, *weighed, *given, *lists, tokens, tokens.stride(0), counts, not_finite, width,
-        NO_TOKEN=NO_TOKEN, NOT_FINITE=NOT_FINITE, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
+        NO_TOKEN=NO_TOKEN, ROUNDING=ROUNDING, BAD_DRAFT=_BAD_DRAFT, PIECE=piece,
         LIST=LIST, MOST_PASSES=MOST_PASSES, **_padded(width, parts_of(columns, piece)), num_warps=16,
     )  # fmt: skip
     return tokens, counts

@@ -7,7 +7,8 @@ from itertools import pairwise
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
-from specctl_kernels.verify_block.launch import NO_TOKEN, NOT_FINITE
+from specctl_kernels.row_law.given import Sampling
+from specctl_kernels.verify_block.launch import NO_TOKEN
 from specctl_kernels.verify_rejection.launch import ROUNDING
 from specctl_kernels.verify_rejection.reference import (
     distribution,
@@ -104,9 +105,9 @@ def _chain(
     draft_logits: torch.Tensor,
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
-    not_finite: torch.Tensor | None,
-) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution and none are counted."""
+    not_finite: torch.Tensor,
+) -> list[int]:
+    """What one request emits."""
     columns = logits.shape[1]
     p, q = [], []
     is_known = has_law = True
@@ -125,8 +126,6 @@ def _chain(
     fed = torch.tensor(drafts[:last], dtype=torch.int64)
     kept, token = block_step(torch.stack(p), rows_q, fed, uniforms[: last + 1])
     if int(kept) == last and not is_known:
-        if not_finite is None:
-            return None
         not_finite += 1
         if not has_law:
             token = row_argmax_reference(logits[last : last + 1])[0]
@@ -137,49 +136,36 @@ def verify_block_reference(
     logits: torch.Tensor,
     drafts: torch.Tensor,
     starts: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor,
     draft_slots: torch.Tensor,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_block``."""
-    if slots is not None:
-        options = (temperature, top_k, top_p, min_p, seeds)
-        temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
-    is_block = (draft_slots >= 0) & (temperature > 0)
-    if top_k is not None:
-        is_block &= top_k != 1
+    sampling = sampling.at(slots)
+    is_block = (draft_slots >= 0) & (sampling.temperature > 0)
+    if sampling.top_k is not None:
+        is_block &= sampling.top_k != 1
     of_others = logits.masked_fill(is_block.repeat_interleave(starts.diff().long())[:, None], 0.0)
     tokens, counts = verify_rejection_reference(
-        of_others, drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, width=width,
-        uniforms=uniforms, not_finite=not_finite,
+        of_others, drafts, starts, sampling, positions, width=width, uniforms=uniforms, not_finite=not_finite,
     )  # fmt: skip
     if uniforms is None:
-        uniforms = block_uniforms_reference(seeds, positions, starts)
+        uniforms = block_uniforms_reference(sampling.seeds, positions, starts)
     for req, (start, end) in enumerate(pairwise(starts.tolist())):
         if start == end or not is_block[req]:
             continue
-        chosen = (
-            float(temperature[req]),
-            int(top_k[req]) if top_k is not None else 0,
-            float(top_p[req]) if top_p is not None else 1.0,
-            float(min_p[req]) if min_p is not None else 0.0,
-        )
         fed = drafts[start + 1 : end].tolist()
         given = draft_logits[int(draft_slots[req])]
-        emitted = _chain(logits[start:end], fed, given, chosen, uniforms[start:end], not_finite)
-        counts[req] = NOT_FINITE if emitted is None else len(emitted)
+        emitted = _chain(logits[start:end], fed, given, sampling.of(req), uniforms[start:end], not_finite)
+        counts[req] = len(emitted)
         tokens[req] = NO_TOKEN
-        tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
+        tokens[req, : len(emitted)] = torch.tensor(emitted, dtype=torch.int64)
     return tokens, counts
 
 

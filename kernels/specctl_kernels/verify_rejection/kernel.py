@@ -5,18 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.row_law.judge import (
     acceptance_terms,
+    greedy_stop,
     has_cuts,
-    left_by_the_read,
+    judged_rows,
     of_row,
     options_of,
-    own_logits_of,
-    rows_of,
     surely_kept,
+    write_chain,
 )
-from specctl_kernels.row_law.stats import first_best_of_piece, scale_of, temperature_of
+from specctl_kernels.row_law.stats import first_best_of_piece, scale_of
 from specctl_kernels.row_law.threshold import kept_by_reading
 from specctl_kernels.verify_rejection.residual import sample_list, sample_row
 from specctl_kernels.verify_rejection.search import SEARCHED
@@ -107,9 +106,9 @@ def verify_kernel(
     tokens_ptr,  # int64[R, width]
     tokens_stride,
     counts_ptr,  # int32[R]
-    not_finite_ptr,  # int64[1] or None
+    not_finite_ptr,  # int64[1]
     width,
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
+    NO_TOKEN: tl.constexpr, ROUNDING: tl.constexpr, ROWS: tl.constexpr,
     PADDED: tl.constexpr, PIECE: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -117,16 +116,15 @@ def verify_kernel(
     HAS_DRAFTS: tl.constexpr = draft_logits_ptr is not None
     IS_LIMITED: tl.constexpr = lists_ptr is not None
     req = tl.program_id(0)
-    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
-    wait_for_previous(IS_EARLY)
-    # All that is waited for together.
-    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
-    piece_at, is_in, best, mass, accept, sample = left_by_the_read(
-        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
-    )
+    (
+        start, rows, row, draft, is_draft, own_logit, temperature, piece_at, is_in, best, mass, accept,
+        sample,
+    ) = judged_rows(
+        logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, drafts_ptr, starts_ptr,
+        temperature_ptr, top_k_ptr, seeds_ptr, positions_ptr, uniforms_ptr, req, width, ROWS, PADDED,
+        IS_EARLY,
+    )  # fmt: skip
     token = rows * 0
-    is_bad_stop = rows * 0
     if temperature > 0:
         scale = scale_of(temperature)
         (
@@ -163,8 +161,6 @@ def verify_kernel(
                 )  # fmt: skip
         is_bad_stop = of_row(tl.where(row < rows, is_bad | is_bad_draft, 0), row, stop)
         is_sampled = of_row(tl.where(row < rows, 1 - is_bad, 0), row, stop)
-        if not_finite_ptr is None:
-            is_sampled = tl.where(is_bad_stop != 0, 0, is_sampled)
         at_stop = (start + stop).to(tl.int64)
         if is_sampled != 0:
             # A draft without a distribution is rejected whatever the target says, which leaves the target's.
@@ -195,21 +191,10 @@ def verify_kernel(
                     stop_top, scale, threshold, uniform, without, draft_row_ptr, given_columns,
                     stop_draft_top, factor, least, HAS_DRAFTS, IS_LIMITED, PIECE, PADDED,
                 )  # fmt: skip
-        if not_finite_ptr is not None:  # noqa: SIM102 - decided when it is compiled
-            if is_bad_stop != 0:
-                tl.atomic_add(not_finite_ptr, 1)
-                if is_sampled == 0:
-                    token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
-                is_bad_stop = is_bad_stop * 0
+        if is_bad_stop != 0:
+            tl.atomic_add(not_finite_ptr, 1)
+            if is_sampled == 0:
+                token = first_best(logits_ptr + at_stop * logits_stride, columns, pieces, PIECE)
     else:
-        winner = tl.argmax(best, axis=1, tie_break_left=True)
-        first_piece = (start + row).to(tl.int64) * pieces
-        choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
-        stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
-        token = of_row(choice, row, stop)
-    emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
-    emitted = tl.where((row <= stop) & (rows > 0) & (is_bad_stop == 0), emitted, NO_TOKEN)
-    goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
-    tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
-    count = tl.where(rows > 0, stop + 1, 0)
-    tl.store(counts_ptr + req, tl.where(is_bad_stop != 0, NOT_FINITE, count))
+        stop, token = greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS)
+    write_chain(tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN)

@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 import torch
 
 from specctl_kernels.dependent_launch import followed_early, launched_early
+from specctl_kernels.row_law.given import Sampling, check_drafts, check_target
 from specctl_kernels.row_law.stats import gather_kernel, stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
-from specctl_kernels.verify_rejection.checks import check_drafts, check_target
 from specctl_kernels.verify_rejection.kernel import verify_kernel
 from specctl_kernels.verify_rejection.one_hot import one_hot_kernel
 from specctl_kernels.verify_rejection.search import SEARCHED, search_kernel
 from specctl_kernels.workspace import Part, workspace
 
 __all__ = [
-    "LIST", "MOST_PASSES", "NOT_FINITE", "NO_PARTS", "NO_TOKEN", "PIECE", "ROUNDING", "gathered",
+    "LIST", "MOST_PASSES", "NO_PARTS", "NO_TOKEN", "PIECE", "ROUNDING", "gathered",
     "kept_sizes", "layout_of", "partials_of", "parts_in", "scratch_of", "verify_rejection",
 ]  # fmt: skip
 
 NO_TOKEN = -1
-NOT_FINITE = -1
 ROUNDING = 2.0**-20
 """A mass of p - q up to this is rounding: its row is sampled from p. An exact p - q of so little mass comes
 up as rarely, so the law is kept to this."""
@@ -49,19 +48,15 @@ def verify_rejection(
     logits: torch.Tensor,
     drafts: torch.Tensor,
     starts: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens that each of R requests emits, and how many, distributed as if the target had sampled them.
 
@@ -77,42 +72,30 @@ def verify_rejection(
     2025, arXiv 2501.01005). Where top-p follows another cut, after one sample with min-p, and after eight
     that are cut, the kept set is looked for and sampled from.
 
-    Ties are kept, but for top-k 1: min-p keeps what is at least min_p times the largest probability; top-k
-    what is at least the k-th largest; top-p the largest down to the first at which they, with all its equals,
-    reach top_p.
-
     logits       [N, V], rows contiguous, bfloat16, float16 or float32; -inf is probability 0
     drafts       integer[N]: the token that each row was fed; a request's first row holds no draft; a draft
                  outside the vocabulary is never kept, and its row is sampled from p
     starts       int32[R + 1], the first row of each request, ending with N; a request has ``width`` rows at
                  most
-    temperature  float32[R]; at 0 a request is verified as by ``verify_greedy``, whatever its other options;
-                 at infinity every finite logit has the same probability
-    top_k        int32[R], under 1 or from V for off, 1 as temperature 0: the first of equals; top_p
-                 float32[R], 1 for off; min_p float32[R], 0 for off; None for off in the whole
-                 batch, which also compiles a smaller kernel
-    seeds        int64[R], positions int64[N]: a row's random numbers depend on its request's seed and its
-                 position alone (``draws.uniforms_at``), and a request's tokens on nothing else of the batch
+    sampling     of each request; a greedy one is verified as by ``verify_greedy``
+    positions    int64[N], of each row
     draft_logits [slots, K, V'], K >= width - 1, V' <= V (q is 0 behind V'), columns contiguous, before the
                  temperature: [s, i] is what draft i of the request with slot s was sampled from
     draft_slots  int32[R], negative for a request whose drafts were not sampled; with ``draft_logits`` only
     uniforms     float64[N, 2] in [0, 1) instead of a row's first random numbers: its draft is kept if the
                  first is under p / q; the second gives the first token, by id, up to which more of the mass
                  lies
-    slots        integer[R]: temperature, top_k, top_p, min_p and seeds are then by slot, of any number of
-                 them, and request r's are at slots[r]
+    slots        integer[R]: ``sampling`` is then by slot, and request r's is at slots[r]
     not_finite   int64[1]: counts requests that came to a row with a NaN, a +inf or nothing finite. They go on
                  as in vLLM: the draft there is rejected, and the row's first largest number follows (column 0
                  if there is none); where only the draft's distribution is so, a sample of p
-    Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows,
-    ``NOT_FINITE`` (and no tokens) where a sampled request came to such a row without a ``not_finite``.
+    Returns int64[R, width], ``NO_TOKEN`` behind the emitted ones, and int32[R], 0 for a request without rows.
     Extra memory: 12 bytes for each 4,096 logits (20 with draft logits); with cuts 4 for each 512 bytes of
     logits, and 14 to 22 KiB a request for what is kept of a row. With draft logits and cuts 43 KiB a
     request: for three of its rows 512 entries that may be kept, and what they are found with.
     ValueError: another shape or dtype.
     """
-    options = (temperature, top_k, top_p, min_p, seeds)
-    check_target(logits, drafts, starts, *options, positions, width, slots, not_finite)
+    check_target(logits, drafts, starts, sampling, positions, width, slots, not_finite)
     check_drafts(logits, starts, width, draft_logits, draft_slots, uniforms)
     requests, columns = starts.shape[0] - 1, logits.shape[1]
     tokens = logits.new_empty((requests, width), dtype=torch.int64)
@@ -120,28 +103,27 @@ def verify_rejection(
     if requests == 0:
         return tokens, counts
     if slots is not None:
-        options = gathered(options, slots)
-    temperature, top_k, top_p, min_p, seeds = options
+        sampling = gathered(sampling, slots)
     piece = min(PIECE, power_of_2(columns, 16))
     pieces = parts_of(columns, piece)
     partials = partials_of(logits, pieces, draft_logits is not None)
     layout = {"ROWS": power_of_2(width, 2), "PADDED": power_of_2(pieces, 2)}
     drafted = (draft_logits, *layout_of(draft_logits), draft_slots)
-    is_limited = not (top_k is None and top_p is None and min_p is None)
+    is_limited = sampling.has_cuts
     part, parts = parts_in(logits, piece) if is_limited else NO_PARTS
     found: Any = _NOTHING_FOUND if draft_logits is not None else _NO_SCRATCH
     if is_limited:
         found = (_found if draft_logits is not None else _scratch)(logits, requests, parts)
     stats_kernel[stats_grid(pieces, width, requests, draft_logits is not None)](
-        logits, logits.stride(0), columns, *drafted, starts, temperature, top_k, *partials, width, pieces,
+        logits, logits.stride(0), columns, *drafted, starts, *sampling[:2], *partials, width, pieces,
         requests, PIECE=piece, parts_ptr=found.parts, parts=parts, PART=part, num_warps=4,
         **_registers(logits.device, _READ_REGISTERS),
         **launched_early(logits.device, is_first=slots is None),
     )  # fmt: skip
-    given = (drafts, starts, temperature, top_k, top_p, min_p, seeds, positions, uniforms)
+    given = (drafts, starts, *sampling, positions, uniforms)
     emitted = (tokens, tokens.stride(0), counts, not_finite, width)
     sizes = layout | kept_sizes(part, parts)
-    marks = {"NO_TOKEN": NO_TOKEN, "NOT_FINITE": NOT_FINITE, "PIECE": piece}
+    marks = {"NO_TOKEN": NO_TOKEN, "PIECE": piece}
     early = launched_early(logits.device)
     if draft_logits is None:
         one_hot_kernel[(requests,)](
@@ -166,19 +148,19 @@ def _registers(device: torch.device, most: int) -> dict[str, int]:
     return {"maxnreg": most} if device.type == "cuda" and not torch.version.hip else {}
 
 
-def gathered(options: tuple[Any, ...], slots: torch.Tensor) -> tuple[Any, ...]:
+def gathered(sampling: Sampling, slots: torch.Tensor) -> Sampling:
     """Of the requests, in their order."""
     requests = slots.shape[0]
-    pairs = zip(options, workspace(slots, _options, requests), strict=True)
+    pairs = zip(sampling, workspace(slots, _options, requests), strict=True)
     made = [None if one is None else goal for one, goal in pairs]
     gather_kernel[(parts_of(requests, _GATHERED),)](
-        slots, *options, *made, requests, BLOCK=_GATHERED, num_warps=4, **followed_early(slots.device)
+        slots, *sampling, *made, requests, BLOCK=_GATHERED, num_warps=4, **followed_early(slots.device)
     )
-    return tuple(made)
+    return Sampling(*made)
 
 
 def _options(requests: int) -> list[Part]:
-    """Temperature, top_k, top_p, min_p, seeds."""
+    """Of ``Sampling``."""
     kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.int64)
     return [((requests,), kind) for kind in kinds]
 

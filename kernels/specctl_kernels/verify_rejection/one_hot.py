@@ -6,19 +6,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import wait_for_previous
 from specctl_kernels.row_law.draws import uniforms_at
 from specctl_kernels.row_law.judge import (
+    greedy_stop,
     has_cuts,
-    left_by_the_read,
+    judged_rows,
     of_row,
     options_of,
-    own_logits_of,
-    rows_of,
     surely_kept,
     totals_of,
+    write_chain,
 )
-from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.row_law.stats import scale_of
 from specctl_kernels.row_law.threshold import bound_of_min_p
 from specctl_kernels.verify_rejection.kept import truncation_of
 from specctl_kernels.verify_rejection.kept_one import is_kept
@@ -129,19 +128,9 @@ def _kept_token(
 
 @triton.jit
 def one_hot_kernel(
-    logits_ptr,  # [N, columns]
-    logits_stride, columns,
-    best_ptr, mass_ptr,  # float32[N, pieces]
-    at_ptr,  # int32[N, pieces]
-    pieces,
-    drafts_ptr,  # integer[N]
-    starts_ptr,  # int32[R + 1]
-    temperature_ptr,  # float32[R]
-    top_k_ptr,  # int32[R] or None
-    top_p_ptr, min_p_ptr,  # float32[R] or None
-    seeds_ptr,  # int64[R]
-    positions_ptr,  # int64[N]
-    uniforms_ptr,  # float64[N, 2] or None
+    logits_ptr, logits_stride, columns, best_ptr, mass_ptr, at_ptr, pieces,
+    drafts_ptr, starts_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seeds_ptr, positions_ptr,
+    uniforms_ptr,  # all as in verify_kernel
     parts_ptr,  # float32[N, parts] or None
     parts,
     over_ptr,  # int32[R, PARTS] or None
@@ -149,28 +138,23 @@ def one_hot_kernel(
     short_ptr,  # float32[R, SHORT] or None
     short_ids_ptr,  # int32[R, SHORT] or None
     lists_ptr,  # float32[R, LIST] or None
-    tokens_ptr,  # int64[R, width]
-    tokens_stride,
-    counts_ptr,  # int32[R]
-    not_finite_ptr,  # int64[1] or None
-    width,
-    NO_TOKEN: tl.constexpr, NOT_FINITE: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
+    tokens_ptr, tokens_stride, counts_ptr, not_finite_ptr, width,  # as in verify_kernel
+    NO_TOKEN: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
     PIECE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, SHORT: tl.constexpr, LIST: tl.constexpr,
     MOST_PASSES: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program for each request. Draft i of a request is judged by its row i, the last row has none."""
     IS_LIMITED: tl.constexpr = parts_ptr is not None
     req = tl.program_id(0)
-    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
-    wait_for_previous(IS_EARLY)
-    # All that is waited for together.
-    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
-    _piece_at, _is_in, best, mass, accept, sample = left_by_the_read(
-        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
-    )
+    (
+        start, rows, row, draft, is_draft, own_logit, temperature, _piece_at, _is_in, best, mass, accept,
+        sample,
+    ) = judged_rows(
+        logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, drafts_ptr, starts_ptr,
+        temperature_ptr, top_k_ptr, seeds_ptr, positions_ptr, uniforms_ptr, req, width, ROWS, PADDED,
+        IS_EARLY,
+    )  # fmt: skip
     token = rows * 0
-    is_bad_stop = rows * 0
     if temperature > 0:
         scale = scale_of(temperature)
         top, total, is_bad = totals_of(best, mass, scale)
@@ -202,11 +186,8 @@ def one_hot_kernel(
             at = (start + stop).to(tl.int64)
             stop_draft = of_row(tl.where(is_draft, draft + 1, 0), row, stop) - 1
             if of_row(is_bad, row, stop) != 0:
-                is_bad_stop += 1
-                if not_finite_ptr is not None:
-                    tl.atomic_add(not_finite_ptr, 1)
-                    token = first_best(logits_ptr + at * logits_stride, columns, pieces, PIECE)
-                    is_bad_stop = is_bad_stop * 0
+                tl.atomic_add(not_finite_ptr, 1)
+                token = first_best(logits_ptr + at * logits_stride, columns, pieces, PIECE)
             else:
                 stop_top, stop_total = of_row(top, row, stop), of_row(total, row, stop)
                 if IS_LIMITED:
@@ -234,14 +215,5 @@ def one_hot_kernel(
                         stop * 0, nothing, nothing, nothing, False, False, PIECE, PADDED,
                     )  # fmt: skip
     else:
-        winner = tl.argmax(best, axis=1, tie_break_left=True)
-        first_piece = (start + row).to(tl.int64) * pieces
-        choice = tl.load(at_ptr + first_piece + winner, mask=row < rows, other=-2)
-        stop = tl.min(tl.where(draft == choice, ROWS, row), axis=0)
-        token = of_row(choice, row, stop)
-    emitted = tl.where(row < stop, draft, tl.where(row == stop, token, NO_TOKEN))
-    emitted = tl.where((row <= stop) & (rows > 0) & (is_bad_stop == 0), emitted, NO_TOKEN)
-    goal_ptr = tokens_ptr + req.to(tl.int64) * tokens_stride
-    tl.store(goal_ptr + row, emitted.to(tl.int64), mask=row < width)
-    count = tl.where(rows > 0, stop + 1, 0)
-    tl.store(counts_ptr + req, tl.where(is_bad_stop != 0, NOT_FINITE, count))
+        stop, token = greedy_stop(at_ptr, best, pieces, start, rows, row, draft, ROWS)
+    write_chain(tokens_ptr, tokens_stride, counts_ptr, req, rows, row, draft, stop, token, width, NO_TOKEN)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
-from specctl_kernels.verify_rejection.launch import NO_TOKEN, NOT_FINITE, PIECE, ROUNDING
+from specctl_kernels.row_law.given import Sampling
+from specctl_kernels.verify_rejection.launch import NO_TOKEN, PIECE, ROUNDING
 from specctl_kernels.verify_rejection.one_hot import ROUNDS
 
 __all__ = [
@@ -112,16 +113,14 @@ def _chain(
     options: tuple[float, int, float, float],
     uniforms: torch.Tensor,
     later: torch.Tensor | None,
-    not_finite: torch.Tensor | None,
-) -> list[int] | None:
-    """What one request emits; None where it came to a row without a distribution and none are counted.
-    ``later``: of each row the numbers of its later rounds, where no draft of the batch has a distribution."""
+    not_finite: torch.Tensor,
+) -> list[int]:
+    """What one request emits. ``later``: of each row the numbers of its later rounds, where no draft of the
+    batch has a distribution."""
     emitted: list[int] = []
     for row, values in enumerate(logits):
         draft = drafts[row] if row < len(drafts) else NO_TOKEN
         if not is_finite(values):
-            if not_finite is None:
-                return None
             not_finite += 1
             return [*emitted, int(values.double().nan_to_num(-math.inf, math.inf, -math.inf).argmax())]
         p = distribution(values, *options)
@@ -136,8 +135,6 @@ def _chain(
         if not 0 <= draft < len(p):
             return [*emitted, sample_by(p, sample)]
         if draft_logits is not None and not is_finite(draft_logits[row]):
-            if not_finite is None:
-                return None
             not_finite += 1
             return [*emitted, sample_by(p, sample)]
         q = torch.zeros_like(p)
@@ -159,53 +156,45 @@ def verify_rejection_reference(
     logits: torch.Tensor,
     drafts: torch.Tensor,
     starts: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     width: int,
+    not_finite: torch.Tensor,
     draft_logits: torch.Tensor | None = None,
     draft_slots: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    not_finite: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``verify_rejection``."""
-    if slots is not None:
-        options = (temperature, top_k, top_p, min_p, seeds)
-        temperature, top_k, top_p, min_p, seeds = (v if v is None else v[slots.long()] for v in options)
+    sampling = sampling.at(slots)
     bounds = starts.tolist()
     tokens = torch.full((len(bounds) - 1, width), NO_TOKEN, dtype=torch.int64)
     counts = torch.zeros(len(bounds) - 1, dtype=torch.int32)
     if uniforms is None:
         lengths = torch.tensor([end - start for start, end in pairwise(bounds)], dtype=torch.int64)
-        uniforms = uniforms_reference(seeds.repeat_interleave(lengths), positions)
+        uniforms = uniforms_reference(sampling.seeds.repeat_interleave(lengths), positions)
     for req, (start, end) in enumerate(pairwise(bounds)):
         if start == end:
             continue
         fed = drafts[start + 1 : end].tolist()
-        emitted: list[int] | None
-        if temperature[req] > 0 and (top_k is None or top_k[req] != 1):
-            law = (
-                float(temperature[req]),
-                int(top_k[req]) if top_k is not None else 0,
-                float(top_p[req]) if top_p is not None else 1.0,
-                float(min_p[req]) if min_p is not None else 0.0,
-            )
+        law = sampling.of(req)
+        if law[0] > 0 and law[1] != 1:
             slot = int(draft_slots[req]) if draft_slots is not None else -1
             given = draft_logits[slot] if draft_logits is not None and slot >= 0 else None
             numbers = uniforms[start:end]
-            later = _later_rounds(int(seeds[req]), positions[start:end]) if draft_logits is None else None
+            later = (
+                _later_rounds(int(sampling.seeds[req]), positions[start:end])
+                if draft_logits is None
+                else None
+            )
             emitted = _chain(logits[start:end], fed, given, law, numbers, later, not_finite)
         else:
             choices = row_argmax_reference(logits[start:end]).tolist()
             kept = [choice == draft for choice, draft in zip(choices, [*fed, None], strict=True)]
             emitted = choices[: kept.index(False) + 1]
-        counts[req] = NOT_FINITE if emitted is None else len(emitted)
-        tokens[req, : len(emitted or [])] = torch.tensor(emitted or [], dtype=torch.int64)
+        counts[req] = len(emitted)
+        tokens[req, : len(emitted)] = torch.tensor(emitted, dtype=torch.int64)
     return tokens, counts
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.dependent_launch import let_next_begin, wait_for_previous
+from specctl_kernels.dependent_launch import let_next_begin
 from specctl_kernels.row_law.judge import (
     acceptance_terms,
     has_cuts,
-    left_by_the_read,
+    judged_rows,
     of_row,
     options_of,
-    own_logits_of,
-    rows_of,
     surely_kept,
 )
-from specctl_kernels.row_law.stats import scale_of, temperature_of
+from specctl_kernels.row_law.stats import scale_of
 from specctl_kernels.verify_rejection.kept import truncation_of
 
 __all__ = ["SEARCHED", "search_kernel"]
@@ -82,14 +80,14 @@ def search_kernel(
     requests = tl.num_programs(0) // SEARCHED
     req = tl.program_id(0) % requests
     which = tl.program_id(0) // requests
-    start, rows, row, draft, is_draft = rows_of(starts_ptr, drafts_ptr, req, columns, width, ROWS)
-    own_logit = own_logits_of(logits_ptr, logits_stride, start, row, draft, is_draft)
-    wait_for_previous(IS_EARLY)
-    # All that is waited for together.
-    temperature = temperature_of(temperature_ptr, top_k_ptr, req)
-    piece_at, is_in, best, mass, accept, _sample = left_by_the_read(
-        best_ptr, mass_ptr, pieces, uniforms_ptr, seeds_ptr, positions_ptr, req, start, rows, row, PADDED
-    )
+    (
+        start, rows, row, draft, is_draft, own_logit, temperature, piece_at, is_in, best, mass, accept,
+        _sample,
+    ) = judged_rows(
+        logits_ptr, logits_stride, columns, best_ptr, mass_ptr, pieces, drafts_ptr, starts_ptr,
+        temperature_ptr, top_k_ptr, seeds_ptr, positions_ptr, uniforms_ptr, req, width, ROWS, PADDED,
+        IS_EARLY,
+    )  # fmt: skip
     top_k, top_p, min_p = options_of(top_k_ptr, top_p_ptr, min_p_ptr, req)
     found = rows * 0 - 1
     scale = tl.full((), 0.0, tl.float32)

@@ -9,9 +9,9 @@ import torch
 
 from specctl_kernels.dependent_launch import launched_early
 from specctl_kernels.row_argmax import row_partials
+from specctl_kernels.row_law.given import Sampling, check_logits, expect
 from specctl_kernels.row_law.stats import stats_grid, stats_kernel
 from specctl_kernels.sizes import parts_of, power_of_2
-from specctl_kernels.verify_rejection.checks import check_logits, expect
 from specctl_kernels.verify_rejection.launch import (
     NO_PARTS,
     PIECE,
@@ -38,11 +38,7 @@ def verify_linked_trees(
     drafts: torch.Tensor,
     first_child: torch.Tensor,
     next_sibling: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     depth: int,
@@ -64,11 +60,8 @@ def verify_linked_trees(
     first_child   integer[R, rows]: of each row its first child's, -1 for none (retrieve_next_token)
     next_sibling  integer[R, rows]: of each row its parent's next child's, -1 for none. Links lead to later
                   rows; a row that no earlier row leads to is never accepted
-    temperature   float32[R]; at 0 a request is greedy
-    top_k         int32[R] or None: a request with 1 is greedy; top_p, min_p float32[R] or None; the three and
-                  their ties as in ``verify_rejection``
-    seeds         int64[R], positions int64[R * rows]: of each row, its place in the sequence; siblings have
-                  the same. A request's random numbers depend on its seed and the positions of its rows alone
+    sampling      of each request
+    positions     int64[R * rows], of each row, its place in the sequence; siblings have the same
     depth         entries of ``index`` for a request; what a path has behind them is not told
     uniforms      float64[R * rows, 2] in [0, 1) instead of the random numbers: the first for a row's
                   children; what it has left after one is rejected is stretched to [0, 1) for the next; the
@@ -83,19 +76,14 @@ def verify_linked_trees(
     """
     check_logits(logits)
     requests = _check_trees(logits, drafts, first_child, next_sibling, depth)
-    each = (requests,)
-    expect("temperature", temperature, each, (torch.float32,))
-    expect("top_k", top_k, each, (torch.int32,))
-    expect("top_p", top_p, each, (torch.float32,))
-    expect("min_p", min_p, each, (torch.float32,))
-    expect("seeds", seeds, each, (torch.int64,))
+    sampling.check(requests)
     expect("positions", positions, (logits.shape[0],), (torch.int64,))
     expect("uniforms", uniforms, (logits.shape[0], 2), (torch.float64,))
     emitted, index, counts = results = _results(logits, requests, depth)
     if requests == 0:
         return emitted, counts, index
     rows, columns = first_child.shape[1], logits.shape[1]
-    is_limited = not (top_k is None and top_p is None and min_p is None)
+    is_limited = sampling.has_cuts
     piece = min(PIECE, power_of_2(columns, 16))
     pieces = parts_of(columns, piece)
     best, mass, at, *_ = partials_of(logits, pieces, False)
@@ -103,13 +91,13 @@ def verify_linked_trees(
     of_parts, *scratch = _scratch(logits, requests, parts) if is_limited else (None,) * 5
     (parents,) = workspace(logits, _parents, logits.shape[0])
     stats_kernel[stats_grid(pieces, rows, requests, False)](
-        logits, logits.stride(0), columns, *_NOT_DRAFTED, None, temperature, top_k, best, mass, at, None,
+        logits, logits.stride(0), columns, *_NOT_DRAFTED, None, *sampling[:2], best, mass, at, None,
         None, rows, pieces, requests, PIECE=piece, parts_ptr=of_parts, parts=parts, PART=part, num_warps=4,
         **launched_early(logits.device, is_first=True),
     )  # fmt: skip
     tree_kernel[(requests,)](
         logits, logits.stride(0), columns, best, mass, at, pieces, drafts, parents, first_child, next_sibling,
-        temperature, top_k, top_p, min_p, seeds, positions, uniforms, of_parts, parts, *scratch, *results,
+        *sampling, positions, uniforms, of_parts, parts, *scratch, *results,
         rows, depth, ROWS=compiled_rows(rows), PADDED=power_of_2(pieces, 2), PIECE=piece,
         **kept_sizes(part, parts), num_warps=8 if is_limited else 4,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from specctl_kernels.row_argmax.reference import row_argmax_reference
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_rejection.reference import (
     distribution,
     is_finite,
@@ -107,11 +108,7 @@ def verify_linked_trees_reference(
     drafts: torch.Tensor,
     first_child: torch.Tensor,
     next_sibling: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor | None,
-    top_p: torch.Tensor | None,
-    min_p: torch.Tensor | None,
-    seeds: torch.Tensor,
+    sampling: Sampling,
     positions: torch.Tensor,
     *,
     depth: int,
@@ -120,15 +117,10 @@ def verify_linked_trees_reference(
     """As ``verify_linked_trees``."""
     rows = first_child.shape[1]
     if uniforms is None:
-        uniforms = uniforms_reference(seeds.repeat_interleave(rows), positions)
+        uniforms = uniforms_reference(sampling.seeds.repeat_interleave(rows), positions)
     found: list[tuple[list[int], int]] = []
     for req, tree in enumerate(_trees(logits, drafts, first_child, next_sibling)):
-        options = (
-            float(temperature[req]),
-            int(top_k[req]) if top_k is not None else 0,
-            float(top_p[req]) if top_p is not None else 1.0,
-            float(min_p[req]) if min_p is not None else 0.0,
-        )
+        options = sampling.of(req)
         if options[0] <= 0 or options[1] == 1:
             found.append(_walk_greedy(tree))
             continue

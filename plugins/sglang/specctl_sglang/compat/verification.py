@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_tree import compiled_rows, verify_greedy_linked_trees, verify_linked_trees
 
 from specctl.engine.guard import GUARD
@@ -150,8 +151,9 @@ def verified(verify_input: Any, sampling: Any, logits: torch.Tensor) -> Verified
         return verify_greedy_linked_trees(logits, drafts, *links, depth=depth)
     requests = links[0].shape[0]
     return verify_linked_trees(
-        logits, drafts, *links, _flat(sampling.temperatures), *_cuts(sampling),
-        _seeds(sampling, requests, logits.device), _flat(verify_input.positions), depth=depth,
+        logits, drafts, *links,
+        Sampling(_flat(sampling.temperatures), *_cuts(sampling), _seeds(sampling, requests, logits.device)),
+        _flat(verify_input.positions), depth=depth,
     )  # fmt: skip
 
 
@@ -337,4 +339,4 @@ def _compile(logits: torch.Tensor, requests: int, rows: int) -> None:
     verify_greedy_linked_trees(*trees, depth=rows)
     all_cuts: list[tuple[Any, Any, Any]] = [(None, None, None), (ones.to(torch.int32), ones, ones)]
     for cuts in all_cuts:
-        verify_linked_trees(*trees, ones, *cuts, zeros[:requests], zeros, depth=rows)
+        verify_linked_trees(*trees, Sampling(ones, *cuts, zeros[:requests]), zeros, depth=rows)

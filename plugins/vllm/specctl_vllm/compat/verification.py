@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from specctl_kernels.row_law.given import Sampling
 from specctl_kernels.verify_block import verify_block
 from specctl_kernels.verify_greedy import verify_greedy
 from specctl_kernels.verify_rejection import verify_rejection
@@ -186,9 +187,11 @@ def _sampled(
 ) -> tuple[Any, Any]:
     """As ``_verified``. All cuts or none: each set that is given is a kernel of its own to compile."""
     states = rejection.sampler.sampling_states
-    cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu) if has_cuts else (None, None, None)
+    cuts: tuple[Any, Any, Any] = (None, None, None)
+    if has_cuts:
+        cuts = (states.top_k.gpu, states.top_p.gpu, states.min_p.gpu)
     return _sampled_verifier(rejection)(
-        *given, states.temperature.gpu, *cuts, states.seeds.gpu, pos,
+        *given, Sampling(states.temperature.gpu, *cuts, states.seeds.gpu), pos,
         width=rejection.num_speculative_steps + 1, draft_logits=draft_logits,
         draft_slots=None if draft_logits is None else slots, slots=slots,
         not_finite=verified_batches.not_finite_on(given[0].device),
