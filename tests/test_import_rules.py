@@ -149,3 +149,9 @@ def test_no_command_of_a_server_needs_an_engine_a_compiler_or_a_fit(command: str
 @pytest.mark.parametrize("command", ["simulate.command", "simulate.profiling.command", "draft.command"])
 def test_options_of_commands_with_extras_are_known_without_its_libraries(command: str) -> None:
     assert not loaded(f"import specctl.{command}") & HEAVY
+
+
+@pytest.mark.parametrize("plugin", ["specctl_vllm", "specctl_sglang"])
+def test_a_plugin_is_registered_without_a_compiler(plugin: str) -> None:
+    """vLLM's worker looks through all modules right after it has loaded its plugins, and llvmlite ends it."""
+    assert not loaded(f"import {plugin}.register") & {"numba", "llvmlite"}

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.memory import prefetch
+from specctl.draft.options import SuffixIndexOptions
 
 __all__ = [
     "BASE",
@@ -47,6 +48,7 @@ __all__ = [
     "index_stored",
     "new_row",
     "push",
+    "rungs_for",
     "same_gram",
     "stack_hashes",
     "store",
@@ -56,6 +58,7 @@ __all__ = [
 BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING, KNOWN, NB1, TAKEN = range(12)
 ROW_WORDS = 12
 SEPARATOR = 0xFFFFFFFF
+_RUNGS = (1, 2, 3, 5)
 MAX_RUNG = 16
 MIN_CAP = 4 * MAX_RUNG
 SINGLES = 2**19
@@ -331,3 +334,10 @@ def _index_head(mem, row, rungs, hashes):
         mem[_table(row, rung)[0] + bucket] = np.uint32(_tag(row, hashes[rung]) | np.uint64(idx + 1))
     mem[base + 2 * idx + 1] = np.uint32(link)
     row[HEAD] = pos + 1
+
+
+def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:
+    """n-gram lengths under which tokens are found, ascending."""
+    shortest = min(options.min_match_tokens, MAX_RUNG)
+    ladder = {shortest, *(rung for rung in _RUNGS if shortest < rung <= options.max_match_tokens)}
+    return np.array(sorted(ladder), np.int64)

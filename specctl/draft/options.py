@@ -7,11 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from specctl.draft.chains import MAX_RUNG
+__all__ = ["SHARED", "DraftBatch", "SuffixIndexOptions"]
 
-__all__ = ["SHARED", "DraftBatch", "SuffixIndexOptions", "rungs_for"]
-
-_RUNGS = (1, 2, 3, 5)
 SHARED = ""
 """The namespace of requests that name none."""
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -61,13 +58,6 @@ class SuffixIndexOptions:
                 f"min_match_tokens: expected at most max_match_tokens = {self.max_match_tokens}, "
                 f"got {self.min_match_tokens}"
             )
-
-
-def rungs_for(options: SuffixIndexOptions) -> npt.NDArray[np.int64]:
-    """n-gram lengths under which tokens are found, ascending."""
-    shortest = min(options.min_match_tokens, MAX_RUNG)
-    ladder = {shortest, *(rung for rung in _RUNGS if shortest < rung <= options.max_match_tokens)}
-    return np.array(sorted(ladder), np.int64)
 
 
 @dataclass(slots=True)

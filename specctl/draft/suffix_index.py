@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from specctl.draft import tables
 from specctl.draft.arena import AT_ONCE_TOKENS, RequestArena, extend_one, extend_rows
-from specctl.draft.chains import KNOWN, ROW_WORDS
+from specctl.draft.chains import KNOWN, ROW_WORDS, rungs_for
 from specctl.draft.checks import (
     check_count,
     check_length,
@@ -31,7 +31,7 @@ from specctl.draft.gather import ENOUGH, VISITS
 from specctl.draft.kernels import load_kernels
 from specctl.draft.lessons import LESSON_WORDS, new_lesson
 from specctl.draft.memory import State
-from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions, rungs_for
+from specctl.draft.options import SHARED, DraftBatch, SuffixIndexOptions
 from specctl.draft.outcomes import Outcomes
 from specctl.draft.outputs import Outputs
 from specctl.draft.proposal import COUNTERS, propose_one, propose_rows

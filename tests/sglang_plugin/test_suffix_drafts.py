@@ -24,7 +24,9 @@ def request(rid, prompt, output=(), salt=None, own=None):
         output_ids=array("q", output),
         lora_id=None,
         extra_key=salt,
-        sampling_params=SimpleNamespace(custom_params=own),
+        sampling_params=SimpleNamespace(
+            custom_params=own, json_schema=None, regex=None, ebnf=None, structural_tag=None, top_k=1
+        ),
     )
 
 

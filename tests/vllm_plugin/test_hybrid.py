@@ -132,7 +132,7 @@ def test_at_0_nothing_is_drafted(hybrid):
 @pytest.mark.parametrize(("unshared", "learnt"), [([], [141, 142]), (["r0"], [])])
 def test_what_a_request_does_not_share_is_not_learnt(hybrid, unshared, learnt):
     runner = Runner(hybrid, [NEW])
-    hybrid.note_requests({}, unshared)
+    hybrid.note_requests({}, unshared, [])
     runner.step([[141, 142]])
     hybrid.finish(["r0"])
     hybrid._index.flush()

@@ -78,7 +78,9 @@ def test_a_rank_without_requests_makes_the_others_passes(
     agreement = _Agreement()
     agreement.agreed = None if number is None else DraftWish(number, 1, False)
     monkeypatch.setattr(rank_agreement, "AGREEMENT", agreement)
-    drafter = SimpleNamespace(num_speculative_tokens=9)
+    drafter = SimpleNamespace(
+        num_speculative_tokens=0, speculative_config=SimpleNamespace(num_speculative_tokens=9)
+    )
     assert wrap_drafter_dummy_run(lambda self: self.num_speculative_tokens)(drafter) == passes
 
 

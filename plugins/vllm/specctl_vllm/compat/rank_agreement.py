@@ -93,13 +93,21 @@ def wrap_dummy_run(original: Any) -> Any:
 
 
 def wrap_drafter_dummy_run(original: Any) -> Any:
-    """As many passes as the other ranks' heads make: with 0 drafts one, which reads what was verified."""
+    """As many passes as the other ranks' heads make: with 0 drafts one, which reads what was verified.
+
+    The drafter keeps the number of its last step, which differs by rank. Where no rank has a request, all
+    make the configured number.
+    """
 
     @functools.wraps(original)
     def drafter_dummy_run(self: Any, *args: Any, **kwargs: Any) -> Any:
         agreed = AGREEMENT.agreed
-        if agreed is not None:
-            self.num_speculative_tokens = max(1, agreed.num_speculative_tokens)
+        number = (
+            self.speculative_config.num_speculative_tokens
+            if agreed is None
+            else agreed.num_speculative_tokens
+        )
+        self.num_speculative_tokens = max(1, number)
         return original(self, *args, **kwargs)
 
     return drafter_dummy_run
