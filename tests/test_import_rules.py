@@ -49,7 +49,7 @@ PARTS: dict[str, set[str]] = {
     | {"json_bounds", "local_file", "plain_text"},
     "bench": SHARED | {"core", "engine_api", "policy", "record"},
     "draft": {"contract", "engine", "errors", "terminal"},
-    "checkpoints": {"errors", "local_file"},
+    "checkpoints": {"engine", "errors", "local_file"},
     # They measure and simulate where they are asked to, and import that then.
     "doctor": SHARED | EXAMINES,
     "recommend": SHARED | EXAMINES | {"doctor"},

@@ -1,7 +1,7 @@
 """What a server takes of a device's memory, part by part. Estimates from sizes alone: nothing is loaded.
 
 Graphs and prepared states are scaled from what was measured for an 8B shape (hidden size 4,096, 32 layers) on
-an H200: 2 GiB of graphs in stock vLLM, 1.5 GiB more for full graphs of up to 2,304 tokens (docs/results.md).
+an H200: 2 GiB of graphs in stock vLLM, and what ``engine.graph_memory`` says of more (docs/results.md).
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 from specctl.checkpoints.draft import Draft, Kind
 from specctl.checkpoints.facts import ModelFacts
+from specctl.engine.graph_memory import GIB, MEASURED_SHAPE, wide_graph_bytes
 
 __all__ = ["GIB", "Memory", "Plan", "estimate"]
 
-GIB = 2**30
-_MEASURED_SHAPE = 4096 * 32
 _GRAPHS_BYTES = 2 * GIB
-_WIDE_GRAPHS_BYTES = int(1.5 * GIB)
-_WIDE_GRAPHS_TOKENS = 2304
 _STATE_BYTES = 100 * 2**20
 """Graphs and attention backend of one prepared setting on SGLang: 25 to 247 MB each on that H200."""
 _RESUME_TOKENS = 32
@@ -108,12 +105,11 @@ def _of_speculation(target: ModelFacts, draft: Draft | None, plan: Plan) -> dict
     found: dict[str, int] = {}
     ranks = plan.tensor_parallel_size
     hidden, layers = target.hidden_size or 0, target.num_layers or 0
-    shape_ratio = hidden * layers / _MEASURED_SHAPE / ranks
+    shape_ratio = hidden * layers / MEASURED_SHAPE / ranks
     if plan.graphs:
         found["graphs"] = int(_GRAPHS_BYTES * min(shape_ratio, 4.0))
         if plan.graph_tokens_max is not None and plan.num_speculative_tokens:
-            more = plan.graph_tokens_max / _WIDE_GRAPHS_TOKENS
-            found["graphs of live settings"] = int(_WIDE_GRAPHS_BYTES * shape_ratio * more)
+            found["graphs of live settings"] = wide_graph_bytes(plan.graph_tokens_max, hidden, layers, ranks)
     if plan.engine == "sglang" and plan.prepared > 1:
         found["prepared states"] = int(_STATE_BYTES * shape_ratio * (plan.prepared - 1))
     if plan.num_speculative_tokens:

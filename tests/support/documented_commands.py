@@ -32,11 +32,11 @@ LIMIT_S = 240.0
 SPECCTL = str(Path(sys.executable).parent / "specctl")
 SHORTER = {
     "bench": ["--rounds", "2", "--seconds", "1", "--outputs", "2"],
-    "profile": ["--for", "5", "--requests", "8"],
-    "record": ["--every", "1", "--for", "6"],
+    "profile": ["--for", "20", "--requests", "40"],
+    "record": ["--every", "1", "--for", "12"],
 }
 """Options that come last win."""
-SEARCH = ["--minutes", "0.5"]
+SEARCH = ["--minutes", "1.1", "--concurrency", "2"]
 UNTIL_STOPPED = {"autotune": "Ctrl-C", "top": "q"}
 
 

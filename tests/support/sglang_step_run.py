@@ -110,6 +110,13 @@ class _Request:
         self.sampling_params = SimpleNamespace(custom_params=None)
 
 
+def _greedy() -> Any:
+    return SimpleNamespace(
+        is_all_greedy=True, has_custom_logit_processor=False,
+        acc_additive_penalties=None, acc_scaling_penalties=None,
+    )  # fmt: skip
+
+
 class _Batch(SimpleNamespace):
     def grammar_needs_sync(self) -> bool:
         return False
@@ -149,7 +156,7 @@ class Step:
         self._batch = _Batch(
             reqs=self.requests, req_pool_indices=self._rows, req_pool_indices_cpu=self._rows.cpu().clone(),
             seq_lens=None, seq_lens_cpu=None, seq_lens_sum=None, spec_info=None, input_ids=None,
-            forward_mode=ForwardMode.EXTEND, sampling_info=SimpleNamespace(is_all_greedy=True),
+            forward_mode=ForwardMode.EXTEND, sampling_info=_greedy(),
             has_grammar=False, return_logprob=False, req_to_token_pool=pool, out_cache_loc=None,
             enable_overlap=True, prefill_input_ids_cpu=None, spec_algorithm=self._map.spec_algo,
             device=_DEVICE, extend_num_tokens=None,

@@ -87,6 +87,27 @@ def test_the_largest_batch_is_raised_where_it_is_asked_for_and_the_user_has_not_
         assert left_alone.compilation_config.max_cudagraph_capture_size is None
 
 
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "hidden", "layers", "ranks", "tokens"),
+    [
+        pytest.param(139, 4096, 32, 1, 2304, id="8B on 139 GiB"),
+        pytest.param(24, 4096, 32, 1, 1792, id="8B on 24 GiB"),
+        pytest.param(79, 8192, 80, 1, 1152, id="70B on 79 GiB"),
+        pytest.param(79, 8192, 80, 4, 2304, id="70B on four of them"),
+        pytest.param(8, 8192, 80, 1, 512, id="no room: as stock"),
+    ],
+)
+def test_graphs_fit_into_what_the_cache_leaves_free(device_gib, hidden, layers, ranks, tokens, caplog):
+    caplog.set_level("INFO", logger="vllm.specctl")
+    asked = SimpleNamespace(gpu_memory_utilization=0.9, tensor_parallel_size=ranks)
+    target = SimpleNamespace(get_hidden_size=lambda: hidden, get_total_num_hidden_layers=lambda: layers)
+    assert decode_graphs.graph_tokens_for(asked, target, device_gib * GIB) == tokens
+    assert f"up to {tokens} tokens" in caplog.text
+
+
 def test_a_heads_pass_finds_the_smallest_captured_graph_of_its_width():
     from specctl_vllm.compat.head_graphs import HeadGraphs
     from vllm.config.compilation import CUDAGraphMode

@@ -70,12 +70,13 @@ class HybridOptions(BaseModel):
 class ControlOptions(shared_options.ControlOptions):
     """The block ``specctl`` of any method: asks for the routes under /specctl/v1/."""
 
-    graph_tokens_max: int = Field(
-        default=2304,
+    graph_tokens_max: int | None = Field(
+        default=None,
         ge=512,
         le=8192,
         description="on a GPU: largest batch with a full CUDA graph, in tokens: requests x (drafts + 1); "
-        "larger ones run piecewise or without a graph, as in stock vLLM",
+        "larger ones run piecewise or without a graph, as in stock vLLM; without it as many as half of the "
+        "memory that gpu_memory_utilization leaves free holds, at most 2304",
     )
     verify: Literal["engine", "specctl"] | None = Field(
         default=None,

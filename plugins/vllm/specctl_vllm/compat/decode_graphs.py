@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
 from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
+from specctl.engine.graph_memory import GIB, wide_graph_bytes, wide_graph_tokens
 from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = [
     "GRID_TOKENS_MAX",
     "ask_for_wide_graphs",
+    "graph_tokens_for",
     "request_counts",
     "smallest_for",
     "wrap_dispatch",
@@ -20,6 +23,10 @@ __all__ = [
     "wrap_schedule_lookup",
 ]
 
+logger = logging.getLogger("vllm.specctl")
+
+ROOM_SHARE = 0.5
+"""Of the memory outside gpu_memory_utilization: the rest is the CUDA context's and other programs'."""
 GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
 
@@ -34,6 +41,25 @@ def smallest_for(descs: list[Any], requests: int) -> Any:
     """The first of ``descs``, sorted by requests, that holds as many; None: none does."""
     at = bisect_left(descs, requests, key=lambda desc: desc.num_reqs)
     return descs[at] if at < len(descs) else None
+
+
+def graph_tokens_for(engine_args: Any, target: Any, device_bytes: int) -> int:
+    """The largest batch to capture: graphs are made beside the KV cache, which takes the rest of
+    ``gpu_memory_utilization``, so that they have to fit into what that leaves free.
+
+    engine_args, target: vLLM's EngineArgs and the target's ModelConfig. device_bytes: of one device.
+    """
+    free_bytes = device_bytes * max(1.0 - engine_args.gpu_memory_utilization, 0.0)
+    shape = target.get_hidden_size(), target.get_total_num_hidden_layers(), engine_args.tensor_parallel_size
+    tokens = wide_graph_tokens(free_bytes * ROOM_SHARE, *shape)
+    logger.info(
+        "full CUDA graphs for batches of up to %d tokens: about %.1f GiB of the %.1f GiB outside "
+        "gpu_memory_utilization; graph_tokens_max sets another bound",
+        tokens,
+        wide_graph_bytes(tokens, *shape) / GIB,
+        free_bytes / GIB,
+    )
+    return tokens
 
 
 def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:

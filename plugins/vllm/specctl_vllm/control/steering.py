@@ -9,9 +9,9 @@ import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import add, attrgetter, lt
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import add, attrgetter
 from typing import Any
 
 from specctl.contract.capabilities import Capabilities
@@ -27,6 +27,7 @@ from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
 from specctl_vllm.control.adaptivity import adaptivity_of, adaptivity_state
 from specctl_vllm.control.class_limits import RequestLimits
+from specctl_vllm.control.open_step import OpenStep, fill
 from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
@@ -39,20 +40,7 @@ __all__ = ["Steering", "start_rows"]
 logger = logging.getLogger("vllm.specctl")
 _CHAINS_ONLY = "vLLM drafts and verifies chains: its attention knows no trees"
 _GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
-# With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
-_COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
 _OUTPUT = attrgetter("num_output_tokens")
-
-
-@dataclass(slots=True)
-class _OpenStep(steering.OpenStep):
-    request_ids: list[str] = field(default_factory=list)
-    ended_s: float = 0.0
-    device_s: float | None = None
-    made_s: float | None = None
-    """Seconds of the drafts that were made at its end, for the next step."""
-    read_s: float | None = None
-    """Of a head's pass over its tokens, reported with the next step's; None: this worker reports none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +112,8 @@ class Steering(steering.Steering):
         self._plan = _Plan(config.num_speculative_tokens)
         self._carried_s = 0.0
         """Of the drafts that now wait: seconds that the step before them took longer."""
-        self._open: dict[int, _OpenStep] = {}
-        self._last: _OpenStep | None = None
+        self._open: dict[int, OpenStep] = {}
+        self._last: OpenStep | None = None
         self._ended_s = 0.0
         self._shadow: ShadowAcceptance | None = None
         self._proposer: dict[str, float] = {}
@@ -142,7 +130,7 @@ class Steering(steering.Steering):
         plan = self._plan
         number = self._last_number = plan.number if self._is_async else self._trimmed(plan)
         self._limits.cut(self.table.class_limits, self._scheduler.running)
-        self._step = _OpenStep(
+        self._step = OpenStep(
             number,
             started_s=now_s,
             is_sampled=plan.sample is not None and number == plan.number,
@@ -181,11 +169,7 @@ class Steering(steering.Steering):
             self._classes.arrived(request, step.started_s)
             self._limits.arrived(request)
         self._limits.finished(scheduler_output.finished_req_ids)
-        if self._all_decode(step, scheduled, drafts):
-            next_decoding = len(scheduled)
-            next_context_tokens = step.context_tokens + sum(scheduled.values())
-        else:
-            next_decoding, next_context_tokens = self._tell_apart(step, scheduled, drafts)
+        next_decoding, next_context_tokens = fill(step, self._requests, scheduled, drafts)
         self._decoding = len(step.requests)
         if scheduled:
             # Else nothing runs, and the drafts that wait go on waiting.
@@ -197,9 +181,7 @@ class Steering(steering.Steering):
             is_sample = self._plan.sample is not None
             scheduler_output.specctl_wish = DraftWish(self._plan.number, next_decoding, is_sample)
 
-    def _planned(
-        self, step: _OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]
-    ) -> _Plan:
+    def _planned(self, step: OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]) -> _Plan:
         """Of the drafts that are made at the end of ``step``, for the one after it."""
         setting, is_sample = (
             self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
@@ -213,41 +195,6 @@ class Steering(steering.Steering):
         reads_prompts = (self._drafts_beside_prompts or after_rest) and step.prefill_tokens > 0
         sample = setting if is_sample else None
         return _Plan(number, sample, setting.min_token_prob, after_rest, beside_prompts=reads_prompts)
-
-    def _all_decode(self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]) -> bool:
-        """Whether each request verifies its drafts and a token more; ``step`` is filled then."""
-        if sum(scheduled.values()) != len(scheduled) + sum(map(len, drafts.values())):
-            return False
-        requests = list(map(self._requests.__getitem__, scheduled))
-        computed = list(map(_COMPUTED, requests))
-        if any(map(lt, computed, map(_OF_PROMPT, requests))):
-            return False
-        step.requests, step.request_ids = requests, list(scheduled)
-        step.drafted = [number - 1 for number in scheduled.values()]
-        step.context_tokens = sum(computed)
-        return True
-
-    def _tell_apart(
-        self, step: _OpenStep, scheduled: Mapping[str, int], drafts: Mapping[str, Any]
-    ) -> tuple[int, int]:
-        """``step`` of a batch with prompts in it; the decoding requests after it, and their tokens."""
-        next_decoding, next_context_tokens = 0, 0
-        for request_id, number in scheduled.items():
-            request = self._requests[request_id]
-            computed = request.num_computed_tokens
-            drafted = len(drafts.get(request_id, ()))
-            if computed >= request.num_prompt_tokens and number == drafted + 1:
-                step.requests.append(request)
-                step.request_ids.append(request_id)
-                step.drafted.append(drafted)
-                step.context_tokens += computed
-            else:
-                step.prefill_tokens += number
-                if computed + number < request.num_tokens:
-                    continue
-            next_decoding += 1
-            next_context_tokens += computed + number
-        return next_decoding, next_context_tokens
 
     @_guarded
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> None:
@@ -314,7 +261,7 @@ class Steering(steering.Steering):
         self._last = None
         self._open.pop(id(scheduler_output), None)
         if failed == "before_schedule":
-            self._step = _OpenStep(self._plan.number, started_s=time.monotonic())
+            self._step = OpenStep(self._plan.number, started_s=time.monotonic())
         if failed == "after_schedule":
             self._plan = _Plan(0)
             scheduler_output.num_spec_tokens_to_schedule = 0
