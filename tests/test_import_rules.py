@@ -155,3 +155,9 @@ def test_options_of_commands_with_extras_are_known_without_its_libraries(command
 def test_a_plugin_is_registered_without_a_compiler(plugin: str) -> None:
     """vLLM's worker looks through all modules right after it has loaded its plugins, and llvmlite ends it."""
     assert not loaded(f"import {plugin}.register") & {"numba", "llvmlite"}
+
+
+@pytest.mark.parametrize("routes", ["specctl.engine.routes", "specctl_vllm.control.endpoint"])
+def test_routes_leave_it_to_the_engine_when_prometheus_client_is_imported(routes: str) -> None:
+    """It chooses between one process and several then, and SGLang sets its folder after its plugins."""
+    assert "prometheus_client" not in loaded(f"import {routes}")

@@ -32,3 +32,8 @@ def assert_metrics_hold_the_plugins(control: Any, tokens: int, engines_own: str)
         served, counted = float(found[f"specctl_engine_{name}_total{setting}"]), sum(c[key] for c in cells)
         assert abs(served - counted) < 1e-6 * max(counted, 1.0)
         assert served > 0
+    # The engine's own counters of requests are there, too.
+    engine = engines_own.partition(":")[0]
+    counted = re.search(rf"^{engine}:time_to_first_token_seconds_count\{{.*\}} (\S+)$", page, re.MULTILINE)
+    assert counted is not None
+    assert float(counted[1]) > 0

@@ -31,6 +31,7 @@ cpu_stand_ins.install()
 import torch
 from sglang.srt.managers.overlap_utils import FutureMap, RelayPayload, resolve_forward_inputs
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative import ngram_worker
 from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
@@ -107,7 +108,7 @@ class _Request:
         self.emitted = 1
         """On the device; the output has them a step later."""
         self.lora_id = self.extra_key = self.finished_len = None
-        self.sampling_params = SimpleNamespace(custom_params=None)
+        self.sampling_params = SamplingParams(temperature=0.0)
 
 
 def _greedy() -> Any:
