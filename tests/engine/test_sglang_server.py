@@ -120,8 +120,17 @@ def test_the_engines_own_metrics_hold_the_plugins(suffix):
     assert_metrics_hold_the_plugins(suffix, 8, "sglang:num_running_reqs")
 
 
-def test_tokens_are_verified_by_their_chances(suffix, reference):
-    """Eight at once, of which most have nothing to copy: the others' long drafts are not worth all places."""
+def test_tokens_are_verified_by_their_chances(suffix):
+    """Prompts that nobody has sent, and answers that are not learnt: long drafts are not worth all places."""
+    prompts = [
+        "The first chapter of the book tells how the river",
+        "Dear editor, with great",
+        "A list of seven stones: one,",
+        "def sort(numbers):\n    for number in numbers:\n       ",
+    ]
+    alone = {"custom_params": {"specctl": {"share": False, "kind": "fresh"}}}
+    assert suffix.put(suffix.change(0)).status_code == 200
+    reference = [suffix.complete(prompt, sampling=alone) for prompt in prompts]
 
     def verified(least):
         asked = [{**rows(8)[0], "min_token_prob": least}]
@@ -129,8 +138,8 @@ def test_tokens_are_verified_by_their_chances(suffix, reference):
         assert suffix.get("table")["rows"][0]["min_token_prob"] == least
         before = sum(cell["verified_tokens"] for cell in suffix.get("telemetry")["cells"])
         with ThreadPoolExecutor(8) as pool:
-            told = list(pool.map(suffix.generate, PROMPTS * 4))
-        assert [one["output_ids"] for one in told] == reference * 4
+            found = list(pool.map(lambda prompt: suffix.complete(prompt, sampling=alone), prompts * 4))
+        assert found == reference * 4
         return sum(cell["verified_tokens"] for cell in suffix.get("telemetry")["cells"]) - before
 
     assert suffix.get("capabilities")["min_token_prob"] == 0.0
