@@ -25,6 +25,12 @@ def shared_models() -> Path:
 
 
 @pytest.fixture(scope="session")
+def target_model(shared_models: Path) -> Path:
+    """The reference target: 27 M parameters, so that a CPU makes hundreds of tokens a second."""
+    return _folder(shared_models / "reference-target", "SPECCTL_SHARED")
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Prompts and traces of the development split."""
     return _folder(SHARED / "data", "SPECCTL_SHARED")

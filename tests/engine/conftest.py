@@ -11,15 +11,15 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def suffix(gemma_model: Path, logs: Path) -> Iterator[Control]:
-    """specctl_suffix on Gemma, one server for a module; loopback is let in without a token."""
+def suffix(target_model: Path, logs: Path) -> Iterator[Control]:
+    """specctl_suffix, one server for a module; loopback is let in without a token."""
     config = {
         "method": "specctl_suffix",
         "num_speculative_tokens": 8,
         "corpus_file": str(logs / "corpus"),
         "corpus_save_every_s": 10,
     }
-    with controlled_server(gemma_model, logs / "suffix.log", config) as control:
+    with controlled_server(target_model, logs / "suffix.log", config) as control:
         yield control
 
 
@@ -32,7 +32,7 @@ def token_file(logs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ngram(gemma_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
-    """The stock method ngram with a token file, one server for a module."""
+    """The stock method ngram on Gemma (sliding windows) with a token file, one server for a module."""
     config = {
         "method": "ngram",
         "num_speculative_tokens": 4,

@@ -26,9 +26,9 @@ PROMPTS = ["a b c d a b c d a b c", "1, 2, 3, 4, 5, 1, 2, 3,", "x = 1\ny = 2\nx 
 
 
 @pytest.fixture(scope="module")
-def ranks(gemma_model: Path, logs: Path) -> Iterator[Control]:
+def ranks(target_model: Path, logs: Path) -> Iterator[Control]:
     """vLLM starts as many API servers as ranks; a connection stays with one of them."""
-    with controlled_server(gemma_model, logs / "ranks.log", CONFIG, arguments=ARGUMENTS) as control:
+    with controlled_server(target_model, logs / "ranks.log", CONFIG, arguments=ARGUMENTS) as control:
         yield control
 
 

@@ -56,14 +56,14 @@ def completed(process, prompt):
     return answer(process)
 
 
-def test_an_embedded_engine_is_steered(gemma_model, tmp_path):
+def test_an_embedded_engine_is_steered(target_model, tmp_path):
     socket = tmp_path / "control.sock"
     config = {
         "method": "specctl_suffix",
         "num_speculative_tokens": 8,
         "specctl": {"control_address": f"unix:{socket}"},
     }
-    with embedded(gemma_model, tmp_path / "engine.log", config) as process:
+    with embedded(target_model, tmp_path / "engine.log", config) as process:
         assert answer(process) == "ready"
         drafted = completed(process, PROMPT)
         transport = httpx.HTTPTransport(uds=str(socket))

@@ -40,12 +40,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def suffix(gemma_model: Path, logs: Path, file: Path) -> Iterator[Control]:
+def suffix(target_model: Path, logs: Path, file: Path) -> Iterator[Control]:
     config = {"method": "specctl_suffix", "num_speculative_tokens": 8, "corpus_file": str(logs / "guarded")}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SPECCTL_FAIL", str(file))
         environment.setenv("PYTHONPATH", f"{FAILING}:{os.environ.get('PYTHONPATH', '')}")
-        with controlled_server(gemma_model, logs / "guard.log", config) as control:
+        with controlled_server(target_model, logs / "guard.log", config) as control:
             yield control
 
 

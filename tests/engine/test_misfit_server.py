@@ -23,10 +23,10 @@ CASES = {
 
 @pytest.mark.parametrize("folder", CASES)
 def test_it_runs_as_stock_and_the_log_says_why(
-    gemma_model: Path, logs: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+    target_model: Path, logs: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{SUPPORT / folder}:{os.environ.get('PYTHONPATH', '')}")
-    with controlled_server(gemma_model, logs / f"{folder}.log", {**NGRAM, "specctl": {}}) as control:
+    with controlled_server(target_model, logs / f"{folder}.log", {**NGRAM, "specctl": {}}) as control:
         assert control.client.get("/specctl/v1/capabilities").status_code == 404
         outputs = [control.complete(prompt) for prompt in PROMPTS]
         assert all(len(output) == 32 for output in outputs)

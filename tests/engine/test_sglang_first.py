@@ -19,11 +19,11 @@ VERSION = FIRST[0].partition("==")[2]
 
 
 @pytest.fixture(scope="module")
-def suffix(gemma_model: Path, logs: Path):
+def suffix(target_model: Path, logs: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "SGLANG_PYTHON", FIRST_VENV / "bin" / "python")
         with controlled_sglang_server(
-            gemma_model, logs / "sglang-first.log", "SPECCTL_SUFFIX", ["--speculative-num-draft-tokens", "5"]
+            target_model, logs / "sglang-first.log", "SPECCTL_SUFFIX", ["--speculative-num-draft-tokens", "5"]
         ) as control:
             yield control
 

@@ -34,11 +34,11 @@ def file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def suffix(gemma_model: Path, logs: Path, file: Path):
+def suffix(target_model: Path, logs: Path, file: Path):
     paths = [str(FAILING), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SPECCTL_FAIL": str(file)}
     with controlled_sglang_server(
-        gemma_model, logs / "sglang-guard.log", "SPECCTL_SUFFIX", ["--speculative-num-draft-tokens", "5"],
+        target_model, logs / "sglang-guard.log", "SPECCTL_SUFFIX", ["--speculative-num-draft-tokens", "5"],
         {**environment, "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
         yield control

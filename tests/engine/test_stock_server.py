@@ -216,14 +216,14 @@ def test_stock_suffix_survives_every_value(shared_models, logs):
         assert_lossless(control)
 
 
-def test_a_server_that_did_not_ask_for_specctl_is_stock(gemma_model, logs):
+def test_a_server_that_did_not_ask_for_specctl_is_stock(target_model, logs):
     config = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-    with vllm_server(gemma_model, logs / "stock.log", config) as server:
+    with vllm_server(target_model, logs / "stock.log", config) as server:
         assert httpx.get(f"{server.url}/specctl/v1/table").status_code == 404
 
 
-def test_an_unknown_option_stops_the_start_with_its_name(gemma_model, logs):
+def test_an_unknown_option_stops_the_start_with_its_name(target_model, logs):
     config = {"method": "specctl_suffix", "min_token_probs": 0.1}
-    server = vllm_server(gemma_model, logs / "typo.log", config)
+    server = vllm_server(target_model, logs / "typo.log", config)
     with pytest.raises(RuntimeError, match="did you mean 'min_token_prob'"):
         server.__enter__()

@@ -360,7 +360,7 @@ def test_sampled_requests_are_guarded_where_verification_is_unsound(suffix, refe
     assert outputs == [suffix.complete(SAMPLED_PROMPT, 32, **sampled)] * 3
 
 
-def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
+def test_outputs_are_kept_in_a_file(suffix, logs, target_model):
     """Every step looks whether a saving is due. What a request does not share is not in it."""
     kept = logs / "corpus"
     own = suffix.complete("Nine green herons near the", 24, vllm_xargs=said(share=False))
@@ -369,7 +369,7 @@ def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
     def holds(output):
         if not kept.exists():
             return False
-        documents = documents_of(load(kept, "", fingerprint_of(gemma_model)))
+        documents = documents_of(load(kept, "", fingerprint_of(target_model)))
         # Drafts that were accepted behind the end of the answer are in its document.
         return any(document[: len(output)].tolist() == output for document in documents)
 
@@ -378,7 +378,7 @@ def test_outputs_are_kept_in_a_file(suffix, logs, gemma_model):
         suffix.complete(SAMPLED_PROMPT)
     assert holds(shared)
     assert not holds(own)
-    corpus = load(kept, "", fingerprint_of(gemma_model))
+    corpus = load(kept, "", fingerprint_of(target_model))
     assert corpus.documents > 0
     output = specctl("corpus", "inspect", str(kept))
     assert output.returncode == 0, output.stderr
