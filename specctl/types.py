@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
+from specctl.contract.telemetry import SelfChecks
 
 __all__ = ["CellDelta", "HistogramDelta", "Observation", "ShadowDelta", "StockDelta"]
 
@@ -112,6 +113,7 @@ class Observation:
     shadow: ShadowDelta | None = None
     stock: StockDelta | None = None
     adaptivity: AdaptivityState | None = None
+    self_checks: SelfChecks | None = None
     running: int | None = None
     waiting: int | None = None
     decoding: int | None = None

@@ -16,14 +16,11 @@ from specctl.bench.prompts import Prompt
 from specctl.bench.records import RequestRecord
 from specctl.bench.results import Differing, OutputCheck
 from specctl.bench.sender import Live, Sender
+from specctl.contract.ties import tie_margin
 from specctl.errors import BenchFailed
 
-__all__ = ["TIE_MARGIN", "check_outputs", "greedy_outputs"]
+__all__ = ["check_outputs", "greedy_outputs"]
 
-TIE_MARGIN = {"float32": 1e-3, "float16": 0.0625, "bfloat16": 0.25}
-"""Largest difference of log probability that rounding makes between two passes: two steps of the dtype at
-logits from 16 to 32; float32 sums over a few thousand products."""
-DTYPE_DEFAULT = "bfloat16"
 SCORED_MAX = 50
 LOGPROBS = 20
 
@@ -66,7 +63,7 @@ async def check_outputs(
     shared = [name for name in ours if name in theirs]
     unlike = [name for name in shared if not _same(ours[name], theirs[name])]
     differing = []
-    bound = TIE_MARGIN.get((dtype or DTYPE_DEFAULT).removeprefix("torch."), TIE_MARGIN[DTYPE_DEFAULT])
+    bound = tie_margin(dtype)
     for number, name in enumerate(unlike):
         at, margin = None, None
         if number < SCORED_MAX:

@@ -10,7 +10,7 @@ from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
 from specctl.contract.table import TableState
 
-__all__ = ["ShadowAcceptance", "Telemetry", "TelemetryCell"]
+__all__ = ["SelfChecks", "ShadowAcceptance", "Telemetry", "TelemetryCell"]
 
 CELLS_MAX = 4096
 _MESSAGE = ConfigDict(extra="ignore", frozen=True)
@@ -92,6 +92,17 @@ class ShadowAcceptance(BaseModel):
     accepted_at: Positions = Field(description="[j]: drafts whose first j + 1 tokens all came true")
 
 
+class SelfChecks(BaseModel):
+    """Greedy answers that were decoded again without drafts while the engine was idle."""
+
+    model_config = _MESSAGE
+
+    checked: int = Field(default=0, ge=0, description="up to their end, or to the first token that differs")
+    identical: int = Field(default=0, ge=0)
+    ties: int = Field(default=0, ge=0, description="part where tokens are equally likely but for rounding")
+    differing: int = Field(default=0, ge=0, description="part where they should not")
+
+
 class Telemetry(BaseModel):
     model_config = _MESSAGE
 
@@ -110,6 +121,7 @@ class Telemetry(BaseModel):
     adaptivity: AdaptivityState | None = Field(
         default=None, description="of the engine's own adaptivity; None: it has none"
     )
+    self_checks: SelfChecks | None = Field(default=None, description="None: verify_shadow_ratio is 0")
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="spent in the plugin's own part of the scheduler"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from specctl.contract.telemetry import Telemetry, TelemetryCell
+from specctl.contract.telemetry import SelfChecks, Telemetry, TelemetryCell
 from specctl.types import CellDelta, Observation
 
 __all__ = [
@@ -58,6 +58,7 @@ class Cause(StrEnum):
     BROKEN_CHECKPOINT = "broken_checkpoint"
     NO_REPEATS = "no_repeats"
     LOOP = "loop"
+    DIFFERENT_OUTPUT = "different_output"
 
 
 class Advice(NamedTuple):
@@ -69,8 +70,9 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``ratio``: of first tokens accepted, for a loop of all drafted tokens. ``usual_ratio``: of the engine's
-    last start, where that is what it is compared with."""
+    """``ratio``: of first tokens accepted, for a loop of all drafted tokens; for a different output of the
+    answers that were checked, which ``drafts`` counts then. ``usual_ratio``: of the engine's last start,
+    where that is what it is compared with."""
 
     cause: Cause
     ratio: float
@@ -80,6 +82,9 @@ class Fault:
 
     @property
     def words(self) -> str:
+        if self.cause is Cause.DIFFERENT_OUTPUT:
+            seen = f"{self.ratio:.1%} of {self.drafts} checked answers differ beyond rounding"
+            return f"{self.advice.what}: {seen}; {self.advice.do}"
         before = "" if self.usual_ratio is None else f", {self.usual_ratio:.0%} before the restart"
         part = "drafted tokens" if self.cause is Cause.LOOP else "first tokens"
         seen = f"{self.ratio:.1%} of the {part} of {self.drafts} drafts were accepted{before}"
@@ -132,6 +137,20 @@ _LOOP = Advice(
 )
 
 
+_DIFFERS = Advice(
+    "greedy answers differ from those without drafts",
+    "likely a verification that accepts what the target would not emit, of the engine or of a kernel; turn "
+    "speculation off, and report it with the server's log, which names each token",
+)
+
+
+def _different(checks: SelfChecks | None) -> Fault | None:
+    if checks is None or not checks.differing:
+        return None
+    ratio = checks.differing / max(checks.checked, 1)
+    return Fault(Cause.DIFFERENT_OUTPUT, ratio, checks.checked, _DIFFERS)
+
+
 class _Block:
     """Sums. ``first``: first tokens that were accepted."""
 
@@ -173,6 +192,8 @@ class _Block:
 
 def since_start(method: str, telemetry: Telemetry) -> Fault | None:
     """Of the counters since the engine's start."""
+    if (different := _different(telemetry.self_checks)) is not None:
+        return different
     block = _Block()
     block.seconds = telemetry.uptime_s
     for cell in telemetry.cells:
@@ -198,14 +219,15 @@ class Soundness:
         self._usual, self._blocks = 0.0, 0
 
     def update(self, observation: Observation) -> bool:
-        """Take in a poll, once; whether a block has shown another cause, or none any more."""
+        """Take in a poll, once; whether it has shown another cause, or none any more."""
         if observation.boot_id != self._boot_id:
             self._restarted(observation)
         self._count(observation)
-        if not self._block.is_full:
-            return False
-        was = self.fault
-        self._judge("" if self._served is None else self._served[1])
+        was, different = self.fault, _different(observation.self_checks)
+        if self._block.is_full:
+            self._judge("" if self._served is None else self._served[1])
+        # It outlasts every block: one answer is one too many.
+        self.fault = different or self.fault
         return (was and was.cause) is not (self.fault and self.fault.cause)
 
     def _restarted(self, observation: Observation) -> None:

@@ -72,6 +72,10 @@ def families(
     for metric, field in _BY_SETTING.items():
         yield _by_setting(metric, field, model, telemetry)
     yield _verified(model, telemetry)
+    if (checks := telemetry.self_checks) is not None:
+        results = {"identical": checks.identical, "tie": checks.ties, "differing": checks.differing}
+        found = [((model, result), float(count)) for result, count in results.items()]
+        yield _family(names.ENGINE_SELF_CHECKS, found)
     failures = [((model, entry), count) for entry, count in telemetry.failures.items()]
     yield _family(names.ENGINE_FAILURES, failures)
 

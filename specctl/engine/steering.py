@@ -20,7 +20,7 @@ from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow
-from specctl.contract.telemetry import ShadowAcceptance
+from specctl.contract.telemetry import SelfChecks, ShadowAcceptance
 from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.guard import GUARD
 from specctl.engine.live_table import LiveTable
@@ -42,6 +42,7 @@ class Gauges:
     shadow: ShadowAcceptance | None = None
     proposer: dict[str, float] = field(default_factory=dict)
     adaptivity: AdaptivityState | None = None
+    self_checks: SelfChecks | None = None
     failures: dict[str, int] = field(default_factory=dict)
     """Of the guards of other processes: the workers'."""
 
@@ -103,6 +104,7 @@ class Steering(ABC):
             classes=self._classes.counters.snapshot(is_idle=not gauges.running),
             shadow=gauges.shadow,
             adaptivity=gauges.adaptivity,
+            self_checks=gauges.self_checks,
             guarded_steps=self._guarded_steps,
             steering_s=self.steering_s,
             proposer=gauges.proposer,

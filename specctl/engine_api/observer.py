@@ -95,6 +95,7 @@ class EngineObserver:
             shadow=gains.shadow,
             stock=await self._stock_beside_plugin(now_s, gaps),
             adaptivity=None if telemetry is None else telemetry.adaptivity,
+            self_checks=None if telemetry is None else telemetry.self_checks,
             running=None if telemetry is None else telemetry.running,
             waiting=None if telemetry is None else telemetry.waiting,
             decoding=None if telemetry is None else telemetry.decoding,

@@ -212,6 +212,11 @@ ENGINE_GUARDED = Metric(
     "Steps without drafts because a sampled request could not be verified soundly.",
     _OF_MODEL,
 )
+ENGINE_SELF_CHECKS = Metric(
+    "specctl_engine_self_checks_total",
+    "Greedy answers decoded again without drafts: identical, tie (they part by rounding) or differing.",
+    ("model_name", "result"),
+)
 ENGINE_STEERING = Metric(
     "specctl_engine_steering_seconds_total",
     "Seconds spent in the plugin's own part of the scheduler.",

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from fakes.observations import capabilities, cell, observation
 
+from specctl.contract.telemetry import SelfChecks
 from specctl.core.soundness import BLOCK_DRAFTS, BLOCK_S, Cause, Soundness, near_zero
 from specctl.types import Observation, StockDelta
 
@@ -145,3 +146,14 @@ def test_a_stock_server() -> None:
     assert watch(Soundness(), *stock_polls(0)) == [Cause.WRONG_VOCABULARY]
     assert watch(Soundness(), *stock_polls(400)) == [Cause.LOOP]
     assert watch(Soundness(), *stock_polls(200)) == []
+
+
+def test_an_answer_that_differs_without_drafts_stays_a_fault_until_the_engine_restarts() -> None:
+    soundness = Soundness()
+    sound, differs = SelfChecks(checked=9, identical=9), SelfChecks(checked=10, identical=9, differing=1)
+    polls = [replace(poll(0.6), self_checks=checks) for checks in (sound, differs, differs)]
+    assert watch(soundness, *polls, *polls[1:] * 15) == [Cause.DIFFERENT_OUTPUT]
+    assert soundness.fault is not None
+    assert "10.0% of 10 checked answers" in soundness.fault.words
+    soundness.update(replace(poll(0.6, boot="b"), self_checks=SelfChecks()))
+    assert soundness.fault is None

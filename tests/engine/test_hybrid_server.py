@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.engine_control import LISTING, PROMPTS, Control, controlled_server
+from support.engine_control import LISTING, PROMPTS, Control, controlled_server, wait_for
 
 from testing.lossless import compare
 
@@ -21,6 +21,7 @@ def hybrid(shared_models: Path, logs: Path) -> Iterator[Control]:
         "head": "eagle3",
         "model": str(shared_models / "reference-eagle3"),
         "num_speculative_tokens": 4,
+        "specctl": {"verify_shadow_ratio": 1.0},
     }
     with controlled_server(shared_models / "reference-target", logs / "hybrid.log", config) as control:
         yield control
@@ -69,3 +70,32 @@ def test_both_sources_draft_and_their_drafts_are_accepted(
     accepted = [sum(cell["accepted_at"][0] for cell in one["cells"]) for one in (before, after)]
     assert accepted[1] > accepted[0]
     assert not after["failures"]
+
+
+def test_answers_are_decoded_again_without_drafts_while_the_server_is_idle(
+    hybrid: Control, reference: list[list[int]]
+) -> None:
+    assert hybrid.put(hybrid.change(4)).status_code == 200
+    before = hybrid.get("telemetry")["self_checks"]["checked"]
+    assert [hybrid.complete(prompt, 48) for prompt in PROMPTS] == reference
+
+    def checked() -> int:
+        """Telemetry is what an idle server is asked for."""
+        found: int = hybrid.get("telemetry")["self_checks"]["checked"]
+        return found
+
+    wait_for(lambda: checked() >= before + len(PROMPTS), 60)
+    telemetry = hybrid.get("telemetry")
+    checks = telemetry["self_checks"]
+    assert checks["identical"] + checks["ties"] == checks["checked"]
+    assert not telemetry["failures"]
+    page = hybrid.client.get("/metrics").text
+    assert 'specctl_engine_self_checks_total{model_name="model",result="identical"}' in page
+
+
+def test_a_check_makes_way_for_the_requests_of_clients(hybrid: Control, reference: list[list[int]]) -> None:
+    """Telemetry starts a check again and again while others are served."""
+    for prompt, expected in zip(PROMPTS * 3, reference * 3, strict=True):
+        hybrid.get("telemetry")
+        assert hybrid.complete(prompt, 48) == expected
+    assert not hybrid.get("telemetry")["failures"]

@@ -47,6 +47,7 @@ class Ranks:
             "telemetry": lambda: {
                 **self.fake.telemetry(),
                 "guarded_steps": 3,
+                "self_checks": {"checked": 5, "identical": 4, "ties": 1},
                 "failures": {"propose": 1},
                 "proposer": verified,
                 "classes": [],

@@ -73,6 +73,7 @@ def test_names_and_helps_are_words_with_units(metric: names.Metric) -> None:
     assert 20 <= len(metric.help) <= 160
     assert set(metric.labels) <= {
         "by",
+        "result",
         "engine",
         "instance",
         "method",

@@ -7,9 +7,11 @@ from typing import Any
 
 from specctl.draft.options import SHARED
 from specctl.engine.guard import GUARD
+from specctl_vllm.compat.self_check_requests import self_check_of
 from specctl_vllm.control.namespaces import namespace_of
 from specctl_vllm.control.request_fields import is_shared
 from specctl_vllm.control.steering import Steering
+from specctl_vllm.options import options_from_env
 
 __all__ = ["SteeredMixin", "steered"]
 
@@ -31,8 +33,12 @@ class SteeredMixin:
             # vLLM pads a new decode with placeholder drafts up to the full number where no batch table
             # is configured; with a live table the padding would be verified for nothing.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+            options = options_from_env()
+            ratio = 0.0 if options is None else options.control.verify_shadow_ratio
+            self.specctl.self_check = GUARD.call("self_check", None, self_check_of, self, ratio)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self.specctl.check_answers(lambda check: check.make_way())
         self.specctl.before_schedule()
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
@@ -49,9 +55,11 @@ class SteeredMixin:
         self.specctl.before_update(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self.specctl.after_update(scheduler_output)
+        self.specctl.check_answers(lambda check: check.take(outputs))
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self.specctl.check_answers(lambda check: check.finished(request))
         if self.use_v2_model_runner:
             finished = GUARD.call("finished_output", None, _finished_output, request)
             if finished is not None:

@@ -29,6 +29,7 @@ from specctl_vllm.control.adaptivity import adaptivity_of, adaptivity_state
 from specctl_vllm.control.class_limits import RequestLimits
 from specctl_vllm.control.open_step import OpenStep, fill
 from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
+from specctl_vllm.control.self_check import SelfCheck
 from specctl_vllm.control.traffic_classes import RequestClasses
 from specctl_vllm.methods import method_support
 from specctl_vllm.options import StartTable, options_from_env, suffix_options_from_env
@@ -89,6 +90,7 @@ def start_rows(table: StartTable | None, legal: Sequence[int]) -> tuple[TableRow
 
 class Steering(steering.Steering):
     log = logger
+    self_check: SelfCheck | None = None
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -268,16 +270,23 @@ class Steering(steering.Steering):
 
     def _gauges(self) -> steering.Gauges:
         self._flush_if_whole()
-        scheduler = self._scheduler
+        self.check_answers(lambda check: check.begin())
+        scheduler, check = self._scheduler, self.self_check
         return steering.Gauges(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             kv_cache_used_ratio=scheduler.kv_cache_manager.usage,
             shadow=self._shadow,
             adaptivity=adaptivity_state(scheduler.vllm_config, self.capabilities.adaptivity),
+            self_checks=None if check is None else check.counts,
             proposer=self._proposer | self._verification,
             failures=dict(self._failures),
         )
+
+    def check_answers(self, part: Callable[[SelfCheck], object]) -> None:
+        """A part of the check of answers, where there is one. Its first failure ends it."""
+        if self.self_check is not None and not GUARD.ran("self_check", part, self.self_check):
+            self.self_check = None
 
     def _flush_if_whole(self) -> None:
         """Now, unless a part of its seconds is reported with the next step's tokens."""
