@@ -104,6 +104,19 @@ def cpu_phases(measure: str) -> str:
     )
 
 
+def hybrid(requests: str) -> str:
+    """Over the better of the hybrid's two parts, by kind of text."""
+    return "; ".join(
+        f"{kind} {ratio('cpu-hybrid.json', f'{kind}-{requests}', 'to the better part')}"
+        for kind in ("copying", "chat", "copying+chat")
+    )
+
+
+def resumed() -> str:
+    methods = figure_at("cpu-resume.json", "methods")
+    return "; ".join(f"{name} {found['ratio']:.2f}" for name, found in methods.items())
+
+
 def peagle_sglang(arm: str, run: int = 7) -> str:
     """Against the fastest EAGLE3 setting, for each number of requests."""
     name = "gpu-sglang-peagle.json"

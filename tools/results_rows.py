@@ -11,12 +11,14 @@ from tools.results_figures import (
     cpu_phases,
     differing,
     gate,
+    hybrid,
     peagle_sglang,
     phases,
     phases_h100,
     ratio,
     ratios,
     regret,
+    resumed,
     smoke,
     suffix_kinds,
     verify,
@@ -43,6 +45,7 @@ SUFFIX = "gpu-suffix-copying.json"
 GATE = ("figures", "gate")
 STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
+HYBRID = "python -m benchmarks.hybrid", "cpu-hybrid.json"
 BY_KIND = "python -m benchmarks.suffix_calibration"
 ALONE = "python -m benchmarks.gpu.verify_by_kernel"
 
@@ -207,6 +210,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-off-cost.json",
         ),
         Row(
+            "acceptance after 200 tokens at 0 drafts, against a head that never rested",
+            resumed,
+            CPU,
+            "python -m benchmarks.resume",
+            "cpu-resume.json",
+        ),
+        Row(
+            "what the agreement of two mixture-of-experts ranks takes of a step, us",
+            lambda: ratio("cpu-rank-agreement.json", "difference", digits=0),
+            CPU,
+            "python -m benchmarks.rank_agreement",
+            "cpu-rank-agreement.json",
+        ),
+        Row(
             "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
             lambda: ratios("gpu-sglang-off.json", "tokens/s against off", "specctl_suffix"),
             H200,
@@ -263,6 +280,14 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "python -m benchmarks.gpu.sglang_compare copying",
             "gpu-sglang-copying-fa3.json",
         ),
+        Row(
+            "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",
+            lambda: hybrid("1"),
+            CPU,
+            *HYBRID,
+        ),
+        Row("the same, 4 requests", lambda: hybrid("4"), CPU, *HYBRID),
+        Row("the same, 8 requests", lambda: hybrid("8"), CPU, *HYBRID),
         Row(
             "`specctl_suffix` against vLLM's `suffix`, prompts chosen for repetition: cold, warm",
             lambda: (

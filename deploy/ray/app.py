@@ -1,7 +1,7 @@
 """vLLM in a Ray Serve deployment, with an address at which specctl steers it.
 
     export MODEL=/path/to/model CONTROL=unix:/run/specctl/control-{pid}.sock
-    serve run --working-dir deploy/ray app:app
+    serve run --app-dir deploy/ray --working-dir deploy/ray app:app
     specctl autotune --policy balanced --target unix:///run/specctl/control-1234.sock
 
 A request is JSON: a prompt, and the most tokens. Each replica has an engine and an address of its own.
