@@ -1,4 +1,5 @@
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,13 @@ SHARED = Path(
     os.environ.get("SPECCTL_SHARED", SIBLING if (SIBLING / "models").is_dir() else CACHE / "reference")
 )
 """A folder ``shared`` beside the repository, else what ``make reference-models`` trains."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """What is collected after the last test is no test's: a socket of a closed client, for one. Filters of a
+    test can still be in force then, as warnings.catch_warnings is not safe where threads use it, too."""
+    warnings.filterwarnings("ignore", category=ResourceWarning)
 
 
 def _folder(path: Path, setting: str) -> Path:

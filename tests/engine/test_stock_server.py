@@ -1,7 +1,6 @@
 """Stock methods of a real vLLM under the same table, and tokens."""
 
 import asyncio
-import gc
 import importlib.util
 import json
 import time
@@ -170,9 +169,6 @@ class TestEagle3:
         gain_miss = (1.0 + drafting["miss"]) / (1.0 + off["miss"]) - 1.0
         assert abs(gain_miss) <= 0.07 + hypot(off["error"], drafting["error"]), (off, drafting)
         assert max(abs(off["miss"]), abs(drafting["miss"])) <= 0.2, (off, drafting)
-        # Here, where its warning is ignored, and not at the end of all tests.
-        del check
-        gc.collect()
 
 
 @pytest.fixture(scope="module")
