@@ -162,3 +162,18 @@ def test_one_of_so_many_is_kept_and_older_ones_make_way(scheduler):
 def test_only_plain_greedy_answers_are_comparable(more):
     assert is_comparable(request())
     assert not is_comparable(request(**more))
+
+
+def test_a_failure_ends_the_check_and_is_counted_once(monkeypatch):
+    from specctl_vllm.control import steering
+
+    from specctl.engine.guard import Guard
+
+    guard = Guard()
+    monkeypatch.setattr(steering, "GUARD", guard)
+    own = object.__new__(steering.Steering)
+    own.self_check = object()
+    for _ in range(3):
+        own.check_answers(lambda check: check.make_way())
+    assert own.self_check is None
+    assert guard.failures == {"self_check": 1}

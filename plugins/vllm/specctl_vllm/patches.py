@@ -136,6 +136,7 @@ ENGINE: tuple[Patch, ...] = (
             "namespace_of",
             "is_shared",
             "finished_output",
+            "self_check",
         ),
     ),
     Patch(

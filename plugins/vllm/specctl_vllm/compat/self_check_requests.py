@@ -17,10 +17,12 @@ _FIELD = {"max_draft_tokens": 0, "share": False, "kind": "self-check"}
 def self_check_of(scheduler: Any, ratio: float) -> SelfCheck | None:
     """None: nothing is checked. Data-parallel ranks share their steps, pipeline stages have several steps in
     flight, and a connector would move the request's cache."""
+    if not ratio:
+        return None
     vllm_config = scheduler.vllm_config
     parallel_config = vllm_config.parallel_config
     is_alone = parallel_config.data_parallel_size == 1 and parallel_config.pipeline_parallel_size == 1
-    if not ratio or not is_alone or scheduler.connector is not None:
+    if not is_alone or scheduler.connector is not None:
         return None
     return SelfCheck(scheduler, ratio, str(vllm_config.model_config.dtype), _made, _ended)
 
