@@ -9,7 +9,6 @@ drafts. A ratio is one round's; a file has the median and the range over the rou
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specctl.bench.results import BenchResult
-from testing.bench import specctl_bench
+from testing.bench import options_of, specctl_bench
 from testing.provenance import pairwise_ratios, summary, write_report
 from testing.servers import vllm_server
 
@@ -28,7 +27,7 @@ OURS = "hybrid"
 
 
 def main() -> int:
-    options = _options()
+    options = options_of(__doc__, seconds=10.0)
     head = {"model": str(options.models / "reference-eagle3"), "num_speculative_tokens": TOKENS}
     configs: dict[str, dict[str, Any]] = {
         "suffix": {"method": "specctl_suffix", "num_speculative_tokens": TOKENS},
@@ -54,16 +53,6 @@ def main() -> int:
         _, result = specctl_bench(words, folder)
     write_report({"seconds of a run": options.seconds, **compared(result)}, options.output)
     return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--requests", default="1,4,8", help="at once, with commas")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--output", type=Path)
-    return parser.parse_args()
 
 
 def compared(result: BenchResult) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import httpx
 from benchmarks.phases import OFF, OURS, against
 from specctl.bench.results import BenchResult
 from specctl.contract.setting import Setting
-from testing.bench import specctl_bench
+from testing.bench import options_of, specctl_bench
 from testing.provenance import write_report
 from testing.servers import sglang_server
 
@@ -42,7 +42,7 @@ MAX_TOKENS = 96
 
 
 def main() -> int:
-    options = _options()
+    options = options_of(__doc__, seconds=20.0)
     head = ("--speculative-draft-model-path", str(options.models / "reference-eagle3"))
     environment = {
         "SPECCTL_SGLANG_OPTIONS": json.dumps({"candidates": CANDIDATES}),
@@ -62,16 +62,6 @@ def main() -> int:
     }
     write_report(report, options.output)
     return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--requests", default="1,4,8", help="at once, with commas")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--output", type=Path)
-    return parser.parse_args()
 
 
 def arm_of(setting: Setting) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from specctl.bench.results import BenchResult
 
-__all__ = ["specctl_bench"]
+__all__ = ["options_of", "specctl_bench"]
 
 
 def specctl_bench(arguments: Sequence[str], folder: Path) -> tuple[int, BenchResult]:
@@ -24,3 +25,17 @@ def specctl_bench(arguments: Sequence[str], folder: Path) -> tuple[int, BenchRes
     if not saved.exists():
         raise RuntimeError(f"specctl bench ended with exit code {code} and without a result")
     return code, BenchResult.model_validate_json(saved.read_text(encoding="utf-8"))
+
+
+def options_of(description: str | None, *, seconds: float) -> argparse.Namespace:
+    """The command line of a benchmark of the reference models at several numbers of requests.
+
+    seconds: of a run, where the command line names none.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--requests", default="1,4,8", help="at once, with commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--output", type=Path)
+    return parser.parse_args()
