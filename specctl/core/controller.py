@@ -266,10 +266,11 @@ class Controller:
             return tuple(choice._replace(sample=None) for choice in choices)
         may = eligible.copy()
         may[0] = expected.space.is_off_prepared
+        numbers = may.nonzero()[0].tolist()
         return tuple(
             choice._replace(
                 sample=choose_sample(
-                    expected, bucket, picked[bucket][0], may, policy.sampling, least, choice.sample
+                    expected, bucket, picked[bucket][0], numbers, policy.sampling, least, choice.sample
                 )
             )
             for bucket, choice in enumerate(choices)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
 
 import numpy as np
 
@@ -32,10 +34,27 @@ class Forecast:
     acceptance: AcceptanceEstimate
     cost: StepCostEstimate
 
+    @cached_property
+    def gain_rows(self) -> list[list[float]]:
+        """By bucket: lists, as rows are short and read one number at a time."""
+        found: list[list[float]] = self.gain.tolist()
+        return found
+
+    @cached_property
+    def sigma_rows(self) -> list[list[float]]:
+        found: list[list[float]] = self.sigma.tolist()
+        return found
+
+    @cached_property
+    def rate_rows(self) -> list[list[float]]:
+        """Tokens per second of decode-only steps."""
+        found: list[list[float]] = (self.tokens / self.cost.step_s).tolist()
+        return found
+
     def tokens_per_s(self, bucket: int, setting: int) -> float | None:
         """Of a decode-only step."""
-        rate = float(self.tokens[bucket, setting] / self.cost.step_s[bucket, setting])
-        return rate if np.isfinite(rate) else None
+        rate = self.rate_rows[bucket][setting]
+        return rate if isfinite(rate) else None
 
 
 def forecast(

@@ -35,67 +35,66 @@ class Decider:
     constraints: Sequence[Constraint]
 
     @cached_property
-    def _is_known(self) -> Bools:
-        return np.isfinite(self.forecast.gain)
+    def _eligible(self) -> list[int]:
+        """Numbers of the eligible settings, rising."""
+        return _numbers(self.eligible)
 
     @cached_property
-    def _is_within(self) -> Bools:
-        return self.used <= 1.0
+    def _used(self) -> list[list[float]]:
+        found: list[list[float]] = self.used.tolist()
+        return found
 
     def choose(self, bucket: int) -> tuple[int, Reason, str]:
         """A setting's number, why it is that, and in words what held another one back."""
-        wanted, reason, words = self._wanted(bucket, self.eligible)
+        wanted, reason, words = self._wanted(bucket, self._eligible)
         for constraint in self.constraints:
             if not constraint.allowed[bucket, wanted]:
                 allowed = np.logical_and.reduce([c.allowed[bucket] for c in self.constraints])
-                return self._within(bucket, allowed), constraint.reason, constraint.words
+                return self._within(bucket, _numbers(allowed)), constraint.reason, constraint.words
         return wanted, reason, words
 
-    def _within(self, bucket: int, allowed: Bools) -> int:
+    def _within(self, bucket: int, allowed: Sequence[int]) -> int:
         """The best of what the constraints leave; the setting in force where they leave nothing better."""
-        present = int(self.forecast.present[bucket])
-        if not allowed.any():
+        present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
+        if not allowed:
             return present
-        if not allowed[present]:
-            known = allowed & self._is_known[bucket]
-            if not known.any():
-                return int(allowed.nonzero()[0][-1])
-            return int(np.argmax(np.where(known, self.forecast.gain[bucket], -np.inf)))
-        return (
-            self._wanted(bucket, allowed & self.eligible)[0] if (allowed & self.eligible).any() else present
-        )
+        if present not in allowed:
+            known = [number for number in allowed if isfinite(gain[number])]
+            return max(known, key=gain.__getitem__) if known else allowed[-1]
+        may = [number for number in allowed if number in self._eligible]
+        return self._wanted(bucket, may)[0] if may else present
 
-    def _wanted(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
+    def _wanted(self, bucket: int, may: Sequence[int]) -> tuple[int, Reason, str]:
         forecast, rails = self.forecast, self.rails
-        present, gain = int(forecast.present[bucket]), forecast.gain[bucket]
-        known = may & self._is_known[bucket]
-        if not may[present]:
+        present, gain, used = int(forecast.present[bucket]), forecast.gain_rows[bucket], self._used[bucket]
+        known = [number for number in may if isfinite(gain[number])]
+        if present not in may:
             words = f"{setting_words(forecast.space.settings[present])} is outside the policy's bounds"
-            best = int(np.argmax(np.where(known, gain, -np.inf))) if known.any() else int(np.argmax(may))
+            best = max(known, key=gain.__getitem__) if known else may[0]
             return best, Reason.SET_BY_POLICY, words
-        if not known.any() or not np.isfinite(gain[present]):
+        if not isfinite(gain[present]):
             return present, Reason.COST_UNKNOWN, "no step of this bucket or a similar one was measured"
         if forecast.acceptance.trials <= 0:
             return present, Reason.FEW_SAMPLES, "no drafted token was judged yet"
-        within = known & self._is_within[bucket]
-        if not within.any():
-            least = int(np.argmin(np.where(known, self.used[bucket], np.inf)))
-            near = self.used[bucket, present] <= self.used[bucket, least] * (1.0 + rails.min_gain_ratio)
+        within = [number for number in known if used[number] <= 1.0]
+        if not within:
+            least = min(known, key=used.__getitem__)
+            near = used[present] <= used[least] * (1.0 + rails.min_gain_ratio)
             words = "no setting meets the latency bounds; the one that breaks them least is taken"
             return (present if near else least), Reason.LATENCY_BOUND, words
-        if not within[present]:
-            best = int(np.argmax(np.where(within, gain, -np.inf)))
+        if present not in within:
+            best = max(within, key=gain.__getitem__)
             return best, Reason.LATENCY_BOUND, "the setting in force breaks a latency bound"
         return self._by_gain(bucket, within)
 
-    def _by_gain(self, bucket: int, may: Bools) -> tuple[int, Reason, str]:
+    def _by_gain(self, bucket: int, may: Sequence[int]) -> tuple[int, Reason, str]:
         """The setting that gains most over the one in force, if it gains enough; off where drafting gains
         next to nothing over it."""
-        present, gain = int(self.forecast.present[bucket]), self.forecast.gain[bucket]
-        best = int(np.argmax(np.where(may, gain, -np.inf)))
-        is_change = bool(gain[best] > self.rails.min_gain_ratio)
+        present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
+        best = max(may, key=gain.__getitem__)
+        is_change = gain[best] > self.rails.min_gain_ratio
         drafts = gain[best] if is_change else 0.0
-        if may[0] and (best if is_change else present):
+        if may[0] == 0 and (best if is_change else present):
             over_off = (1.0 + drafts) / max(1.0 + gain[0], 1e-9) - 1.0
             if over_off < self.rails.off_below_gain_ratio:
                 return 0, Reason.OFF_NO_GAIN, ""
@@ -103,12 +102,14 @@ class Decider:
             return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
         words = ""
         if gain[best] > 0.0:
-            named, sigma = (
-                setting_words(self.forecast.space.settings[best]),
-                self.forecast.sigma[bucket, best],
-            )
-            words = f"{named} would gain {gain[best]:+.1%}, +- {sigma:.1%}"
+            named, sigma = self.forecast.space.settings[best], self.forecast.sigma_rows[bucket][best]
+            words = f"{setting_words(named)} would gain {gain[best]:+.1%}, +- {sigma:.1%}"
         return present, Reason.NO_BETTER, words
+
+
+def _numbers(may: Bools) -> list[int]:
+    found: list[int] = may.nonzero()[0].tolist()
+    return found
 
 
 def choices_of(
@@ -116,8 +117,7 @@ def choices_of(
 ) -> tuple[Choice, ...]:
     """A choice for every bucket, without samples and thresholds."""
     space, choices = forecast.space, []
-    gains, sigmas = forecast.gain.tolist(), forecast.sigma.tolist()
-    rates = (forecast.tokens / forecast.cost.step_s).tolist()
+    gains, sigmas, rates = forecast.gain_rows, forecast.sigma_rows, forecast.rate_rows
     for bucket, (first, last) in enumerate(space.buckets):
         after, reason, words = picked[bucket]
         present = int(forecast.present[bucket])

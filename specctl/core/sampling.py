@@ -8,13 +8,11 @@ costs the tokens that it is expected to lose, and the policy bounds that share.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from specctl.contract.setting import RowSample
+from specctl.contract.setting import RowSample, Setting
 from specctl.core.forecast import Forecast
-from specctl.core.space import Bools, Floats
 
 __all__ = ["SamplingSettings", "choose_sample"]
 
@@ -45,7 +43,7 @@ def choose_sample(
     forecast: Forecast,
     bucket: int,
     chosen: int,
-    may: Bools,
+    may: Sequence[int],
     settings: SamplingSettings,
     every_min_steps: int,
     now: RowSample | None,
@@ -54,49 +52,57 @@ def choose_sample(
 
     Args:
         chosen: the row's own setting, by number.
-        may: [setting], what may be sampled.
+        may: numbers of the settings that may be sampled, rising.
         now: the row's sample in force, kept where it is as good.
     """
-    others = may.copy()
-    others[chosen] = False
-    if settings.share_max_ratio <= 0 or not others.any():
+    others = [number for number in may if number != chosen]
+    if settings.share_max_ratio <= 0 or not others:
         return None
-    step_s = float(forecast.cost.step_s[bucket, chosen])
-    if others[0] and not forecast.cost.is_measured[bucket, 0] and forecast.cost.mixed_share[bucket] < 0.5:
+    step_s = forecast.cost.step_rows[bucket][chosen]
+    is_step_known = math.isfinite(step_s) and step_s > 0
+    if (
+        others[0] == 0
+        and not forecast.cost.is_measured[bucket, 0]
+        and forecast.cost.mixed_share[bucket] < 0.5
+    ):
         # What everything is judged by comes first, within a second: a few steps tell it.
-        every = FIRST_S / step_s if math.isfinite(step_s) and step_s > 0 else FIRST_EVERY_STEPS
-        every_steps = int(min(max(math.ceil(every), 2, every_min_steps), EVERY_MAX_STEPS))
-        return _kept(RowSample(setting=forecast.space.settings[0], every_steps=every_steps), now)
-    loss, upper = _against(forecast, bucket, chosen)
-    upper = np.where(others, upper, -np.inf)
-    wanted = int(np.argmax(upper))
-    is_search = bool(upper[wanted] > SEARCH_MIN_GAIN_RATIO)
-    share = settings.share_max_ratio * (SEARCH_FACTOR if is_search else 1.0)
-    every = loss[wanted] / share
+        every = FIRST_S / step_s if is_step_known else FIRST_EVERY_STEPS
+        return _every(forecast.space.settings[0], max(every, 2), every_min_steps, now)
+    wanted, loss, upper = _most_promising(forecast, bucket, chosen, others)
+    is_search = upper > SEARCH_MIN_GAIN_RATIO
+    every = loss / (settings.share_max_ratio * (SEARCH_FACTOR if is_search else 1.0))
     if is_search:
         every = max(every, SEARCH_EVERY_STEPS)
     else:
-        every = max(every, WATCH_S / step_s if math.isfinite(step_s) and step_s > 0 else 100.0)
-    every_steps = int(min(max(math.ceil(every), every_min_steps), EVERY_MAX_STEPS))
-    return _kept(RowSample(setting=forecast.space.settings[wanted], every_steps=every_steps), now)
+        every = max(every, WATCH_S / step_s if is_step_known else 100.0)
+    return _every(forecast.space.settings[wanted], every, every_min_steps, now)
 
 
-def _kept(wanted: RowSample, now: RowSample | None) -> RowSample:
+def _every(wanted: Setting, every: float, least: int, now: RowSample | None) -> RowSample:
     """The sample in force where it does as well."""
-    if now is not None and now.setting == wanted.setting:
-        near = wanted.every_steps / STICKY <= now.every_steps <= wanted.every_steps * STICKY
-        return now if near else wanted
-    return wanted
+    every_steps = min(max(math.ceil(every), least), EVERY_MAX_STEPS)
+    if now is not None and now.setting == wanted:
+        is_near = every_steps / STICKY <= now.every_steps <= every_steps * STICKY
+        if is_near:
+            return now
+    return RowSample(setting=wanted, every_steps=every_steps)
 
 
-def _against(forecast: Forecast, bucket: int, chosen: int) -> tuple[Floats, Floats]:
-    """Expected loss of a step at each setting, in steps of the chosen one; upper bound of the gain."""
-    gain = forecast.gain[bucket]
-    own = gain[chosen] if np.isfinite(gain[chosen]) else 0.0
-    gain = (gain - own) / (1.0 + own)
-    sigma = forecast.sigma[bucket]
-    is_unknown = ~np.isfinite(gain)
-    # The setting that looks best is often one that luck made look so: its price is the cautious one.
-    loss = np.where(is_unknown, UNKNOWN_LOSS, np.maximum(sigma - gain, 0.0))
-    upper = np.where(is_unknown, UPPER_SIGMAS * UNKNOWN_LOSS, gain + UPPER_SIGMAS * sigma)
-    return loss, upper
+def _most_promising(
+    forecast: Forecast, bucket: int, chosen: int, others: Sequence[int]
+) -> tuple[int, float, float]:
+    """The setting with the highest upper bound of the gain over the chosen one; what a step at it is expected
+    to lose, in steps of the chosen one; that bound."""
+    gains, sigmas = forecast.gain_rows[bucket], forecast.sigma_rows[bucket]
+    own = gains[chosen] if math.isfinite(gains[chosen]) else 0.0
+    best = (others[0], UNKNOWN_LOSS, -math.inf)
+    for number in others:
+        gain, sigma = (gains[number] - own) / (1.0 + own), sigmas[number]
+        if not math.isfinite(gain):
+            found = (number, UNKNOWN_LOSS, UPPER_SIGMAS * UNKNOWN_LOSS)
+        else:
+            # The setting that looks best is often one that luck made look so: its price is the cautious one.
+            found = (number, max(sigma - gain, 0.0), gain + UPPER_SIGMAS * sigma)
+        if found[2] > best[2]:
+            best = found
+    return best

@@ -75,10 +75,9 @@ class Space:
         return np.array([one.width_tokens for one in self.settings], np.int64)
 
     @cached_property
-    def is_chain(self) -> Bools:
-        """[setting]: drafts in one row."""
-        found: Bools = (self.topk == 1) & (self.depth > 0)
-        return found
+    def chains(self) -> tuple[int, ...]:
+        """Numbers of the settings that draft in one row."""
+        return tuple(((self.topk == 1) & (self.depth > 0)).nonzero()[0].tolist())
 
     @cached_property
     def is_prepared(self) -> Bools:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,6 +55,12 @@ class StepCostEstimate:
     batch: Floats
     mixed_share: Floats
     verified: Floats
+
+    @cached_property
+    def step_rows(self) -> list[list[float]]:
+        """``step_s`` by bucket, to be read one number at a time."""
+        found: list[list[float]] = self.step_s.tolist()
+        return found
 
 
 class StepCost:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice
 
@@ -32,16 +30,16 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | Non
     Seconds of one more token: from the smallest drafting chain to the chosen one, or to the one above it, so
     that what drafting takes in any case is in both.
     """
-    space, step_s = forecast.space, forecast.cost.step_s[bucket]
-    chains = (space.is_chain & np.isfinite(step_s)).nonzero()[0].tolist()
+    space, step_s = forecast.space, forecast.cost.step_rows[bucket]
+    chains = [number for number in space.chains if math.isfinite(step_s[number])]
     rate = forecast.tokens_per_s(bucket, chosen)
     if len(chains) < 2 or rate is None:
         return None
-    first = chains[0]
-    last = next((i for i in chains[1:] if space.width[i] >= space.width[chosen]), chains[-1])
+    first, width = chains[0], space.settings[chosen].width_tokens
+    last = next((i for i in chains[1:] if space.settings[i].width_tokens >= width), chains[-1])
     verified = forecast.cost.verified[bucket]
-    tokens, seconds = verified[last] - verified[first], step_s[last] - step_s[first]
-    return min(max(float(seconds / tokens) * rate, 0.0), 1.0) if tokens > 0 else None
+    tokens, seconds = float(verified[last] - verified[first]), step_s[last] - step_s[first]
+    return min(max(seconds / tokens * rate, 0.0), 1.0) if tokens > 0 else None
 
 
 class Thresholds:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 from fakes.machine import Machine, Steered
 from fakes.observations import chains, tree
@@ -14,9 +15,30 @@ from fakes.observations import chains, tree
 pytestmark = pytest.mark.alone
 
 BOUND_S = 1e-3
-BUSY_FACTOR = 2.0
-"""What other processes on the same cores may take, where more of them want to run than there are cores."""
+YARDSTICK_S = 0.55e-3
+"""Of ``yardstick`` where the bound holds: an idle core of an x86-64 server. A core that takes longer for it,
+because it is slower or shared, may take as much longer for a decision."""
 PATIENCE_S = 15.0
+
+
+def yardstick() -> float:
+    """What a decision is made of, in a fixed amount: short arrays and plain Python."""
+    grid, total = np.linspace(1.0, 2.0, 72).reshape(8, 9), 0.0
+    for _ in range(25):
+        found = np.where(np.isfinite(grid), np.log(grid) * grid[:, :1], 0.0).sum(axis=1)
+        for row in grid.tolist():
+            total += max(value for value in row if math.isfinite(value)) + sum(sorted(row)[:2])
+        total += float(found.max())
+    return total
+
+
+def median_s(call: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(11):
+        started_s = time.thread_time()
+        call()
+        taken.append(time.thread_time() - started_s)
+    return statistics.median(taken)
 
 
 def test_a_decision_takes_under_a_millisecond() -> None:
@@ -29,14 +51,8 @@ def test_a_decision_takes_under_a_millisecond() -> None:
         steered.run(4)
     seen = machine.poll()
     steered.controller.learn(seen)
-    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    bound_s = BOUND_S * (BUSY_FACTOR if is_busy else 1.0)
     best_s, end_s = math.inf, time.monotonic() + PATIENCE_S
-    while best_s >= bound_s and time.monotonic() < end_s:
-        took = []
-        for _ in range(11):
-            started_s = time.thread_time()
-            steered.controller.plan(seen, steered.policy)
-            took.append(time.thread_time() - started_s)
-        best_s = min(best_s, statistics.median(took))
-    assert best_s < bound_s
+    while best_s >= BOUND_S and time.monotonic() < end_s:
+        slower = max(median_s(yardstick) / YARDSTICK_S, 1.0)
+        best_s = min(best_s, median_s(lambda: steered.controller.plan(seen, steered.policy)) / slower)
+    assert best_s < BOUND_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from fakes.forecasts import cost, forecast_of, space_of
 from fakes.observations import chains
@@ -41,7 +40,8 @@ def sample(
     now: RowSample | None = None,
 ) -> RowSample | None:
     settings = SamplingSettings(share_max_ratio=share)
-    return choose_sample(expected, 0, chosen, np.array(may), settings, least, now)
+    numbers = [number for number, is_allowed in enumerate(may) if is_allowed]
+    return choose_sample(expected, 0, chosen, numbers, settings, least, now)
 
 
 def expects(
