@@ -19,6 +19,9 @@ from specctl.core.table_rows import DecidedSetting, row_at, rows_with
 
 __all__ = ["Decider", "choices_of", "planned_rows"]
 
+OFF_MIN_GAIN_RATIO = 0.0
+"""What off has to gain over a setting in force: nothing may be worse than off for long."""
+
 
 @dataclass(frozen=True)
 class Decider:
@@ -88,17 +91,12 @@ class Decider:
         return self._by_gain(bucket, within)
 
     def _by_gain(self, bucket: int, may: Sequence[int]) -> tuple[int, Reason, str]:
-        """The setting that gains most over the one in force, if it gains enough; off where drafting gains
-        next to nothing over it."""
+        """The setting that gains most over the one in force, if it gains enough; off where that is better."""
         present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
         best = max(may, key=gain.__getitem__)
-        is_change = gain[best] > self.rails.min_gain_ratio
-        drafts = gain[best] if is_change else 0.0
-        if may[0] == 0 and (best if is_change else present):
-            over_off = (1.0 + drafts) / max(1.0 + gain[0], 1e-9) - 1.0
-            if over_off < self.rails.off_below_gain_ratio:
-                return 0, Reason.OFF_NO_GAIN, ""
-        if is_change:
+        if may[0] == 0 and gain[best] <= self.rails.min_gain_ratio and gain[0] > OFF_MIN_GAIN_RATIO:
+            return 0, Reason.OFF_NO_GAIN, ""
+        if gain[best] > self.rails.min_gain_ratio:
             return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
         words = ""
         if gain[best] > 0.0:

@@ -96,9 +96,6 @@ class GuardRailSettings(BaseModel):
     min_gain_ratio: float = Field(
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
-    off_below_gain_ratio: float = Field(
-        default=0.01, ge=0, le=1, description="Turn drafting off when it gains less than this share over off."
-    )
     dwell_s: float = Field(
         default=2.0, ge=0, le=3600, description="Seconds that a setting stays before the next change."
     )

@@ -151,18 +151,6 @@ def test_a_gain_under_the_least_one_changes_nothing() -> None:
     assert usual.tokens == 8
 
 
-def test_drafting_that_gains_next_to_nothing_over_off_is_turned_off() -> None:
-    """A depth of 1 is 3 % faster here."""
-    machine = Machine(settings=chains(0, 1), accept=0.5, rows=uniform_rows(1),
-                      step_s=lambda batch, verified: 0.0100 if verified == batch else 0.01456)  # fmt: skip
-    Steered(machine).run(20)
-    assert machine.at().num_speculative_tokens == 1
-    steered = Steered(machine, "kind: goodput\nguard_rails: {off_below_gain_ratio: 0.06}")
-    plans = steered.run(20)
-    assert steered.tokens == 0
-    assert Reason.OFF_NO_GAIN in [plan.reason for plan in plans]
-
-
 def test_a_policy_that_forbids_off_is_not_turned_off() -> None:
     machine = Machine(accept=0.02, rows=uniform_rows(8))
     Steered(machine, "kind: goodput\nknobs: {num_speculative_tokens: {min: 1}}").run(20)

@@ -51,7 +51,7 @@ def decider(
         (decider((1.0, 1.5, 1.2), present=1), 1, Reason.NO_BETTER),
         (decider((1.0, 1.015, 1.0)), 0, Reason.NO_BETTER),
         (decider((1.0, 0.9, 0.9), present=2), 0, Reason.OFF_NO_GAIN),
-        (decider((1.0, 1.005, 0.9), present=1), 0, Reason.OFF_NO_GAIN),
+        (decider((1.0, 0.995, 0.9), present=1), 0, Reason.OFF_NO_GAIN),
         (decider((1.0, 1.5, 1.0), trials=0), 0, Reason.FEW_SAMPLES),
         (decider((1.0, 1.5, 1.0), step_s=(NAN, NAN, NAN), present=1), 1, Reason.COST_UNKNOWN),
         (decider((1.0, 1.5, 1.2), eligible=(False, True, True)), 1, Reason.SET_BY_POLICY),
@@ -63,7 +63,7 @@ def decider(
     ],
     ids=[
         "gain", "best already", "under the least gain", "off is best",
-        "gains next to nothing", "nothing drafted yet",
+        "hardly worse than off", "nothing drafted yet",
         "no cost", "outside the bounds", "off is not allowed",
         "fastest within the bounds", "in force breaks a bound", "least broken", "hardly less broken",
     ],

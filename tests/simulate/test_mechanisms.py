@@ -16,7 +16,7 @@ from simulate.made import scenario_of
 from benchmarks.closed_loop import closed_tasks
 from benchmarks.held_out import slow_machine
 from benchmarks.regret_cells import TaskOptions
-from specctl.core import acceptance, controller, sampling, step_cost
+from specctl.core import acceptance, controller, plan, sampling, step_cost
 from specctl.core.acceptance import Acceptance
 from specctl.core.prompt_cost import PromptCost
 from specctl.policy.loader import find_policy, load_policy, parse_policy
@@ -30,7 +30,7 @@ from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, one
 
 HIGH, LOW = 0.9, 0.1
 NO_DWELL = "kind: goodput\nguard_rails: {dwell_s: 0.0}"
-NO_GAIN_ASKED = "kind: goodput\nguard_rails: {min_gain_ratio: 0.0, off_below_gain_ratio: 0.0}"
+NO_GAIN_ASKED = "kind: goodput\nguard_rails: {min_gain_ratio: 0.0}"
 SHORT = {"prompt_median_tokens": 60.0, "output_median_tokens": 100.0}
 Run = Callable[..., ArmResult]
 
@@ -217,6 +217,16 @@ def test_what_prompts_add_to_a_step_that_is_known_without_them(monkeypatch: pyte
     ours = lost_ratio()
     monkeypatch.setattr(PromptCost, "token_s", property(lambda self: self._line()[0]))
     assert lost_ratio() > 1.25 * ours
+
+
+def test_off_needs_no_least_gain(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acceptance falls slowly until drafting is 1 to 2 % worse than off."""
+    ramp = one_class("ramp", [(2.0 * i, 0.5 - 0.006 * i) for i in range(31)])
+    ours = run(128, ramp, 180.0)
+    monkeypatch.setattr(plan, "OFF_MIN_GAIN_RATIO", 1.0)
+    without = run(128, ramp, 180.0)
+    assert without.tokens_per_s < 0.996 * ours.tokens_per_s
+    assert without.lost_ratio > 2.0 * ours.lost_ratio
 
 
 def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:
