@@ -35,7 +35,7 @@ def examine_launch(launch: Launch, given: Given, words: str) -> Report:
     read = (
         SglangLaunch(launch, target)
         if launch.engine == "sglang"
-        else VllmLaunch(launch, target, given.on_cpu)
+        else VllmLaunch(launch, target, given.on_cpu, given.gpu_memory_bytes)
     )
     report.add(*read.findings())
     report.checked += ["speculative options", "draft", "metrics", "graphs", "model runner"]

@@ -14,6 +14,7 @@ from specctl.checkpoints.memory import Plan
 from specctl.doctor.draft_checks import draft_findings, read_for, tensor_parallel_findings
 from specctl.doctor.finding import Finding, error, note, warning
 from specctl.doctor.launch_line import Launch, folder_of
+from specctl.engine.graph_memory import WIDE_TOKENS, tokens_beside
 
 __all__ = ["VllmLaunch"]
 
@@ -29,12 +30,16 @@ _REMOVED = {"medusa": "0.33", "mlp_speculator": "0.33"}
 _FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 _LOSSY = {"fly", "synthetic"}
 SEQUENCES_DEFAULT, CONTEXT_DEFAULT, SHARE_DEFAULT = 256, 4096, 0.92
-GRAPH_TOKENS, STOCK_GRAPH_TOKENS = 2304, 512
+STOCK_GRAPH_TOKENS = 512
 
 
 class VllmLaunch:
-    def __init__(self, launch: Launch, target: ModelFacts | None, on_cpu: bool) -> None:
+    def __init__(
+        self, launch: Launch, target: ModelFacts | None, on_cpu: bool, device_bytes: float | None
+    ) -> None:
+        """``device_bytes``: memory of one device; None: not known."""
         self._launch, self._target, self._on_cpu = launch, target, on_cpu
+        self._device_bytes = device_bytes
         self.skipped: list[str] = []
         self.draft: Draft | None = None
         self._config: dict[str, Any] = {}
@@ -325,12 +330,18 @@ class VllmLaunch:
 
     @property
     def _graph_tokens_max(self) -> int | None:
-        """None: stock vLLM's bound holds."""
+        """As many as the plugin has vLLM capture, 2,304 where sizes are not known; None: stock vLLM's."""
         if not self.asks_specctl:
             return None
         block = self._config.get("specctl")
         given = block.get("graph_tokens_max") if isinstance(block, dict) else None
-        return given if isinstance(given, int) else GRAPH_TOKENS
+        if isinstance(given, int):
+            return given
+        target, device_bytes = self._target, self._device_bytes
+        if target is None or device_bytes is None or not target.hidden_size or not target.num_layers:
+            return WIDE_TOKENS
+        ranks = self._launch.tensor_parallel_size
+        return tokens_beside(device_bytes, self.memory_share, target.hidden_size, target.num_layers, ranks)
 
     @property
     def memory_share(self) -> float:

@@ -6,21 +6,34 @@ graphs of stock vLLM, for batches of up to 2,304 tokens (docs/results.md).
 
 from __future__ import annotations
 
-__all__ = ["GIB", "MEASURED_SHAPE", "wide_graph_bytes", "wide_graph_tokens"]
+__all__ = ["GIB", "MEASURED_SHAPE", "WIDE_TOKENS", "tokens_beside", "wide_graph_bytes", "wide_graph_tokens"]
 
 GIB = 2**30
 MEASURED_SHAPE = 4096 * 32
-_BYTES, _TOKENS = int(1.5 * GIB), 2304
+WIDE_TOKENS = 2304
+"""The most that are captured unless the user sets a bound."""
+_BYTES = int(1.5 * GIB)
 _STEP, _STOCK_TOKENS = 128, 512
+_ROOM_SHARE = 0.5
+"""Of the memory outside gpu_memory_utilization: the rest is the CUDA context's and other programs'."""
 
 
 def wide_graph_bytes(tokens: int, hidden_size: int, num_layers: int, ranks: int = 1) -> int:
     """Of graphs of up to ``tokens`` tokens on one of ``ranks`` devices, beside stock vLLM's."""
-    return int(_BYTES * hidden_size * num_layers / MEASURED_SHAPE / ranks * tokens / _TOKENS)
+    return int(_BYTES * hidden_size * num_layers / MEASURED_SHAPE / ranks * tokens / WIDE_TOKENS)
 
 
 def wide_graph_tokens(room_bytes: float, hidden_size: int, num_layers: int, ranks: int = 1) -> int:
     """Of the largest batch whose graphs fit into ``room_bytes``: 512, as in stock vLLM, to 2,304."""
-    most_bytes = wide_graph_bytes(_TOKENS, hidden_size, num_layers, ranks)
-    fitting = int(_TOKENS * min(room_bytes / max(most_bytes, 1), 1.0))
+    most_bytes = wide_graph_bytes(WIDE_TOKENS, hidden_size, num_layers, ranks)
+    fitting = int(WIDE_TOKENS * min(room_bytes / max(most_bytes, 1), 1.0))
     return max(fitting // _STEP * _STEP, _STOCK_TOKENS)
+
+
+def tokens_beside(
+    device_bytes: float, utilization: float, hidden_size: int, num_layers: int, ranks: int = 1
+) -> int:
+    """Of the largest batch to capture: graphs are made beside the KV cache, which takes the rest of
+    ``utilization`` (vLLM's gpu_memory_utilization), so that they have to fit into what that leaves free."""
+    free_bytes = device_bytes * max(1.0 - utilization, 0.0)
+    return wide_graph_tokens(free_bytes * _ROOM_SHARE, hidden_size, num_layers, ranks)

@@ -170,7 +170,7 @@ def _examine(made: Candidate, draft: Draft | None, request: Request) -> None:
         read: SglangLaunch | VllmLaunch = (
             SglangLaunch(launch, request.target)
             if made.method.engine == "sglang"
-            else VllmLaunch(launch, request.target, machine.on_cpu)
+            else VllmLaunch(launch, request.target, machine.on_cpu, machine.gpu_memory_bytes)
         )
         made.memory = estimate(request.target, draft, read.memory_plan())
     if made.missing is not None:

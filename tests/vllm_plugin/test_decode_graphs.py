@@ -6,6 +6,8 @@ import pytest
 from specctl_vllm.compat import decode_graphs
 from specctl_vllm.options import OPTIONS_ENV, Options
 
+from specctl.engine.graph_memory import tokens_beside
+
 cudagraph_utils = pytest.importorskip("vllm.v1.worker.gpu.cudagraph_utils")
 MOST_REQUESTS, MOST_DRAFTS = 256, 8
 
@@ -13,7 +15,11 @@ MOST_REQUESTS, MOST_DRAFTS = 256, 8
 def engine_args(**given):
     sizes = dict.fromkeys(("max_cudagraph_capture_size", "cudagraph_capture_sizes"))
     return SimpleNamespace(
-        max_num_seqs=MOST_REQUESTS, compilation_config=SimpleNamespace(**sizes), **sizes | given
+        max_num_seqs=MOST_REQUESTS,
+        gpu_memory_utilization=0.9,
+        tensor_parallel_size=1,
+        compilation_config=SimpleNamespace(**sizes),
+        **sizes | given,
     )
 
 
@@ -78,13 +84,24 @@ def test_a_batch_with_a_prefill_is_looked_up_as_before(manager):
     assert manager.dispatch(3, 3000, None, 0).cg_mode.name == "NONE"
 
 
-def test_the_largest_batch_is_raised_where_it_is_asked_for_and_the_user_has_not_set_it():
-    asked = engine_args()
-    decode_graphs.ask_for_wide_graphs(asked, 2304)
-    assert asked.compilation_config.max_cudagraph_capture_size == 2304
-    for left_alone, tokens in ((engine_args(), 512), (engine_args(cudagraph_capture_sizes=[1, 2]), 2304)):
-        decode_graphs.ask_for_wide_graphs(left_alone, tokens)
-        assert left_alone.compilation_config.max_cudagraph_capture_size is None
+TARGET = SimpleNamespace(get_hidden_size=lambda: 4096, get_total_num_hidden_layers=lambda: 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "captured"),
+    [
+        pytest.param({}, 1024, 1024, id="a bound"),
+        pytest.param({}, 512, None, id="a bound that stock vLLM has"),
+        pytest.param({}, None, 2304, id="what fits"),
+        pytest.param({"cudagraph_capture_sizes": [1, 2]}, None, None, id="the user's own sizes"),
+    ],
+)
+def test_the_largest_batch_is_raised_where_the_user_has_not_set_it(given, most, captured, caplog):
+    caplog.set_level("INFO", logger="vllm.specctl")
+    asked = engine_args(**given)
+    decode_graphs.ask_for_wide_graphs(asked, most, TARGET, 139 * 2**30)
+    assert asked.compilation_config.max_cudagraph_capture_size == captured
+    assert ("up to 2304 tokens" in caplog.text) == (captured == 2304)
 
 
 GIB = 2**30
@@ -100,12 +117,8 @@ GIB = 2**30
         pytest.param(8, 8192, 80, 1, 512, id="no room: as stock"),
     ],
 )
-def test_graphs_fit_into_what_the_cache_leaves_free(device_gib, hidden, layers, ranks, tokens, caplog):
-    caplog.set_level("INFO", logger="vllm.specctl")
-    asked = SimpleNamespace(gpu_memory_utilization=0.9, tensor_parallel_size=ranks)
-    target = SimpleNamespace(get_hidden_size=lambda: hidden, get_total_num_hidden_layers=lambda: layers)
-    assert decode_graphs.graph_tokens_for(asked, target, device_gib * GIB) == tokens
-    assert f"up to {tokens} tokens" in caplog.text
+def test_graphs_fit_into_what_the_cache_leaves_free(device_gib, hidden, layers, ranks, tokens):
+    assert tokens_beside(device_gib * GIB, 0.9, hidden, layers, ranks) == tokens
 
 
 def test_a_heads_pass_finds_the_smallest_captured_graph_of_its_width():

@@ -8,14 +8,13 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
-from specctl.engine.graph_memory import GIB, wide_graph_bytes, wide_graph_tokens
+from specctl.engine.graph_memory import GIB, tokens_beside, wide_graph_bytes
 from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = [
     "GRID_TOKENS_MAX",
     "ask_for_wide_graphs",
-    "graph_tokens_for",
     "request_counts",
     "smallest_for",
     "wrap_dispatch",
@@ -25,8 +24,6 @@ __all__ = [
 
 logger = logging.getLogger("vllm.specctl")
 
-ROOM_SHARE = 0.5
-"""Of the memory outside gpu_memory_utilization: the rest is the CUDA context's and other programs'."""
 GRID_TOKENS_MAX = 512
 """Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
 
@@ -43,27 +40,14 @@ def smallest_for(descs: list[Any], requests: int) -> Any:
     return descs[at] if at < len(descs) else None
 
 
-def graph_tokens_for(engine_args: Any, target: Any, device_bytes: int) -> int:
-    """The largest batch to capture: graphs are made beside the KV cache, which takes the rest of
-    ``gpu_memory_utilization``, so that they have to fit into what that leaves free.
+def ask_for_wide_graphs(
+    engine_args: Any, graph_tokens_max: int | None, target: Any, device_bytes: float
+) -> None:
+    """Raise the largest batch that is captured, where the user has not set vLLM's own option.
 
-    engine_args, target: vLLM's EngineArgs and the target's ModelConfig. device_bytes: of one device.
+    engine_args, target: vLLM's EngineArgs and the target's ModelConfig. graph_tokens_max: the option; None:
+    as many as fit. device_bytes: memory of one device.
     """
-    free_bytes = device_bytes * max(1.0 - engine_args.gpu_memory_utilization, 0.0)
-    shape = target.get_hidden_size(), target.get_total_num_hidden_layers(), engine_args.tensor_parallel_size
-    tokens = wide_graph_tokens(free_bytes * ROOM_SHARE, *shape)
-    logger.info(
-        "full CUDA graphs for batches of up to %d tokens: about %.1f GiB of the %.1f GiB outside "
-        "gpu_memory_utilization; graph_tokens_max sets another bound",
-        tokens,
-        wide_graph_bytes(tokens, *shape) / GIB,
-        free_bytes / GIB,
-    )
-    return tokens
-
-
-def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
-    """Raise the largest batch that is captured, where the user has not set vLLM's own option."""
     compilation = engine_args.compilation_config
     given = (
         engine_args.max_cudagraph_capture_size,
@@ -71,8 +55,27 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int) -> None:
         compilation.max_cudagraph_capture_size,
         compilation.cudagraph_capture_sizes,
     )
-    if graph_tokens_max > GRID_TOKENS_MAX and all(value is None for value in given):
-        compilation.max_cudagraph_capture_size = graph_tokens_max
+    if any(value is not None for value in given):
+        return
+    tokens = graph_tokens_max
+    if tokens is None:
+        tokens = _fitting_tokens(engine_args, target, device_bytes)
+    if tokens > GRID_TOKENS_MAX:
+        compilation.max_cudagraph_capture_size = tokens
+
+
+def _fitting_tokens(engine_args: Any, target: Any, device_bytes: float) -> int:
+    share = engine_args.gpu_memory_utilization
+    shape = target.get_hidden_size(), target.get_total_num_hidden_layers(), engine_args.tensor_parallel_size
+    tokens = tokens_beside(device_bytes, share, *shape)
+    logger.info(
+        "full CUDA graphs for batches of up to %d tokens: about %.1f GiB of the %.1f GiB outside "
+        "gpu_memory_utilization; graph_tokens_max sets another bound",
+        tokens,
+        wide_graph_bytes(tokens, *shape) / GIB,
+        device_bytes * max(1.0 - share, 0.0) / GIB,
+    )
+    return tokens
 
 
 def wrap_schedule_lookup(_: Any) -> Any:

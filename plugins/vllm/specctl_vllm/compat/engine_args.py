@@ -48,7 +48,10 @@ def wrap_create_speculative_config(original: Any) -> Any:
         if options.method in HEAD_METHODS and config.get("parallel_drafting"):
             _check_head(config, target_model_config)
         if is_on_device:
-            decode_graphs.ask_for_wide_graphs(self, _graph_tokens(self, options, target_model_config))
+            from vllm.platforms import current_platform
+
+            most, device_bytes = options.control.graph_tokens_max, current_platform.get_device_total_memory()
+            decode_graphs.ask_for_wide_graphs(self, most, target_model_config, device_bytes)
         elif options.method == "specctl_hybrid":
             # Its drafts are chosen on the host.
             self.async_scheduling = False
@@ -56,14 +59,6 @@ def wrap_create_speculative_config(original: Any) -> Any:
         return _with_config(self, config, original, target_model_config, *args, **kwargs)
 
     return create_speculative_config
-
-
-def _graph_tokens(engine_args: Any, options: Options, target: Any) -> int:
-    if options.control.graph_tokens_max is not None:
-        return options.control.graph_tokens_max
-    from vllm.platforms import current_platform
-
-    return decode_graphs.graph_tokens_for(engine_args, target, current_platform.get_device_total_memory())
 
 
 def _why_not(options: Options, is_on_device: bool) -> str | None:
