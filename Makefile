@@ -33,7 +33,8 @@ check:
 		tests="$(CHECK)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m 'not alone' $(CHECKED)"
 
 # Servers and what is timed come last: they want the machine to themselves.
-test: setup setup-sglang reference-models
+test:
+	@$(MAKE) --no-print-directory -j 2 setup-sglang reference-models
 	@$(PYTHON) tools/lanes.py \
 		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
 		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \

@@ -26,6 +26,8 @@ SGLANG_PYTHON = Path(
 KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 """The set-up compiles nothing, and each of SGLang's processes imports thousands of modules."""
 _STOP_TIMEOUT_S = 30.0
+_SGLANG_STOP_S = 2.0
+"""SGLang sees its signal at every fifth second and then kills what it started."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def sglang_server(
     """The same with SGLang, speculating by ``algorithm``. ``module``: sglang.launch_server on a GPU."""
     port = free_port()
     parts = sglang_command(model, port, algorithm, arguments, module)
-    with started(parts, port, log, {**KEEP_BYTECODE, **(environment or {})}) as server:
+    own = {**KEEP_BYTECODE, **(environment or {})}
+    with started(parts, port, log, own, stop_s=_SGLANG_STOP_S) as server:
         yield server
 
 
@@ -122,8 +125,10 @@ def started(
     log: Path,
     environment: Mapping[str, str],
     timeout_s: float = START_TIMEOUT_S,
+    stop_s: float = _STOP_TIMEOUT_S,
 ) -> Iterator[Server]:
-    """A server by its command line. Raises RuntimeError with the end of its log where it does not start."""
+    """A server by its command line, killed ``stop_s`` after the signal to stop. Raises RuntimeError with the
+    end of its log where it does not start."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             parts,
@@ -137,7 +142,7 @@ def started(
         _wait_until_healthy(server, timeout_s)
         yield server
     finally:
-        _stop(process)
+        _stop(process, stop_s)
 
 
 def _wait_until_healthy(server: Server, timeout_s: float) -> None:
@@ -158,12 +163,12 @@ def end_of(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     """The engine core and its workers are in the server's process group."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_TIMEOUT_S)
+            process.wait(timeout_s)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
