@@ -8,6 +8,7 @@ trains the tests' models, in ``.venv``, which is there.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -132,12 +133,19 @@ def name_as_vllm() -> None:
 
 
 def install_project() -> None:
-    pip("install", *keep_torch(), "-e", f"{ROOT}[dev]")
+    install_editable(*keep_torch(), "-e", f"{ROOT}[dev]")
 
 
 def install_project_alone() -> None:
     pip("install", "--require-hashes", "-r", str(LOCKS / "development.txt"))
-    pip("install", "--no-deps", "-e", str(ROOT))
+    install_editable("--no-deps", "-e", str(ROOT))
+
+
+def install_editable(*arguments: str) -> None:
+    """One at a time: each writes the metadata in the repository, and two set-ups may run side by side."""
+    with (ROOT / "pyproject.toml").open("rb") as project:
+        fcntl.flock(project, fcntl.LOCK_EX)
+        pip("install", *arguments)
 
 
 def install_model_package() -> None:

@@ -68,7 +68,7 @@ def install_first() -> None:
 
 def install_plugin() -> None:
     needs = ["httptools", "numba", "xxhash"] if setup.HAS_GPU else []
-    setup.pip("install", *setup.keep_torch(), "--no-deps", "-e", str(setup.ROOT))
+    setup.install_editable(*setup.keep_torch(), "--no-deps", "-e", str(setup.ROOT))
     if needs:
         setup.pip("install", *setup.keep_torch(), *needs)
 
