@@ -1,8 +1,13 @@
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
+
+# Two modules run at a time, each with its servers: vLLM would bind all of them to one and the same core.
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

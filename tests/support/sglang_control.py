@@ -51,7 +51,7 @@ def ran_by_sglang(script: str, work: Mapping[str, Any], out: Path, **environment
     here = Path(__file__).parent
     done = subprocess.run(
         [str(SGLANG_PYTHON), str(here / script), json.dumps({**work, "out": str(out)})],
-        capture_output=True, text=True, timeout=600,
+        capture_output=True, text=True, timeout=1500,
         env={**os.environ, **KEEP_BYTECODE, "PYTHONPATH": str(here.parent), **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
