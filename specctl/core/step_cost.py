@@ -79,11 +79,17 @@ class StepCost:
         self._verified_ratio = np.ones(shape[1])
         self._noise = 0.05**2
         self._prompts = PromptCost()
+        self._least_token_s = np.inf
+        """Of the plain steps that verified most in their time."""
 
     @property
     def prompt_token_s(self) -> float:
-        """Seconds that a prompt token adds to a step; 0: not known."""
-        return self._prompts.token_s
+        """Seconds that a prompt token computes; 0: not known.
+
+        At most what a token took of any step without prompts. What is beyond comes with each step that holds
+        prompts, however few: such steps run without full CUDA graphs.
+        """
+        return min(self._prompts.token_s, self._least_token_s)
 
     def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
         """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
@@ -109,6 +115,8 @@ class StepCost:
             drafted: expected drafted tokens of a request-step, by setting.
         """
         verified = self._batch[:, None] * (1.0 + drafted)[None, :] * self._verified_ratio
+        token_s = np.exp(self._level[:, None] + self._log_s) / verified
+        self._least_token_s = float(np.min(token_s, where=self._weight >= STEPS_MIN, initial=np.inf))
         curve = self._curve(verified)
         log_s, sigma, is_measured = self._predicted(verified, np.log(curve))
         step_s = np.exp(log_s)

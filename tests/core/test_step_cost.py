@@ -179,6 +179,15 @@ def test_what_decoding_takes_of_steps_with_prompts() -> None:
     assert found.decoding_s[0, 3] == pytest.approx(expected, rel=1e-6)
 
 
+def test_what_comes_with_any_prompt_is_not_what_a_token_computes() -> None:
+    """A step with 4 prompt tokens takes 0.3 s more; 5 tokens were verified in 0.1 s: 20 ms each at most."""
+    plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
+    known = after(*(plain,) * 10)
+    known.update((*plain, steps(4, 0.4, count=8, has_prefill=True, prefill_tokens=32)), 1.0)
+    known.estimate(FULL)
+    assert known.prompt_token_s == pytest.approx(0.02, rel=1e-3)
+
+
 def test_prompts_alone_bound_a_server_that_was_never_seen_without_them() -> None:
     known = after((steps(4, 0.4, has_prefill=True, prefill_tokens=1000),))
     found = known.estimate(FULL)

@@ -19,6 +19,7 @@ from benchmarks.regret_cells import TaskOptions
 from specctl.core import acceptance, controller, plan, sampling, step_cost
 from specctl.core.acceptance import Acceptance
 from specctl.core.prompt_cost import PromptCost
+from specctl.core.step_cost import StepCost
 from specctl.policy.loader import find_policy, load_policy, parse_policy
 from specctl.simulate.closed_loop import ClosedLoad
 from specctl.simulate.compare import ArmResult, quiet_daemon, simulate
@@ -46,9 +47,10 @@ def run(h200: EngineProfile) -> Run:
         *,
         is_slow: bool = False,
         has_trees: bool = False,
+        machine: EngineProfile | None = None,
         **lengths: float,
     ) -> ArmResult:
-        machine = slow_machine(h200) if is_slow else with_head(h200) if has_trees else h200
+        machine = machine or (slow_machine(h200) if is_slow else with_head(h200) if has_trees else h200)
         if isinstance(perturbation, str):
             perturbation = PERTURBATIONS[perturbation]
         lengths = lengths or (SHORT if is_slow else {})
@@ -217,6 +219,19 @@ def test_what_prompts_add_to_a_step_that_is_known_without_them(monkeypatch: pyte
     ours = lost_ratio()
     monkeypatch.setattr(PromptCost, "token_s", property(lambda self: self._line()[0]))
     assert lost_ratio() > 1.25 * ours
+
+
+def test_what_any_prompt_adds_to_a_step_is_not_charged_to_drafts(
+    h200: EngineProfile, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short prompts whose steps run without full graphs: 15 ms more for a few dozen tokens."""
+    machine = h200.model_copy(update={"prefill_step_s": 0.015})
+    lengths = {"prompt_median_tokens": 42.0, "output_median_tokens": 200.0}
+    ours = run(64, scenario_of(0.75), 60.0, machine=machine, **lengths)
+    monkeypatch.setattr(StepCost, "prompt_token_s", property(lambda self: self._prompts.token_s))
+    without = run(64, scenario_of(0.75), 60.0, machine=machine, **lengths)
+    assert without.tokens_per_s < 0.8 * ours.tokens_per_s
+    assert without.lost_ratio > 5.0 * ours.lost_ratio
 
 
 def test_off_needs_no_least_gain(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
