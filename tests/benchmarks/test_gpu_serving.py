@@ -17,7 +17,14 @@ from specctl.bench.loads import product
 from specctl.bench.servers import parse_launch
 
 OPTIONS = argparse.Namespace(
-    model=Path("model"), draft="head", peagle="other-head", arms=[], batch=None, prompts=None, max_tokens=8
+    model=Path("model"),
+    draft="head",
+    peagle="other-head",
+    arms=[],
+    arm=None,
+    batch=None,
+    prompts=None,
+    max_tokens=8,
 )
 
 
