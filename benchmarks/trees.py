@@ -1,10 +1,12 @@
 """``specctl autotune`` against every prepared setting of a real SGLang server with EAGLE-3, trees included.
 
-    python -m benchmarks.trees --models FOLDER [--requests 1,4,8] [--rounds N] [--seconds S] [--output FILE]
+    python -m benchmarks.trees --models FOLDER [--requests 1,4,8] [--rounds N] [--seconds S] [--on-gpu]
+        [--output FILE]
 
 Stock EAGLE3 on this machine's CPU with the reference target and head (``make reference-models``), by one call
 of ``specctl bench``. In the arm ``autotune`` a fresh daemon starts from the server's own setting. Beside the
-whole run stands what came after its first SEARCH_S seconds, of every arm alike.
+whole run stands what came after its first SEARCH_S seconds, of every arm alike. On a GPU the folder may hold
+wider models under the same names.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.gpu.device import device_provenance
 from benchmarks.phases import OFF, OURS, against
 from specctl.bench.results import BenchResult
 from specctl.contract.setting import Setting
@@ -39,18 +42,27 @@ START = (
     "8",
 )
 MAX_TOKENS = 96
+ON_GPU = (
+    *("--dtype", "bfloat16", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
+    *("--attention-backend", "triton", "--disable-prefill-cuda-graph"),
+    *("--max-running-requests", "32", "--max-total-tokens", "65536"),
+)
 
 
 def main() -> int:
-    options = options_of(__doc__, seconds=20.0)
+    options = options_of(__doc__, seconds=20.0, flags={"--on-gpu": "bf16, with CUDA graphs"})
     head = ("--speculative-draft-model-path", str(options.models / "reference-eagle3"))
-    environment = {
-        "SPECCTL_SGLANG_OPTIONS": json.dumps({"candidates": CANDIDATES}),
-        "SPECCTL_SGLANG_CPU_OVERLAP": "1",
-    }
+    environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps({"candidates": CANDIDATES})}
+    words = [*head, *START]
+    module = "specctl_sglang.cpu_serve"
+    if options.on_gpu:
+        words, module = [*words, *ON_GPU], "sglang.launch_server"
+    else:
+        environment["SPECCTL_SGLANG_CPU_OVERLAP"] = "1"
     with tempfile.TemporaryDirectory() as name:
         folder, target = Path(name), options.models / "reference-target"
-        with sglang_server(target, folder / "server.log", "EAGLE3", [*head, *START], environment) as server:
+        log = folder / "server.log"
+        with sglang_server(target, log, "EAGLE3", words, environment, module) as server:
             told = httpx.get(f"{server.url}/specctl/v1/capabilities").raise_for_status().json()
             arms = [arm_of(Setting.model_validate(one)) for one in told["settings"]]
             load = round(os.getloadavg()[0], 2)
@@ -60,7 +72,7 @@ def main() -> int:
         "load of the machine at the start": load,
         **summary(result),
     }
-    write_report(report, options.output)
+    write_report(report, options.output, device_provenance())
     return 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from specctl.bench.results import BenchResult
 
@@ -27,12 +28,16 @@ def specctl_bench(arguments: Sequence[str], folder: Path) -> tuple[int, BenchRes
     return code, BenchResult.model_validate_json(saved.read_text(encoding="utf-8"))
 
 
-def options_of(description: str | None, *, seconds: float) -> argparse.Namespace:
+def options_of(
+    description: str | None, *, seconds: float, flags: Mapping[str, str] = MappingProxyType({})
+) -> argparse.Namespace:
     """The command line of a benchmark of the reference models at several numbers of requests.
 
-    seconds: of a run, where the command line names none.
+    seconds: of a run, where the command line names none. flags: more options without a value, and their help.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    for flag, words in flags.items():
+        parser.add_argument(flag, action="store_true", help=words)
     parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--requests", default="1,4,8", help="at once, with commas")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,6 +1,6 @@
 """vLLM servers on one GPU at the same time, by one call of ``specctl bench``: tokens/s of each, by batch.
 
-    python -m benchmarks.gpu.compare off-cost --model FOLDER [--draft FOLDER] --output FILE
+    python -m benchmarks.gpu.compare off-cost --model FOLDER [--draft FOLDER] [--peagle FOLDER] --output FILE
     python -m benchmarks.gpu.compare copying --model FOLDER --output FILE
     python -m benchmarks.gpu.compare peagle --model FOLDER --draft FOLDER --peagle FOLDER --output FILE
 
@@ -34,6 +34,11 @@ def off_cost(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
     if options.draft:
         eagle3 = {"method": "eagle3", "model": options.draft, **table}
         configs |= {"eagle3 at 0": eagle3, "eagle3 at 0, steered": {**eagle3, "specctl": {}}}
+    if options.peagle:
+        head = {"model": options.peagle, **table}
+        configs |= {
+            f"{method} at 0": {"method": method, **head} for method in ("specctl_peagle", "specctl_hybrid")
+        }
     return _servers(options, configs), _loads(options, "chat", [128, 256])
 
 
@@ -70,7 +75,8 @@ def _servers(options: argparse.Namespace, configs: Mapping[str, Mapping[str, Any
 def _loads(options: argparse.Namespace, prompts: str, batches: Sequence[int]) -> list[str]:
     # The table that a server starts with is the one in force.
     numbers = ",".join(map(str, options.batch or batches))
-    words = ["--arm", "table", "--prompts", options.prompts or prompts, "--concurrency", numbers]
+    words = [word for arm in options.arm or ["table"] for word in ("--arm", arm)]
+    words += ["--prompts", options.prompts or prompts, "--concurrency", numbers]
     return [*words, "--output-tokens", str(options.max_tokens)]
 
 

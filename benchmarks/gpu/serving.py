@@ -135,6 +135,17 @@ def parts_main(description: str | None, name: str, parts: Mapping[str, Part]) ->
     parser.add_argument("--draft", "--eagle3", default="", help="EAGLE-3 head")
     parser.add_argument("--peagle", default="", help="P-EAGLE head")
     parser.add_argument("--arms", nargs="*", default=[], help="names of servers; default: all")
+    parser.add_argument(
+        "--urls",
+        nargs="*",
+        type=_named_url,
+        default=[],
+        metavar="NAME=URL",
+        help="servers that run already, in place of the part's; the first one is the base",
+    )
+    parser.add_argument(
+        "--arm", action="append", help="of the first server that is steered, in place of the part's"
+    )
     parser.add_argument("--batch", type=int, nargs="*", help="requests at the same time")
     parser.add_argument("--max-tokens", type=int, default=256, help="of an answer")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each server under each load")
@@ -142,5 +153,13 @@ def parts_main(description: str | None, name: str, parts: Mapping[str, Part]) ->
     options = parser.parse_args()
     servers, words = parts[options.what](options)
     servers = {name: one for name, one in servers.items() if not options.arms or name in options.arms}
+    servers = dict(options.urls) or servers
     words += ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
     write(options.output, figures(compared(servers, words, options.folder / options.what)))
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    name, is_given, url = text.partition("=")
+    if not is_given:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=URL")
+    return name, url

@@ -72,7 +72,7 @@ def _suffix(options: argparse.Namespace, **more: str) -> str:
 def _loads(
     options: argparse.Namespace, arms: Sequence[str], prompts: str, batches: Sequence[int]
 ) -> list[str]:
-    words = [word for arm in arms for word in ("--arm", arm)]
+    words = [word for arm in options.arm or arms for word in ("--arm", arm)]
     words += ["--prompts", options.prompts or prompts]
     words += ["--concurrency", ",".join(map(str, options.batch or batches))]
     return [*words, "--output-tokens", str(options.max_tokens)]

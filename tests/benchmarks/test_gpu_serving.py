@@ -17,7 +17,14 @@ from specctl.bench.loads import product
 from specctl.bench.servers import parse_launch
 
 OPTIONS = argparse.Namespace(
-    model=Path("model"), draft="head", peagle="other-head", arms=[], batch=None, prompts=None, max_tokens=8
+    model=Path("model"),
+    draft="head",
+    peagle="other-head",
+    arms=[],
+    arm=None,
+    batch=None,
+    prompts=None,
+    max_tokens=8,
 )
 
 
@@ -83,6 +90,22 @@ def test_rates_measure_every_arm_at_every_rate(monkeypatch: pytest.MonkeyPatch, 
     for row in found["rates"].values():
         assert set(row["ms per token"]) == {"always 2", "autotune balanced", "never enabled"}
         assert row["best"] in ("always 2", "never enabled")
+
+
+def test_a_part_is_measured_on_servers_that_run_already(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output = tmp_path / "report.json"
+    with StreamingServer(step_s=0.01) as server, StreamingServer(has_plugin=False, step_s=0.01) as other:
+        urls = [f"never enabled={other.url}", f"eagle3 at 0={server.url}"]
+        words = ["off-cost", "--model", "model", "--urls", *urls, "--arm", "off", "--batch", "2"]
+        words += ["--rounds", "1", "--seconds", "0.5", "--max-tokens", "8"]
+        words += ["--folder", str(tmp_path), "--output", str(output)]
+        monkeypatch.setattr("sys.argv", ["compare", *words])
+        serving.parts_main("", "compare", {"off-cost": compare.off_cost})
+    (row,) = json.loads(output.read_text())["loads"].values()
+    assert list(row) == ["never enabled", "eagle3 at 0"]
+    assert row["eagle3 at 0"]["against never enabled"]["median"] > 0
 
 
 def report(
