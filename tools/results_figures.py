@@ -44,6 +44,21 @@ def ratios(name: str, *path: str | int, by: str = "at once", keys: Iterable[str]
     return "; ".join(f"{key} {by}: {ratio(name, *path, key)}" for key in (keys or found))
 
 
+def of_loads(name: str, server: str, base: str) -> str:
+    """A server against another one, by load."""
+    loads = figure_at(name, "loads")
+    return "; ".join(
+        f"{load}: {ratio(name, 'loads', load, server, f'against {base}')}".replace(" at once", "")
+        for load in loads
+    )
+
+
+def of_rates(name: str) -> str:
+    """autotune against the best other arm, by requests per second."""
+    rates = figure_at(name, "rates")
+    return "; ".join(f"{rate}/s: {ratio(name, 'rates', rate, 'best / autotune')}" for rate in rates)
+
+
 def differing(name: str) -> str:
     runs = figure_at(name, "results")
     different = sum(len(run["differing"]) for run in runs)

@@ -12,6 +12,8 @@ from tools.results_figures import (
     differing,
     gate,
     hybrid,
+    of_loads,
+    of_rates,
     peagle_sglang,
     phases,
     phases_h100,
@@ -47,6 +49,7 @@ STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
 HYBRID = "python -m benchmarks.hybrid", "cpu-hybrid.json"
 BY_KIND = "python -m benchmarks.suffix_calibration"
+RATES = "python -m benchmarks.gpu.rates"
 ALONE = "python -m benchmarks.gpu.verify_by_kernel"
 
 TABLES: dict[str, tuple[Row, ...]] = {
@@ -164,6 +167,21 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-never-worse.json",
         ),
         Row(
+            "time per token at random arrivals, vLLM 0.33.0: EAGLE-3 with 3 drafts over the daemon (over 1: "
+            "the daemon is faster)",
+            lambda: of_rates("gpu-rates.json"),
+            H100,
+            RATES,
+            "gpu-rates.json",
+        ),
+        Row(
+            "the same from a table of 3 drafts",
+            lambda: of_rates("gpu-rates-32.json"),
+            H100,
+            RATES,
+            "gpu-rates-32.json",
+        ),
+        Row(
             "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
             lambda: cpu_phases("to_best_static"),
             CPU,
@@ -208,6 +226,19 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.compare off-cost",
             "gpu-off-cost.json",
+        ),
+        *(
+            Row(
+                f"{words}, vLLM 0.33.0, runs of 6 s",
+                partial(of_loads, "gpu-off-cost-h100.json", server, "never enabled"),
+                H100,
+                "python -m benchmarks.gpu.compare off-cost",
+                "gpu-off-cost-h100.json",
+            )
+            for words, server in (
+                ("`specctl_suffix` at 0 drafts", "specctl_suffix at 0"),
+                ("`eagle3` at 0 drafts, steered", "eagle3 at 0, steered"),
+            )
         ),
         Row(
             "acceptance after 200 tokens at 0 drafts, against a head that never rested",
@@ -258,6 +289,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.compare peagle",
             "gpu-peagle.json",
+        ),
+        Row(
+            "`specctl_suffix` against stock `suffix` with 8 drafts and graphs to 2,304, runs of 4 s",
+            partial(of_loads, "gpu-suffix-h100.json", "specctl_suffix", "suffix"),
+            H100,
+            "python -m benchmarks.gpu.compare copying",
+            "gpu-suffix-h100.json",
+        ),
+        Row(
+            "`specctl_peagle` against stock P-EAGLE, runs of 2.5 s",
+            partial(of_loads, "gpu-peagle-h100.json", "specctl_peagle", "peagle"),
+            H100,
+            "python -m benchmarks.gpu.compare peagle",
+            "gpu-peagle-h100.json",
         ),
         Row(
             "`SPECCTL_PEAGLE` against the fastest EAGLE3, token map with every token of the model",

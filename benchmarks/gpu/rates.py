@@ -12,29 +12,32 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from benchmarks.gpu.serving import compared_pair, pair_options, write
 from benchmarks.phases import OURS
 from specctl.bench.results import BenchResult
+from testing.provenance import pairwise_ratios, summary
 
 
 def figures(result: BenchResult) -> dict[str, Any]:
-    """By rate: ms per output token of each arm, and the best of the others over autotune's (1: as fast)."""
+    """By rate: ms per output token of each arm, round by round, and the best of the others over autotune's
+    (1: as fast)."""
     rates: dict[str, Any] = {}
     for load in result.loads:
-        found = [one for one in result.figures if one.load == load.title and one.tpot is not None]
-        ms = {one.arm: round(1e3 * one.tpot.mean_s, 3) for one in found if one.tpot is not None}
-        row: dict[str, Any] = {"ms per token": ms}
-        others = {arm: value for arm, value in ms.items() if not arm.startswith(OURS)}
-        ours = [value for arm, value in ms.items() if arm.startswith(OURS)]
+        ms: dict[str, list[float]] = {}
+        for run in result.runs:
+            if run.load == load.title and run.tpot is not None:
+                ms.setdefault(run.arm, []).append(1e3 * run.tpot.mean_s)
+        row: dict[str, Any] = {"ms per token": {arm: summary(values) for arm, values in ms.items()}}
+        others = {arm: median(values) for arm, values in ms.items() if not arm.startswith(OURS)}
+        ours = next((values for arm, values in ms.items() if arm.startswith(OURS)), None)
         if ours and others:
             best = min(others, key=others.__getitem__)
-            row |= {"best": best, "best / autotune": round(others[best] / ours[0], 3)}
+            row |= {"best": best, "best / autotune": summary(pairwise_ratios(ms[best], ours))}
         rates[f"{load.rate_per_s:g}"] = row
-    ratios = [row["best / autotune"] for row in rates.values() if "best / autotune" in row]
-    return {"rates": rates, "best / autotune, mean": round(fmean(ratios), 3) if ratios else None}
+    return {"rates": rates}
 
 
 def main() -> int:

@@ -111,9 +111,9 @@ GIB = 2**30
     ("device_gib", "hidden", "layers", "ranks", "tokens"),
     [
         pytest.param(139, 4096, 32, 1, 2304, id="8B on 139 GiB"),
-        pytest.param(24, 4096, 32, 1, 1792, id="8B on 24 GiB"),
-        pytest.param(79, 8192, 80, 1, 1152, id="70B on 79 GiB"),
-        pytest.param(79, 8192, 80, 4, 2304, id="70B on four of them"),
+        pytest.param(24, 4096, 32, 1, 640, id="8B on 24 GiB"),
+        pytest.param(79, 8192, 80, 2, 896, id="70B on two of 79 GiB"),
+        pytest.param(79, 8192, 80, 4, 1792, id="on four of them"),
         pytest.param(8, 8192, 80, 1, 512, id="no room: as stock"),
     ],
 )
