@@ -50,7 +50,7 @@ ON_GPU = (
 
 
 def main() -> int:
-    options = options_of(__doc__, seconds=20.0, flags={"--on-gpu": "bf16, with CUDA graphs"})
+    options = options_of(__doc__, seconds=20.0, flags=[("--on-gpu", "bf16, with CUDA graphs")])
     head = ("--speculative-draft-model-path", str(options.models / "reference-eagle3"))
     environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps({"candidates": CANDIDATES})}
     words = [*head, *START]

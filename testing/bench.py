@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from specctl.bench.results import BenchResult
 
@@ -29,14 +28,14 @@ def specctl_bench(arguments: Sequence[str], folder: Path) -> tuple[int, BenchRes
 
 
 def options_of(
-    description: str | None, *, seconds: float, flags: Mapping[str, str] = MappingProxyType({})
+    description: str | None, *, seconds: float, flags: Sequence[tuple[str, str]] = ()
 ) -> argparse.Namespace:
     """The command line of a benchmark of the reference models at several numbers of requests.
 
     seconds: of a run, where the command line names none. flags: more options without a value, and their help.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
-    for flag, words in flags.items():
+    for flag, words in flags:
         parser.add_argument(flag, action="store_true", help=words)
     parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--requests", default="1,4,8", help="at once, with commas")

@@ -47,10 +47,7 @@ def ratios(name: str, *path: str | int, by: str = "at once", keys: Iterable[str]
 def of_loads(name: str, server: str, base: str) -> str:
     """A server against another one, by load."""
     loads = figure_at(name, "loads")
-    return "; ".join(
-        f"{load}: {ratio(name, 'loads', load, server, f'against {base}')}".replace(" at once", "")
-        for load in loads
-    )
+    return "; ".join(f"{load}: {ratio(name, 'loads', load, server, f'against {base}')}" for load in loads)
 
 
 def of_rates(name: str) -> str:

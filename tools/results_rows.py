@@ -47,10 +47,18 @@ SUFFIX = "gpu-suffix-copying.json"
 GATE = ("figures", "gate")
 STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
 KERNELS = "make bench-kernels"
-HYBRID = "python -m benchmarks.hybrid", "cpu-hybrid.json"
-BY_KIND = "python -m benchmarks.suffix_calibration"
+HYBRID = CPU, "python -m benchmarks.hybrid", "cpu-hybrid.json"
 RATES = "python -m benchmarks.gpu.rates"
-ALONE = "python -m benchmarks.gpu.verify_by_kernel"
+
+# Hardware, command and file of several rows.
+REGRET = SIMULATED, "python -m benchmarks.regret", "simulated-regret.json"
+PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
+PHASES_H100 = H100, "python -m benchmarks.gpu.phases", "gpu-phases-h100.json"
+OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
+BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
+CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
+PEAGLE_SGLANG = H200, "python -m benchmarks.gpu.sglang_compare peagle", "gpu-sglang-peagle.json"
+BY_KIND = CPU, "python -m benchmarks.suffix_calibration", "cpu-suffix-calibration.json"
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "unchanged": (
@@ -89,58 +97,42 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "closed loop: 20 load shapes at 4 to 128 requests",
             lambda: regret("closed loop"),
-            SIMULATED,
-            "python -m benchmarks.regret",
-            "simulated-regret.json",
+            *REGRET,
         ),
         Row(
             "the same, true costs with graph staircases",
             lambda: regret("staircase"),
-            SIMULATED,
-            "python -m benchmarks.regret",
-            "simulated-regret.json",
+            *REGRET,
         ),
         Row(
             "the same, every disturbance at once",
             lambda: regret("all at once"),
-            SIMULATED,
-            "python -m benchmarks.regret",
-            "simulated-regret.json",
+            *REGRET,
         ),
         Row(
             "open loop, public traces",
             lambda: regret("open loop, public traces"),
-            SIMULATED,
-            "python -m benchmarks.regret",
-            "simulated-regret.json",
+            *REGRET,
         ),
         Row(
             "8 phases of copying and chat, 1 to 256 requests, against each phase's best static setting",
             lambda: phases("against the best static setting of each phase"),
-            H200,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases.json",
+            *PHASES,
         ),
         Row(
             "the same, against the best single static setting",
             lambda: phases("against it"),
-            H200,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases.json",
+            *PHASES,
         ),
         Row(
             "the same, against a server that never enabled speculation, by phase",
             lambda: phases("against never enabled, by phase"),
-            H200,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases.json",
+            *PHASES,
         ),
         Row(
             "8 phases, vLLM 0.33.0, prefix caching, one round: by phase, against its best static setting",
             lambda: phases_h100("autotune / best static of the phase"),
-            H100,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases-h100.json",
+            *PHASES_H100,
         ),
         Row(
             "all phases together, against the best single static setting; against each phase's best",
@@ -148,16 +140,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
                 phases_h100(f"all phases, autotune / best {words}, by round")
                 for words in ("single static", "static of each phase")
             ),
-            H100,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases-h100.json",
+            *PHASES_H100,
         ),
         Row(
             "the same, against a server that never enabled speculation, by phase",
             lambda: phases_h100("autotune / never enabled"),
-            H100,
-            "python -m benchmarks.gpu.phases",
-            "gpu-phases-h100.json",
+            *PHASES_H100,
         ),
         Row(
             "chat at 256 requests, held, against never enabled",
@@ -184,16 +172,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
             lambda: cpu_phases("to_best_static"),
-            CPU,
-            "python -m benchmarks.phases vllm",
-            "cpu-phases.json",
+            *CPU_PHASES,
         ),
         Row(
             "the same, against off",
             lambda: cpu_phases("to_off"),
-            CPU,
-            "python -m benchmarks.phases vllm",
-            "cpu-phases.json",
+            *CPU_PHASES,
         ),
         Row(
             "300 servers polled once a second: CPU seconds of the daemon in a second",
@@ -209,23 +193,17 @@ TABLES: dict[str, tuple[Row, ...]] = {
             lambda: ratios(
                 "gpu-off-cost.json", "runs", 2, "against never enabled", "specctl_suffix, live table at 0"
             ),
-            H200,
-            "python -m benchmarks.gpu.compare off-cost",
-            "gpu-off-cost.json",
+            *OFF_COST,
         ),
         Row(
             "stock `eagle3` at 0 drafts, steered: its head runs every 32 steps",
             lambda: ratios("gpu-off-cost.json", "runs", 3, "against never enabled", "eagle3, spared at 0"),
-            H200,
-            "python -m benchmarks.gpu.compare off-cost",
-            "gpu-off-cost.json",
+            *OFF_COST,
         ),
         Row(
             "stock `ngram` at 0 drafts: it has no asynchronous scheduling",
             lambda: ratios("gpu-off-cost.json", "runs", 0, "against never enabled", "ngram at 0"),
-            H200,
-            "python -m benchmarks.gpu.compare off-cost",
-            "gpu-off-cost.json",
+            *OFF_COST,
         ),
         *(
             Row(
@@ -307,16 +285,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "`SPECCTL_PEAGLE` against the fastest EAGLE3, token map with every token of the model",
             lambda: peagle_sglang("specctl_peagle-8-map"),
-            H200,
-            "python -m benchmarks.gpu.sglang_compare peagle",
-            "gpu-sglang-peagle.json",
+            *PEAGLE_SGLANG,
         ),
         Row(
             "the same without a token map",
             lambda: peagle_sglang("specctl_peagle-8"),
-            H200,
-            "python -m benchmarks.gpu.sglang_compare peagle",
-            "gpu-sglang-peagle.json",
+            *PEAGLE_SGLANG,
         ),
         Row(
             "`SPECCTL_SUFFIX` against stock NGRAM, copying prompts, FlashAttention 3",
@@ -328,11 +302,10 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",
             lambda: hybrid("1"),
-            CPU,
             *HYBRID,
         ),
-        Row("the same, 4 requests", lambda: hybrid("4"), CPU, *HYBRID),
-        Row("the same, 8 requests", lambda: hybrid("8"), CPU, *HYBRID),
+        Row("the same, 4 requests", lambda: hybrid("4"), *HYBRID),
+        Row("the same, 8 requests", lambda: hybrid("8"), *HYBRID),
         Row(
             "`specctl_suffix` against vLLM's `suffix`, prompts chosen for repetition: cold, warm",
             lambda: (
@@ -356,16 +329,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "the same by kind of prompt, after 2,000 steps of the kind (with the built-in table)",
             lambda: suffix_kinds("tokens a step at the anchor's drafted tokens, ratio"),
-            CPU,
-            BY_KIND,
-            "cpu-suffix-calibration.json",
+            *BY_KIND,
         ),
         Row(
             "calibration error of its probabilities, so too",
             lambda: suffix_kinds("calibration error"),
-            CPU,
-            BY_KIND,
-            "cpu-suffix-calibration.json",
+            *BY_KIND,
         ),
     ),
     "kernels": (
@@ -379,30 +348,24 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "temperature only, drafts without a distribution, the same",
             lambda: verify("temperature"),
-            H100,
-            ALONE,
-            ONE_HOT,
+            *BY_KERNEL,
         ),
         *(
-            Row(f"{cut}, the same", partial(verify, cut), H100, ALONE, ONE_HOT)
+            Row(f"{cut}, the same", partial(verify, cut), *BY_KERNEL)
             for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
         ),
         *(
             Row(
                 f"{cut}, us, a search of the kept set and samples that are checked",
                 partial(verify_times, cut),
-                H100,
-                ALONE,
-                ONE_HOT,
+                *BY_KERNEL,
             )
             for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
         ),
         Row(
             "top-p, the same, of a flat law (Zipf 1.0)",
             lambda: verify_times("top-p", 1.0, (512,)),
-            H100,
-            ALONE,
-            ONE_HOT,
+            *BY_KERNEL,
         ),
         Row(
             "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",

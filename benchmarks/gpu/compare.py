@@ -12,14 +12,16 @@ peagle: stock P-EAGLE, specctl_peagle, specctl_hybrid, eagle3 and no speculation
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.gpu.serving import parts_main, vllm
+from benchmarks.gpu.serving import loads, parts_main, vllm
 
 _OFF_TABLE = [[1, 16, 4], [17, 256, 0]]
 _SUFFIX_TABLE = [[1, 32, 8], [33, 128, 4], [129, 256, 3]]
 """specctl_suffix's, by the cost of verified tokens on an H200; stock suffix takes no table."""
+_TABLE = ("table",)
+"""The arm of every server: the table that it starts with is the one in force."""
 _Servers = dict[str, str]
 
 
@@ -39,7 +41,7 @@ def off_cost(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
         configs |= {
             f"{method} at 0": {"method": method, **head} for method in ("specctl_peagle", "specctl_hybrid")
         }
-    return _servers(options, configs), _loads(options, "chat", [128, 256])
+    return _servers(options, configs), loads(options, _TABLE, "chat", [128, 256])
 
 
 def copying(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
@@ -51,7 +53,7 @@ def copying(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
         "specctl_suffix": {**ours, "num_speculative_tokens_per_batch_size": _SUFFIX_TABLE},
         "specctl_suffix, adaptive": {**ours, "enable_adaptive_verification": True},
     }
-    return _servers(options, configs), _loads(options, "copying", [1, 4, 16, 64, 256])
+    return _servers(options, configs), loads(options, _TABLE, "copying", [1, 4, 16, 64, 256])
 
 
 def peagle(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
@@ -63,21 +65,13 @@ def peagle(options: argparse.Namespace) -> tuple[_Servers, list[str]]:
         "specctl_hybrid": {"method": "specctl_hybrid", **head},
         "eagle3": {"method": "eagle3", "model": options.draft, "num_speculative_tokens": 5},
     }
-    return _servers(options, configs), _loads(options, "code+chat", [1, 8, 32])
+    return _servers(options, configs), loads(options, _TABLE, "code+chat", [1, 8, 32])
 
 
 def _servers(options: argparse.Namespace, configs: Mapping[str, Mapping[str, Any] | None]) -> _Servers:
     chosen = [name for name in configs if not options.arms or name in options.arms]
     share = round(0.95 / len(chosen), 3)
     return {name: vllm(options.model, configs[name], share) for name in chosen}
-
-
-def _loads(options: argparse.Namespace, prompts: str, batches: Sequence[int]) -> list[str]:
-    # The table that a server starts with is the one in force.
-    numbers = ",".join(map(str, options.batch or batches))
-    words = [word for arm in options.arm or ["table"] for word in ("--arm", arm)]
-    words += ["--prompts", options.prompts or prompts, "--concurrency", numbers]
-    return [*words, "--output-tokens", str(options.max_tokens)]
 
 
 if __name__ == "__main__":

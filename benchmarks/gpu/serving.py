@@ -16,7 +16,7 @@ from testing.provenance import ROOT, pairwise_ratios, summary, write_report
 from testing.servers import command, free_port, sglang_command
 
 __all__ = [
-    "NEVER", "compared_pair", "figures", "pair_options", "parts_main", "sglang", "vllm", "write",
+    "NEVER", "compared_pair", "figures", "loads", "pair_options", "parts_main", "sglang", "vllm", "write",
 ]  # fmt: skip
 
 NEVER = "never enabled"
@@ -126,6 +126,16 @@ def common_options(description: str | None, name: str) -> argparse.ArgumentParse
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / name, help="for logs and charts")
     parser.add_argument("--output", type=Path, required=True)
     return parser
+
+
+def loads(
+    options: argparse.Namespace, arms: Sequence[str], prompts: str, batches: Sequence[int]
+) -> list[str]:
+    """Words of specctl bench; what the command line says goes before a part's own."""
+    words = [word for arm in options.arm or arms for word in ("--arm", arm)]
+    words += ["--prompts", options.prompts or prompts]
+    words += ["--concurrency", ",".join(map(str, options.batch or batches))]
+    return [*words, "--output-tokens", str(options.max_tokens)]
 
 
 def parts_main(description: str | None, name: str, parts: Mapping[str, Part]) -> None:

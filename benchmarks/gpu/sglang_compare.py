@@ -16,10 +16,9 @@ SPECCTL_SGLANG_PYTHON: the Python of SGLang's environment, with the plugin insta
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.gpu.serving import parts_main, sglang
+from benchmarks.gpu.serving import loads, parts_main, sglang
 
 _DRAFTS = ("--speculative-num-draft-tokens", "9")
 _OPTIONS: dict[str, Any] = {"candidates": [0, 2, 4, 8], "suffix": {"use_global": False}}
@@ -29,7 +28,7 @@ _Part = tuple[dict[str, str], list[str]]
 
 def off(options: argparse.Namespace) -> _Part:
     servers = {"off": sglang(options.model, None), "specctl_suffix": _suffix(options)}
-    return servers, _loads(options, ["off"], "chat", [128, 256])
+    return servers, loads(options, ["off"], "chat", [128, 256])
 
 
 def copying(options: argparse.Namespace) -> _Part:
@@ -38,7 +37,7 @@ def copying(options: argparse.Namespace) -> _Part:
         "ngram": sglang(options.model, "NGRAM", [*_DRAFTS, "--max-running-requests", "64"]),
         "specctl_suffix": _suffix(options),
     }
-    return servers, _loads(options, ["8", "4"], "copying", [1, 16, 64])
+    return servers, loads(options, ["8", "4"], "copying", [1, 16, 64])
 
 
 def peagle(options: argparse.Namespace) -> _Part:
@@ -54,7 +53,7 @@ def peagle(options: argparse.Namespace) -> _Part:
         "eagle3-8": eagle3(8),
         "specctl_peagle-8": sglang(options.model, "SPECCTL_PEAGLE", head),
     }
-    return servers, _loads(options, ["table"], "code+chat", [1, 8])
+    return servers, loads(options, ["table"], "code+chat", [1, 8])
 
 
 def sampled(options: argparse.Namespace) -> _Part:
@@ -62,20 +61,11 @@ def sampled(options: argparse.Namespace) -> _Part:
         "specctl_suffix, engine's kernels": _suffix(options, verify="engine"),
         "specctl_suffix": _suffix(options),
     }
-    return servers, [*_loads(options, ["table"], "chat", [64, 256]), "--sampling", _SAMPLING]
+    return servers, [*loads(options, ["table"], "chat", [64, 256]), "--sampling", _SAMPLING]
 
 
 def _suffix(options: argparse.Namespace, **more: str) -> str:
     return sglang(options.model, "SPECCTL_SUFFIX", _DRAFTS, {**_OPTIONS, **more})
-
-
-def _loads(
-    options: argparse.Namespace, arms: Sequence[str], prompts: str, batches: Sequence[int]
-) -> list[str]:
-    words = [word for arm in options.arm or arms for word in ("--arm", arm)]
-    words += ["--prompts", options.prompts or prompts]
-    words += ["--concurrency", ",".join(map(str, options.batch or batches))]
-    return [*words, "--output-tokens", str(options.max_tokens)]
 
 
 if __name__ == "__main__":

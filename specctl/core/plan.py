@@ -94,10 +94,10 @@ class Decider:
         """The setting that gains most over the one in force, if it gains enough; off where that is better."""
         present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
         best = max(may, key=gain.__getitem__)
-        if may[0] == 0 and gain[best] <= self.rails.min_gain_ratio and gain[0] > OFF_MIN_GAIN_RATIO:
-            return 0, Reason.OFF_NO_GAIN, ""
         if gain[best] > self.rails.min_gain_ratio:
             return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
+        if may[0] == 0 and gain[0] > OFF_MIN_GAIN_RATIO:
+            return 0, Reason.OFF_NO_GAIN, ""
         words = ""
         if gain[best] > 0.0:
             named, sigma = self.forecast.space.settings[best], self.forecast.sigma_rows[bucket][best]

@@ -7,7 +7,7 @@ to 2,304 tokens, beside what stock takes: specctl_suffix with 8 drafts 2.7 GiB, 
 
 from __future__ import annotations
 
-__all__ = ["GIB", "MEASURED_SHAPE", "WIDE_TOKENS", "tokens_beside", "wide_graph_bytes", "wide_graph_tokens"]
+__all__ = ["GIB", "MEASURED_SHAPE", "WIDE_TOKENS", "tokens_beside", "wide_graph_bytes"]
 
 GIB = 2**30
 MEASURED_SHAPE = 4096 * 32
@@ -24,17 +24,13 @@ def wide_graph_bytes(tokens: int, hidden_size: int, num_layers: int, ranks: int 
     return int(_BYTES * hidden_size * num_layers / MEASURED_SHAPE / ranks * tokens / WIDE_TOKENS)
 
 
-def wide_graph_tokens(room_bytes: float, hidden_size: int, num_layers: int, ranks: int = 1) -> int:
-    """Of the largest batch whose graphs fit into ``room_bytes``: 512, as in stock vLLM, to 2,304."""
-    most_bytes = wide_graph_bytes(WIDE_TOKENS, hidden_size, num_layers, ranks)
-    fitting = int(WIDE_TOKENS * min(room_bytes / max(most_bytes, 1), 1.0))
-    return max(fitting // _STEP * _STEP, _STOCK_TOKENS)
-
-
 def tokens_beside(
     device_bytes: float, utilization: float, hidden_size: int, num_layers: int, ranks: int = 1
 ) -> int:
-    """Of the largest batch to capture: graphs are made beside the KV cache, which takes the rest of
-    ``utilization`` (vLLM's gpu_memory_utilization), so that they have to fit into what that leaves free."""
-    free_bytes = device_bytes * max(1.0 - utilization, 0.0)
-    return wide_graph_tokens(free_bytes * _ROOM_SHARE, hidden_size, num_layers, ranks)
+    """Of the largest batch to capture: 512, as in stock vLLM, to 2,304. Graphs are made beside the KV cache,
+    which takes the rest of ``utilization`` (vLLM's gpu_memory_utilization), so that they have to fit into
+    what that leaves free."""
+    room_bytes = device_bytes * max(1.0 - utilization, 0.0) * _ROOM_SHARE
+    most_bytes = wide_graph_bytes(WIDE_TOKENS, hidden_size, num_layers, ranks)
+    fitting = int(WIDE_TOKENS * min(room_bytes / max(most_bytes, 1), 1.0))
+    return max(fitting // _STEP * _STEP, _STOCK_TOKENS)

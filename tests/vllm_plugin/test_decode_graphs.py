@@ -96,10 +96,15 @@ TARGET = SimpleNamespace(get_hidden_size=lambda: 4096, get_total_num_hidden_laye
         pytest.param({"cudagraph_capture_sizes": [1, 2]}, None, None, id="the user's own sizes"),
     ],
 )
-def test_the_largest_batch_is_raised_where_the_user_has_not_set_it(given, most, captured, caplog):
+def test_the_largest_batch_is_raised_where_the_user_has_not_set_it(
+    given, most, captured, caplog, monkeypatch
+):
+    from vllm.platforms import current_platform
+
+    monkeypatch.setattr(current_platform, "get_device_total_memory", lambda: 139 * 2**30, raising=False)
     caplog.set_level("INFO", logger="vllm.specctl")
     asked = engine_args(**given)
-    decode_graphs.ask_for_wide_graphs(asked, most, TARGET, 139 * 2**30)
+    decode_graphs.ask_for_wide_graphs(asked, most, TARGET)
     assert asked.compilation_config.max_cudagraph_capture_size == captured
     assert ("up to 2304 tokens" in caplog.text) == (captured == 2304)
 

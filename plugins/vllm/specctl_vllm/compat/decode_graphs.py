@@ -40,13 +40,11 @@ def smallest_for(descs: list[Any], requests: int) -> Any:
     return descs[at] if at < len(descs) else None
 
 
-def ask_for_wide_graphs(
-    engine_args: Any, graph_tokens_max: int | None, target: Any, device_bytes: float
-) -> None:
+def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int | None, target: Any) -> None:
     """Raise the largest batch that is captured, where the user has not set vLLM's own option.
 
     engine_args, target: vLLM's EngineArgs and the target's ModelConfig. graph_tokens_max: the option; None:
-    as many as fit. device_bytes: memory of one device.
+    as many as fit into the device's memory.
     """
     compilation = engine_args.compilation_config
     given = (
@@ -59,12 +57,15 @@ def ask_for_wide_graphs(
         return
     tokens = graph_tokens_max
     if tokens is None:
-        tokens = _fitting_tokens(engine_args, target, device_bytes)
+        tokens = _fitting_tokens(engine_args, target)
     if tokens > GRID_TOKENS_MAX:
         compilation.max_cudagraph_capture_size = tokens
 
 
-def _fitting_tokens(engine_args: Any, target: Any, device_bytes: float) -> int:
+def _fitting_tokens(engine_args: Any, target: Any) -> int:
+    from vllm.platforms import current_platform
+
+    device_bytes = current_platform.get_device_total_memory()
     share = engine_args.gpu_memory_utilization
     shape = target.get_hidden_size(), target.get_total_num_hidden_layers(), engine_args.tensor_parallel_size
     tokens = tokens_beside(device_bytes, share, *shape)

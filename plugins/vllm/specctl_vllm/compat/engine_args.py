@@ -48,10 +48,8 @@ def wrap_create_speculative_config(original: Any) -> Any:
         if options.method in HEAD_METHODS and config.get("parallel_drafting"):
             _check_head(config, target_model_config)
         if is_on_device:
-            from vllm.platforms import current_platform
-
-            most, device_bytes = options.control.graph_tokens_max, current_platform.get_device_total_memory()
-            decode_graphs.ask_for_wide_graphs(self, most, target_model_config, device_bytes)
+            most = options.control.graph_tokens_max
+            decode_graphs.ask_for_wide_graphs(self, most, target_model_config)
         elif options.method == "specctl_hybrid":
             # Its drafts are chosen on the host.
             self.async_scheduling = False
