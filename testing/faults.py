@@ -162,8 +162,7 @@ class Course:
             time.sleep(0.1)
 
     def _state(self) -> str:
-        log = self.folder / "autotune.log"
-        return f"table {self.table()}\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}"
+        return f"table {self.table()}\n{self.log()[-3000:]}"
 
     def steers(self) -> None:
         """The daemon lives, and puts a new number in force."""
@@ -214,9 +213,15 @@ class Course:
             kept = self.audit.with_suffix(".kept")
             self.audit.rename(kept)
             self.audit.symlink_to("/dev/full")
+            refused = self.log().count("No space left")
             self.steers()
+            # The record of a change follows the change.
+            self.wait_for("a record finds the disk full", lambda: self.log().count("No space left") > refused)
             self.audit.unlink()
             kept.rename(self.audit)
+            before = self.events().count("lost")
+            self.steers()
+            self.wait_for("the audit log says what it lost", lambda: self.events().count("lost") > before)
         elif name == "garbage":
             self._garbage()
         elif name == "races":
@@ -251,12 +256,16 @@ class Course:
         """Raises Failed."""
         if self.wrong:
             raise Failed("; ".join(self.wrong[:5]))
-        lines = self.audit.read_text(encoding="utf-8").splitlines()
-        events = [json.loads(line)["event"] for line in lines]
-        if self.faults["full disk"] and "lost" not in events:
-            raise Failed("no record of lost records")
-        if "Traceback" in (log := (self.folder / "autotune.log").read_text(encoding="utf-8")):
+        self.events()
+        if "Traceback" in (log := self.log()):
             raise Failed(log[-3000:])
+
+    def events(self) -> list[str]:
+        """Of the audit log; a line that is torn raises ValueError."""
+        return [json.loads(line)["event"] for line in self.audit.read_text(encoding="utf-8").splitlines()]
+
+    def log(self) -> str:
+        return (self.folder / "autotune.log").read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
