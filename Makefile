@@ -11,7 +11,7 @@ ENGINE_FREE := bench core contract policy metrics record daemon targets engine_a
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
 
-.PHONY: setup setup-sglang reference-models check check-engines test test-quick test-kernels lint docs fuzz faults soak demo demo-sglang bench bench-suffix bench-kernels lock clean
+.PHONY: setup setup-sglang reference-models demo-model check check-engines test test-quick test-kernels lint docs fuzz faults soak demo demo-sglang bench bench-suffix bench-kernels lock clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -23,6 +23,10 @@ setup-sglang:
 # A target and two draft heads for the tests, trained here once, in about 3 minutes.
 reference-models: setup
 	@$(PYTHON) tools/setup.py reference
+
+# Gemma 3 270M, for the demo and the benchmarks.
+demo-model: setup
+	@$(PYTHON) tools/setup.py demo
 
 # Lint, types and the tests that need no engine, in an environment without one.
 check:
@@ -67,19 +71,19 @@ fuzz: setup
 	@PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --inputs $(or $(INPUTS),100000)
 
 # Faults on a real vLLM server and its daemon, and half an hour of load with 20 changes a second.
-faults: setup
-	@$(BIN)/python -m testing.faults --model $(or $(MODEL),.cache/models/gemma3-270m)
+faults: reference-models
+	@$(BIN)/python -m testing.faults $(if $(MODEL),--model $(MODEL))
 
-soak: setup
-	@$(BIN)/python -m testing.soak --model $(or $(MODEL),.cache/models/gemma3-270m) --minutes $(or $(MINUTES),30)
+soak: reference-models
+	@$(BIN)/python -m testing.soak $(if $(MODEL),--model $(MODEL)) --minutes $(or $(MINUTES),30)
 
-demo: setup
+demo: demo-model
 	@$(BIN)/python -m demo
 
-demo-sglang: setup setup-sglang
+demo-sglang: demo-model setup-sglang
 	@$(BIN)/python -m demo --engine sglang
 
-bench: setup
+bench: demo-model
 	@$(BIN)/python -m benchmarks.run_cpu
 
 bench-suffix: setup

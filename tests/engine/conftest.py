@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
+from support.random_models import write_sliding_gemma
 
 # Two modules run at a time, each with its servers: vLLM would bind all of them to one and the same core.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -36,8 +37,9 @@ def token_file(logs: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ngram(gemma_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
-    """The stock method ngram on Gemma (sliding windows) with a token file, one server for a module."""
+def ngram(target_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
+    """The stock method ngram on a Gemma with sliding windows, with a token file, one server for a module."""
+    model = write_sliding_gemma(target_model, logs / "sliding-gemma")
     config = {
         "method": "ngram",
         "num_speculative_tokens": 4,
@@ -46,7 +48,7 @@ def ngram(gemma_model: Path, logs: Path, token_file: Path) -> Iterator[Control]:
         "specctl": {"token_file": str(token_file)},
     }
     headers = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
-    with controlled_server(gemma_model, logs / "ngram.log", config, headers) as control:
+    with controlled_server(model, logs / "ngram.log", config, headers) as control:
         yield control
 
 

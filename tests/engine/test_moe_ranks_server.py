@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.engine_control import Control, controlled_server
-from support.random_head import write_tiny_mtp
+from support.random_models import write_tiny_mtp
 
 CPU_EXPERTS = Path(__file__).resolve().parents[1] / "support" / "cpu_experts"
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import torch
 from support.peagle_twin import Twin
-from support.random_head import write_speculators_peagle, write_with_vocabulary
+from support.random_models import write_speculators_peagle, write_with_vocabulary
 from support.sglang_control import NEEDS_SGLANG, ran_by_sglang
 
 from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON

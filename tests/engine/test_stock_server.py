@@ -12,7 +12,7 @@ from specctl_vllm.options import Options
 from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import CONTROL_TOKEN, controlled_server
-from support.random_head import write_tiny_mtp
+from support.random_models import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_check import Check, Load

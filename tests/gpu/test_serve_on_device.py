@@ -16,7 +16,7 @@ from support.on_device import (
     need_gpus,
     steps_with,
 )
-from support.random_head import write_random_dflash, write_tiny_mtp
+from support.random_models import write_random_dflash, write_tiny_mtp
 
 pytestmark = pytest.mark.gpu
 FULL = 5
