@@ -199,6 +199,8 @@ class Course:
             self.process.wait()
             self.falls_back()
             self.start_daemon(relayed)
+            # A fault of its policy before it has read it ends it, as it should.
+            self.steers()
         elif name == "stop the daemon":
             self.process.send_signal(signal.SIGSTOP)
             self.falls_back()
