@@ -42,8 +42,8 @@ test:
 	@$(PYTHON) tools/lanes.py \
 		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
 		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \
-		tests="$(BIN)/python -m pytest --durations=10 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
-	$(PART) engines $(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 -m "engine and not alone"
+		tests="$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
+	$(PART) engines $(BIN)/python -m pytest -n 2 --dist loadfile --durations=30 -m "not alone" tests/engine
 	$(PART) alone $(BIN)/python -m pytest --durations=5 -m alone
 
 test-quick: setup reference-models lint
