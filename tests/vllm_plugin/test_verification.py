@@ -8,8 +8,11 @@ import pytest
 
 pytest.importorskip("triton")
 import torch
+from specctl_kernels.verify_rejection.reference import verify_rejection_reference
 from specctl_vllm.compat import verification, verified_batches
+from specctl_vllm.compat.forbidden_drafts import with_forbidden
 from specctl_vllm.options import parse_speculative_config
+from support.verify_tests import LEAST_CHANCE, chi_square_chance
 from support.vllm_batches import COLUMNS, REQUESTS, batch, rejection
 
 
@@ -158,6 +161,52 @@ def test_a_sampled_batch_hands_over_states_by_slot_and_no_copy(monkeypatch):
     assert named["slots"].tolist() == named["draft_slots"].tolist() == [3, 1]
     assert named["draft_logits"] is drafted
     assert named["not_finite"].tolist() == [0]
+
+
+MASKED = float("-inf")
+
+
+def test_the_first_forbidden_draft_of_a_request_is_verified_with_its_token():
+    logits = torch.zeros(8, 10)
+    logits[[1, 4], [7, 5]] = MASKED
+    fed = torch.tensor([3, 4, 7, 6, 2, 5, 9, 8], dtype=torch.int32)
+    valid = torch.tensor([3, 4, -1, -1, 2, -1, -1, -1], dtype=torch.int32)
+    assert with_forbidden(logits, fed, valid).tolist() == [3, 4, 7, -1, 2, 5, -1, -1]
+    assert with_forbidden(torch.zeros(8, 10), fed, valid).tolist() == valid.tolist(), "no mask stands there"
+    fed[2], fed[5] = 10, -1
+    assert with_forbidden(logits, fed, valid).tolist() == [3, 4, -1, -1, 2, -1, -1, -1]
+
+
+def emitted_under_a_grammar(monkeypatch, requests, keeps_tokens):
+    """Of one draft each, sampled by a law that prefers what the grammar forbids."""
+    if not keeps_tokens:
+        monkeypatch.setattr(verification, "with_forbidden", lambda logits, drafts, valid: valid)
+    monkeypatch.setattr(verification, "verify_rejection", verify_rejection_reference)
+    made = rejection([1.0] * requests, drafts=1, seeds=range(requests))
+    draft_logits = torch.full((requests, 1, COLUMNS), MASKED)
+    draft_logits[:, 0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    target = torch.full((COLUMNS,), MASKED)
+    target[1:4] = torch.tensor([0.2, 0.3, 0.5]).log()  # token 0 is forbidden
+    torch.manual_seed(0)
+    drafts = torch.multinomial(draft_logits[0, 0].exp(), requests, replacement=True)
+    fed = torch.stack([torch.zeros_like(drafts), drafts], 1).flatten().int()
+    valid = fed.clone()
+    valid[1::2] = torch.where(drafts == 0, -1, drafts).int()
+    positions = torch.arange(2 * requests) + 7
+    verify = verification.wrap_verify_in_chunks(None)
+    rows = target.expand(2 * requests, COLUMNS)
+    slots = list(range(requests))
+    sampled, *_ = verify(made, rows, batch(slots, 1), draft_logits, fed, positions, 10, -1, valid)
+    return torch.bincount(sampled[:, 0], minlength=4)[1:4]
+
+
+def test_behind_a_forbidden_draft_the_law_is_the_targets(monkeypatch):
+    """With -1 for the draft, vLLM's rule, the first of the other tokens comes too often."""
+    expected = torch.tensor([0.2, 0.3, 0.5]).double()
+    found = emitted_under_a_grammar(monkeypatch, 2000, keeps_tokens=True)
+    assert chi_square_chance(found, expected) > LEAST_CHANCE
+    found = emitted_under_a_grammar(monkeypatch, 2000, keeps_tokens=False)
+    assert chi_square_chance(found, expected) < LEAST_CHANCE
 
 
 def in_block_mode(made):

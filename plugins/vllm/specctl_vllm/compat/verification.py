@@ -2,7 +2,8 @@
 
 With any sampled request in a batch vLLM copies all logits to float32, in parts of 1 GiB, and four kernels or
 more read the copies. Ours read the logits once and copy none. Whatever they do not cover stays with vLLM,
-batch by batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1.
+batch by batch (``why_engine``). Grammars are in the logits already, and drafts that one forbids are -1: the
+first of a request is verified with its token (``forbidden_drafts``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from specctl_kernels.verify_rejection import verify_rejection
 
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat import verified_batches
+from specctl_vllm.compat.forbidden_drafts import with_forbidden
 from specctl_vllm.options import options_from_env
 
 __all__ = ["Scope", "is_greedy", "scope", "why_engine", "wrap_verify_in_chunks"]
@@ -131,6 +133,8 @@ def wrap_verify_in_chunks(original: Any) -> Any:
             reason = why_engine(self, slots, logits.shape[1], draft_logits, max_num_logprobs, greedy)
             if reason is None:
                 drafts = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
+                if drafts is not draft_sampled and draft_logits is not None:
+                    drafts = with_forbidden(logits, draft_sampled, drafts)
                 given = (logits, drafts, input_batch.cu_num_logits)
                 sampled, num_sampled = _verified(self, given, input_batch, draft_logits, pos, greedy)
         except ValueError as error:
