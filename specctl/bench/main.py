@@ -38,8 +38,6 @@ __all__ = ["new_runner", "run_bench"]
 SECONDS_DEFAULT = 10.0
 PATIENT_SIGNALS = 3
 CONCURRENCY_DEFAULT = (1, 8)
-_LEARNS_OUTPUTS = ("suffix",)
-"""Methods that draft from the outputs of earlier requests."""
 
 
 def run_bench(options: Mapping[str, Any]) -> BenchResult:
@@ -206,12 +204,12 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str
     if options["rounds"] < ROUNDS_MIN:
         found.append(f"{options['rounds']} rounds give no interval: at least {ROUNDS_MIN} are needed")
     for server in servers:
-        method = "" if server.capabilities is None else server.capabilities.method.lower()
-        if any(word in method for word in _LEARNS_OUTPUTS) and not options["prompts_once"]:
+        told = server.capabilities
+        if told is not None and told.drafts_from_outputs and not options["prompts_once"]:
             found.append(
-                f"{server.name}: {method} drafts from outputs of earlier requests, and prompts come again in "
-                "other rounds: its speed is that of repeated traffic (--prompts-once, or a server started "
-                "with use_global false, avoids it)"
+                f"{server.name}: {told.method} drafts from outputs of earlier requests, and prompts come "
+                "again in other rounds: its speed is that of repeated traffic (--prompts-once, or a server "
+                "started with use_global false, avoids it)"
             )
     return found
 

@@ -91,6 +91,9 @@ class Capabilities(BaseModel):
         max_length=64,
         description="the engine's own options of the method, by its names; fixed when the server starts",
     )
+    drafts_from_outputs: bool = Field(
+        default=False, description="whether drafts also come from finished outputs of other requests"
+    )
     gpu: Short | None = Field(default=None, description="product name of the device; None: not told")
     dtype: Short | None = Field(default=None, description="of the model's activations, for example bfloat16")
     parallelism: Short | None = Field(default=None, description="for example tp1, tp2-pp2")

@@ -170,3 +170,12 @@ def test_a_renewal_that_arrives_late_is_no_conflict() -> None:
         words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "1", "--rounds", "3"]
         result_of(run(server.url, *words, "--output-tokens", "4", "--outputs", "0", "--json"))
         assert server.engine.live.read().lease_remaining_s is None
+
+
+@pytest.mark.parametrize("drafts_from_outputs", [True, False])
+def test_a_method_that_drafts_from_earlier_outputs_is_warned_of(drafts_from_outputs: bool) -> None:
+    with StreamingServer() as server:
+        server.engine.drafts_from_outputs = drafts_from_outputs
+        words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "1", "--rounds", "3"]
+        result = result_of(run(server.url, *words, "--output-tokens", "4", "--outputs", "0", "--json"))
+    assert any("earlier requests" in warning for warning in result.warnings) == drafts_from_outputs

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import LISTING, PROMPTS, Control, controlled_server, wait_for
 
 from testing.lossless import compare
@@ -99,3 +100,8 @@ def test_a_check_makes_way_for_the_requests_of_clients(hybrid: Control, referenc
         hybrid.get("telemetry")
         assert hybrid.complete(prompt, 48) == expected
     assert not hybrid.get("telemetry")["failures"]
+
+
+def test_the_daemon_beside_it(hybrid: Control, reference: list[list[int]], tmp_path: Path) -> None:
+    assert hybrid.put(hybrid.change(0)).status_code == 200
+    assert_daemon_is_harmless(run_daemon(hybrid, tmp_path, PROMPTS, max_tokens=48), reference)

@@ -64,6 +64,7 @@ class FakeEngine(Decoding, FakeServer):
         self.settings, self.legal, self.decode_batch_max = settings, legal, decode_batch_max
         self.sample_every_min_steps = sample_every_min_steps
         self.method_options: dict[str, str] = {}
+        self.drafts_from_outputs = False
         self.class_limits_max, self.min_token_prob = class_limits_max, min_token_prob
         self.start = start or Setting(num_speculative_tokens=start_tokens)
         self.requests: list[tuple[str, str]] = []
@@ -172,6 +173,7 @@ class FakeEngine(Decoding, FakeServer):
             min_token_prob=self.min_token_prob,
             class_limits_max=self.class_limits_max,
             method_options=self.method_options,
+            drafts_from_outputs=self.drafts_from_outputs,
             adaptivity=self.adaptivity,
         )
 

@@ -22,6 +22,8 @@ class MethodSupport:
     """Drafts have calibrated chances, and each request verifies as many as it has."""
     drafts_beside_prompts: bool = False
     """One pass reads the prompts of a step and makes drafts: its seconds cannot be split."""
+    has_corpus: bool = False
+    """Drafts come from outputs of other requests, too."""
     head_rests: bool = False
     """At 0 drafts a head keeps what it has to read; before it drafts again it catches up."""
 
@@ -59,6 +61,7 @@ def method_support(
         return MethodSupport(
             every,
             drafts_beside_prompts=has_one_pass or engine_method in in_one_pass,
+            has_corpus=engine_method == "suffix",
             head_rests=is_on_device and engine_method in ("eagle", "eagle3"),
         )
     why = (
@@ -77,5 +80,6 @@ def _of_ours(every: tuple[int, ...], method: str, is_on_host: bool, is_on_device
         has_shadow_acceptance=is_on_host,
         can_weigh_tokens=is_on_host,
         drafts_beside_prompts=has_head,
+        has_corpus=method != "specctl_peagle",
         head_rests=has_head and is_on_device,
     )

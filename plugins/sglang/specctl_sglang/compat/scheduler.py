@@ -226,6 +226,9 @@ def _capabilities(scheduler: Any, options: Options) -> Capabilities:
         has_shadow_acceptance=is_suffix,
         # Without a row's word the longest draft of a batch decides how many are verified.
         min_token_prob=0.0 if is_suffix else None,
+        drafts_from_outputs=options.suffix.use_global
+        if is_suffix
+        else scheduler.spec_algorithm.name == "NGRAM",
         adaptivity=adaptivity_of(
             get_spec(), scheduler.spec_algorithm.name, is_steered=_is_steered(scheduler.draft_worker)
         ),

@@ -352,7 +352,7 @@ class Steering(steering.Steering):
         self._drafts_beside_prompts = support.drafts_beside_prompts
         problem = self._sampling_problem
         warnings = [] if problem is None else [f"{problem}; {_GUARDED}"]
-        can_weigh = support.can_weigh_tokens
+        can_weigh, suffix = support.can_weigh_tokens, suffix_options_from_env()
         patches = of_server(config.use_v2_model_runner, options_from_env())
         return described(
             [Setting(num_speculative_tokens=number) for number in support.legal],
@@ -368,7 +368,8 @@ class Steering(steering.Steering):
             context_max_tokens=config.model_config.max_model_len,
             lease_max_s=lease_max_s,
             has_shadow_acceptance=support.has_shadow_acceptance,
-            min_token_prob=suffix_options_from_env().min_token_prob if can_weigh else None,
+            min_token_prob=suffix.min_token_prob if can_weigh else None,
+            drafts_from_outputs=support.has_corpus and suffix.use_global,
             class_limits_max=CLASS_LIMITS_MAX if support.why_not_controllable is None else 0,
             adaptivity=adaptivity_of(speculative, is_steered=support.why_not_controllable is None),
             warnings=tuple(warnings),
