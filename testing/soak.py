@@ -2,8 +2,10 @@
 
     python -m testing.soak [--model FOLDER] --minutes 30
 
-Beside the changes a daemon watches the server (``--dry-run``). Exit code 1: a request or a change failed, an
-output differs from the one without drafts, or memory, descriptors or log lines grew.
+A change waits for the step in progress, so that many changes a second need short steps: without ``--model`` a
+model of one layer and random weights is served. Beside the changes a daemon watches it (``--dry-run``). Exit
+code 1: a request or a change failed, an output differs from the one without drafts, or memory, descriptors
+or log lines grew.
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,12 @@ import httpx
 from testing.autotune import autotune
 from testing.lossless import SHARED
 from testing.servers import vllm_server
+from testing.small_model import write_small_model
 
 __all__ = ["Soak", "main"]
 
 MOST = 4
-MAX_TOKENS = 64
+MAX_TOKENS = 200
 GROWTH_MAX_MIB = 64
 WARM_UP_SHARE = 0.3
 """Of the time: what grows later is a leak."""
@@ -53,40 +55,31 @@ class Process:
 
 @dataclass
 class Soak:
-    """Everything that was seen. ``changes``: seconds when each was sent and answered."""
+    """Everything that was seen. ``changes``: seconds when each was sent and answered; ``steps``: seconds and
+    the engine's steps until then, at the beginning and at the end."""
 
     outputs: dict[str, str] = field(default_factory=dict)
     requests: int = 0
     wrong: list[str] = field(default_factory=list)
     changes: list[tuple[float, float]] = field(default_factory=list)
-    arrivals: dict[int, list[float]] = field(default_factory=dict)
-    """When each stream got a part: one for each of its steps."""
+    steps: list[tuple[float, int]] = field(default_factory=list)
     server: list[Process] = field(default_factory=list)
     daemon: list[Process] = field(default_factory=list)
 
-    def steps_waited(self, sent_s: float, answered_s: float) -> int:
-        """Steps that ended meanwhile, by the stream that saw the most."""
-        return max(
-            (bisect_left(at, answered_s) - bisect_left(at, sent_s) for at in self.arrivals.values()),
-            default=0,
-        )
-
     def figures(self) -> dict[str, Any]:
         seconds = sorted(answered - sent for sent, answered in self.changes)
-        waited = [self.steps_waited(*change) for change in self.changes]
-        whole_s = self.changes[-1][1] - self.changes[0][0]
-        gaps = sorted(
-            b - a for at in self.arrivals.values() for a, b in itertools.pairwise(at) if b - a > 1e-3
-        )
+        (began_s, steps_before), (ended_s, steps_after) = self.steps
+        step_s = (ended_s - began_s) / (steps_after - steps_before)
+        p50_s, p99_s = statistics.median(seconds), seconds[int(0.99 * len(seconds))]
         return {
             "requests": self.requests,
             "changes": len(self.changes),
-            "changes_per_s": round(len(self.changes) / whole_s, 2),
-            "change_p50_s": round(statistics.median(seconds), 4),
-            "change_p99_s": round(seconds[int(0.99 * len(seconds))], 4),
-            "step_p50_s": round(statistics.median(gaps), 4) if gaps else None,
-            "step_p99_s": round(gaps[int(0.99 * len(gaps))], 4) if gaps else None,
-            "changes_by_steps_ended_meanwhile": {n: waited.count(n) for n in sorted(set(waited))},
+            "changes_per_s": round(len(self.changes) / (ended_s - began_s), 2),
+            "step_mean_s": round(step_s, 4),
+            "change_p50_s": round(p50_s, 4),
+            "change_p50_steps": round(p50_s / step_s, 2),
+            "change_p99_s": round(p99_s, 4),
+            "change_p99_steps": round(p99_s / step_s, 2),
             "server": _ends(self.server),
             "daemon": _ends(self.daemon),
             "wrong": self.wrong[:5],
@@ -130,35 +123,25 @@ def measured(pid: int, log: Path) -> Process:
     return Process(time.monotonic(), memory, descriptors, log.stat().st_size)
 
 
-async def _parts(client: httpx.AsyncClient, prompt: str) -> AsyncIterator[str]:
-    """The text of each part of a greedy completion's stream."""
-    body = {
-        "model": "model",
-        "prompt": prompt,
-        "max_tokens": MAX_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if line.startswith("data: {"):
-                yield "".join(one["text"] for one in json.loads(line.removeprefix("data: "))["choices"])
-
-
-async def _requests(client: httpx.AsyncClient, soak: Soak, number: int, prompts: Iterable[str]) -> None:
+async def _requests(client: httpx.AsyncClient, soak: Soak, prompts: Iterable[str]) -> None:
+    """Greedy completions, one after another. Streams would keep the server's front end busy instead."""
+    body = {"model": "model", "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
     for prompt in prompts:
-        texts, arrivals = [], soak.arrivals.setdefault(number, [])
         try:
-            async for text in _parts(client, prompt):
-                arrivals.append(time.monotonic())
-                texts.append(text)
+            answer = await client.post("/v1/completions", json={**body, "prompt": prompt})
+            answer.raise_for_status()
         except httpx.HTTPError as error:
             soak.wrong.append(f"a request failed: {error!r}")
             continue
+        text = answer.json()["choices"][0]["text"]
         soak.requests += 1
-        if soak.outputs.setdefault(prompt, "".join(texts)) != "".join(texts):
+        if soak.outputs.setdefault(prompt, text) != text:
             soak.wrong.append(f"another output of {prompt!r}")
+
+
+async def _steps(client: httpx.AsyncClient) -> tuple[float, int]:
+    cells = (await client.get("/specctl/v1/telemetry")).json()["cells"]
+    return time.monotonic(), sum(cell["steps"] for cell in cells)
 
 
 async def _change(client: httpx.AsyncClient, soak: Soak, per_s: float) -> None:
@@ -192,19 +175,17 @@ async def run(url: str, soak: Soak, given: argparse.Namespace, measure: Any) -> 
         change = {"base_version": table["version"], "rows": [row], "owner": "soak"}
         (await control.put("/specctl/v1/table", json=change)).raise_for_status()
         # The reference, in the same batches.
-        await asyncio.gather(*(_requests(client, soak, i, [p]) for i, p in enumerate(prompts)))
-        soak.arrivals.clear()
+        await asyncio.gather(*(_requests(client, soak, [prompt]) for prompt in prompts))
+        soak.steps.append(await _steps(control))
         jobs = [asyncio.create_task(_change(control, soak, given.changes_per_s))]
-        jobs += [
-            asyncio.create_task(_requests(client, soak, i, itertools.repeat(p)))
-            for i, p in enumerate(prompts)
-        ]
+        jobs += [asyncio.create_task(_requests(client, soak, itertools.repeat(prompt))) for prompt in prompts]
         ends_s = time.monotonic() + 60.0 * given.minutes
         while time.monotonic() < ends_s:
             done, _ = await asyncio.wait(jobs, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
                 job.result()
             measure()
+        soak.steps.append(await _steps(control))
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
@@ -212,7 +193,7 @@ async def run(url: str, soak: Soak, given: argparse.Namespace, measure: Any) -> 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--model", type=Path, default=SHARED / "models" / "reference-target")
+    options.add_argument("--model", type=Path)
     options.add_argument("--minutes", type=float, default=30.0)
     options.add_argument("--requests", type=int, default=64)
     options.add_argument("--changes-per-s", type=float, default=20.0)
@@ -221,9 +202,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder, soak = Path(tempfile.mkdtemp(prefix="specctl-soak-")), Soak()
     config = {"method": "specctl_suffix", "num_speculative_tokens": MOST, "use_global": False}
+    model = given.model or write_small_model(SHARED / "models" / "reference-target", folder / "model")
     more = ["--max-num-seqs", str(given.requests), "--max-model-len", "512", "--disable-uvicorn-access-log"]
     with (
-        vllm_server(given.model, folder / "server.log", config, more) as server,
+        vllm_server(model, folder / "server.log", config, more) as server,
         autotune(server.url, folder, more=["--dry-run"]) as daemon,
     ):
 
