@@ -66,7 +66,7 @@ lint: setup
 check-engines: setup
 	@$(BIN)/python -m tools.check_engines
 
-# Mutated inputs for every parser; INPUTS=10000000 for all night.
+# Mutated inputs for every parser, on every core; INPUTS=10000000 for an hour or two.
 fuzz: setup
 	@PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --inputs $(or $(INPUTS),100000)
 

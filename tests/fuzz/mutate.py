@@ -20,6 +20,7 @@ ODD = (
 )  # fmt: skip
 _TOKENS = re.compile(rb"-?[0-9.]+|[A-Za-z_]+|\"[^\"\n]*\"|[^\sA-Za-z0-9]")
 LENGTH_MAX = 64 * 1024
+_WINDOW = 512
 
 
 def mutated(rng: random.Random, pool: list[bytes]) -> bytes:
@@ -44,9 +45,17 @@ def _step(rng: random.Random, data: bytes, pool: list[bytes]) -> bytes:
     if kind == 4:
         other = rng.choice(pool)
         return data[:at] + other[rng.randint(0, len(other)) :]
-    tokens = list(_TOKENS.finditer(data[:LENGTH_MAX]))
-    if not tokens:
+    one, other = _token(rng, data), _token(rng, data)
+    if one is None or other is None:
         return data
-    one, two = rng.choice(tokens), rng.choice(tokens)
-    new = (rng.choice(ODD), two[0], str(rng.choice((-1, 0, 1, 2, 2**31, 2**63, 10**30))).encode())[kind - 5]
-    return data[: one.start()] + new + data[one.end() :]
+    number = str(rng.choice((-1, 0, 1, 2, 2**31, 2**63, 10**30))).encode()
+    new = (rng.choice(ODD), data[slice(*other)], number)[kind - 5]
+    return data[: one[0]] + new + data[one[1] :]
+
+
+def _token(rng: random.Random, data: bytes) -> tuple[int, int] | None:
+    """Where one begins and ends, out of some that stand together: a long input has very many. The first ones
+    often say what the others are."""
+    start = rng.choice((0, rng.randint(0, max(len(data) - _WINDOW, 0))))
+    tokens = list(_TOKENS.finditer(data, start, start + _WINDOW))
+    return rng.choice(tokens).span() if tokens else None

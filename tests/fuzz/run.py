@@ -11,19 +11,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import multiprocessing
+import os
 import random
 import re
 import resource
 import signal
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 
 from fuzz.mutate import mutated
 from fuzz.parsers import PARSERS, Parser
 
-__all__ = ["CASES", "Course", "failure"]
+__all__ = ["CASES", "Course", "failure", "run"]
 
 CASES = Path(__file__).parent / "cases"
 SECONDS_MAX = 1.0
@@ -80,36 +84,42 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def run(name: str, count: int, seed: int) -> int:
+    """Inputs of one parser that were not taken as they must be. Prints each, and a line at the end."""
+    course = Course(PARSERS[name], random.Random(f"{seed} {name}"))
+    before, started_s, wrong_total = _peak_bytes(), time.monotonic(), 0
+    signal.signal(signal.SIGALRM, _hang)
+    for _ in range(count):
+        signal.alarm(HANG_S)
+        wrong, data = course.step()
+        if not wrong and _peak_bytes() - before > GROWTH_MAX_BYTES:
+            wrong, before = "grew by over 256 MiB", _peak_bytes()
+        if wrong:
+            wrong_total += 1
+            path = CASES / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+            with contextlib.suppress(OSError):
+                path.write_bytes(data)
+            print(f"{name}: {wrong}: {path}", flush=True)
+    signal.alarm(0)
+    grown = (_peak_bytes() - before) // 2**20
+    took_s = time.monotonic() - started_s
+    print(f"{name}: {count} inputs, {len(course.shapes)} answers, {took_s:.0f} s, +{grown} MiB", flush=True)
+    return wrong_total
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--inputs", type=int, default=100_000, help="over all parsers; default: 100000")
     options.add_argument("--parser", choices=PARSERS, action="append", help="default: all")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
     given = options.parse_args()
     names = given.parser or list(PARSERS)
-    wrong_total = 0
-    signal.signal(signal.SIGALRM, _hang)
-    for name in names:
-        course = Course(PARSERS[name], random.Random(f"{given.seed} {name}"))
-        before, started_s, count = _peak_bytes(), time.monotonic(), given.inputs // len(names)
-        for _ in range(count):
-            signal.alarm(HANG_S)
-            wrong, data = course.step()
-            if not wrong and _peak_bytes() - before > GROWTH_MAX_BYTES:
-                wrong, before = "grew by over 256 MiB", _peak_bytes()
-            if wrong:
-                wrong_total += 1
-                path = CASES / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
-                with contextlib.suppress(OSError):
-                    path.write_bytes(data)
-                print(f"{name}: {wrong}: {path}")
-        grown = (_peak_bytes() - before) // 2**20
-        took_s = time.monotonic() - started_s
-        print(
-            f"{name}: {count} inputs, {len(course.shapes)} answers, {took_s:.0f} s, +{grown} MiB", flush=True
-        )
-    signal.alarm(0)
-    return 1 if wrong_total else 0
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.processes, mp_context=fresh, max_tasks_per_child=1) as pool:
+        each = given.inputs // len(names)
+        wrong = pool.map(run, names, repeat(each), repeat(given.seed))
+        return 1 if sum(wrong) else 0
 
 
 def _hang(*_: object) -> None:
