@@ -2,6 +2,8 @@
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
 	$$name -c "" 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
+# Test workers and servers import the same thousands of modules: the first one compiles them for all.
+export PYTHONDONTWRITEBYTECODE :=
 # A part of a target, with its name and its seconds.
 PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 	echo "make: $$name: $$((SECONDS - started)) s"; exit $$code' part

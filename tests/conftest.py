@@ -20,6 +20,13 @@ def pytest_unconfigure() -> None:
     warnings.filterwarnings("ignore", category=ResourceWarning)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``make test`` looks for servers' tests in one folder."""
+    for item in items:
+        if item.get_closest_marker("engine") and ROOT / "tests" / "engine" not in item.path.parents:
+            raise pytest.UsageError(f"{item.nodeid}: what needs a server belongs in tests/engine")
+
+
 def _folder(path: Path, setting: str) -> Path:
     if not path.is_dir():
         pytest.skip(f"{path.name} is not there; set {setting} to the folder that holds it")
