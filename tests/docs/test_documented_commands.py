@@ -59,7 +59,7 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "targets.yaml").write_text(
         "policies: [{match: {}, policy: our-policy.yaml}]\ntargets: [{url: 'http://127.0.0.1:8000'}]\n"
     )
-    load = "".join(f"{second},100,50\n" for second in range(20))
+    load = "".join(f"{second},100,50\n" for second in range(8))
     (folder / "load.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{load}")
     for name in ("MODEL", "Llama-3.1-8B-Instruct"):
         write_model(folder / name)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from specctl_vllm.options import Options
 from specctl_vllm.patches import of_server
+from support.doctor_codes import doctor_codes
 from support.engine_control import PROMPTS, Control, controlled_server, wait_for
 
 from specctl.engine.guard import FAILURES_MAX
@@ -88,4 +89,5 @@ def test_after_a_few_failures_nothing_is_drafted(
     assert suffix.get("telemetry")["failures"]["propose_step"] == FAILURES_MAX
     assert [suffix.complete(prompt) for prompt in PROMPTS] == reference
     assert suffix.get("telemetry")["num_speculative_tokens"] == 0
+    assert doctor_codes(suffix.server.url) == {"plugin-failed"}
     assert "from now on nothing is drafted" in suffix.server.log.read_text(encoding="utf-8")

@@ -1,12 +1,14 @@
 """specctl_peagle on a real vLLM, on the V1 runner: one server, and one start that is refused."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
+from support.doctor_codes import doctor_codes_of_launch
 from support.engine_control import controlled_server, wait_for
 from support.sampled_steps import assert_chains_are_sampled
 
@@ -161,6 +163,8 @@ def test_a_plain_eagle3_head_stops_the_start_before_weights_are_read(shared_mode
     log = logs / "eagle3-as-peagle.log"
     asked = config(shared_models, "reference-eagle3")
     server = vllm_server(shared_models / "reference-target", log, asked)
+    command = ["vllm", "serve", str(shared_models / "reference-target"), "--speculative-config"]
+    assert doctor_codes_of_launch(*command, json.dumps(asked)) == {"draft-format"}
     with pytest.raises(RuntimeError, match="expected a P-EAGLE head") as refused:
         server.__enter__()
     assert 'a plain EAGLE-3 head: "method": "eagle3" is the one to use for it' in str(refused.value)

@@ -11,12 +11,12 @@ import pytest
 from specctl_vllm.options import Options
 from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
+from support.doctor_codes import doctor_codes, doctor_codes_of_launch
 from support.engine_control import CONTROL_TOKEN, controlled_server
 from support.random_models import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_check import Check, Load
-from specctl.cli.main import main
 from testing.lossless import compare
 from testing.servers import vllm_server
 
@@ -55,13 +55,6 @@ def assert_daemon_beside_is_harmless(control, folder, token=None):
     assert_daemon_is_harmless(run_daemon(control, folder, prompts, token=token), reference)
 
 
-def doctor_codes(url, capsys, *more):
-    """What ``specctl doctor`` finds, notes apart."""
-    main(["doctor", url, "--json", "--window", "1", *more])
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    return {finding["code"] for finding in findings if finding["severity"] != "note"}
-
-
 class TestNgram:
     def test_lossless_while_the_table_changes(self, ngram):
         assert_lossless(ngram, dict(ngram.client.headers))
@@ -75,6 +68,9 @@ class TestNgram:
 
     def test_the_daemon_beside_it(self, ngram, tmp_path):
         assert_daemon_beside_is_harmless(ngram, tmp_path, CONTROL_TOKEN)
+
+    def test_doctor_finds_that_it_may_not_read(self, ngram):
+        assert doctor_codes(ngram.server.url) == {"access"}
 
     def test_every_legal_value_is_obeyed(self, ngram):
         for tokens in ngram.get("capabilities")["num_speculative_tokens_legal"]:
@@ -100,17 +96,16 @@ class TestEagle3:
     def test_lossless_while_the_table_changes(self, eagle3):
         assert_lossless(eagle3)
 
-    def test_doctor_finds_nothing_and_then_what_was_planted(self, eagle3, tmp_path, capsys):
-        """Other tests leave a table without a lease, which is a note."""
+    def test_doctor_finds_nothing_and_then_what_was_planted(self, eagle3, tmp_path):
         for prompt in MANY_PROMPTS:
             eagle3.complete(prompt)
-        assert doctor_codes(eagle3.server.url, capsys, "--policy", "balanced") == set()
+        assert doctor_codes(eagle3.server.url, "--policy", "balanced") == set()
         policy = tmp_path / "p.yaml"
         policy.write_text("kind: goodput\nknobs: {num_speculative_tokens: {min: 9, max: 12}}\n")
-        assert doctor_codes(eagle3.server.url, capsys, "--policy", str(policy)) == {"policy-cannot-act"}
+        assert doctor_codes(eagle3.server.url, "--policy", str(policy)) == {"policy-cannot-act"}
         assert eagle3.put(eagle3.change(2, lease_s=0.5, owner="autotune gone")).status_code == 200
         time.sleep(1.0)
-        assert doctor_codes(eagle3.server.url, capsys) == {"lease-ran-out"}
+        assert doctor_codes(eagle3.server.url) == {"lease-ran-out"}
 
     def test_samples_of_off_and_of_drafts(self, eagle3):
         assert_chains_are_sampled(eagle3, MANY_PROMPTS, 4, max_tokens=48)
@@ -222,10 +217,13 @@ def test_a_server_that_did_not_ask_for_specctl_is_stock(target_model, logs):
     config = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
     with vllm_server(target_model, logs / "stock.log", config) as server:
         assert httpx.get(f"{server.url}/specctl/v1/table").status_code == 404
+        assert doctor_codes(server.url) == {"plugin-not-loaded"}
 
 
 def test_an_unknown_option_stops_the_start_with_its_name(target_model, logs):
     config = {"method": "specctl_suffix", "min_token_probs": 0.1}
     server = vllm_server(target_model, logs / "typo.log", config)
+    command = "vllm", "serve", str(target_model), "--speculative-config", json.dumps(config)
+    assert doctor_codes_of_launch(*command) == {"config-refused"}
     with pytest.raises(RuntimeError, match="did you mean 'min_token_prob'"):
         server.__enter__()
