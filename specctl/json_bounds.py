@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from specctl.plain_text import plain_text
 
-__all__ = ["CONTAINERS_MAX", "check_json", "read_message"]
+__all__ = ["CONTAINERS_MAX", "check_json", "read_json", "read_message"]
 
 CONTAINERS_MAX = 65_536
 VALUES_PER_CONTAINER = 6
@@ -31,6 +32,14 @@ def check_json(body: bytes, containers_max: int = CONTAINERS_MAX) -> None:
         raise ValueError(f"over {VALUES_PER_CONTAINER * containers_max} values")
     if _may_be_huge(body):
         _refuse_huge(pydantic_core.from_json(body, allow_inf_nan=False))
+
+
+def read_json(text: str | bytes) -> Any:
+    """Raises ValueError, also for lists and objects that nest too deep for a stack."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists or objects nest too deep") from None
 
 
 def read_message(model: type[_Message], body: bytes, containers_max: int = CONTAINERS_MAX) -> _Message:

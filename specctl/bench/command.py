@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from specctl.json_bounds import read_json
 from specctl.terminal import examples, json_option, print_json
 
 __all__ = ["bench"]
@@ -42,7 +42,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         if isinstance(value, dict):
             return value
         try:
-            found = json.loads(value)
+            found = read_json(value)
         except ValueError as error:
             self.fail(f"not JSON: {error}", param, ctx)
         if not isinstance(found, dict):

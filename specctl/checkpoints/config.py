@@ -4,13 +4,13 @@ AutoConfig, where that is installed; its import takes seconds, so a file that sa
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import warnings
 from pathlib import Path
 from typing import Any
 
 from specctl.errors import SpecctlError
+from specctl.json_bounds import read_json
 from specctl.local_file import read_file
 
 __all__ = ["CheckpointError", "raw_config", "read_config"]
@@ -38,7 +38,7 @@ def raw_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{folder}: expected a file config.json, found none")
     try:
-        config = json.loads(read_file(file, CheckpointError, CONFIG_MAX_BYTES))
+        config = read_json(read_file(file, CheckpointError, CONFIG_MAX_BYTES))
     except ValueError as error:
         raise CheckpointError(f"{file}: expected JSON ({error})") from None
     if not isinstance(config, dict):

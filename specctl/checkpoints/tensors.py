@@ -6,10 +6,11 @@ Source: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+
+from specctl.json_bounds import read_json
 
 __all__ = ["HEADER_MAX_BYTES", "Tensor", "read_tensors", "tensor_names", "weight_bytes"]
 
@@ -45,7 +46,7 @@ def tensor_names(folder: Path) -> list[str]:
     index = folder / "model.safetensors.index.json"
     try:
         if index.is_file():
-            return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            return list(read_json(index.read_text(encoding="utf-8"))["weight_map"])
         return list(read_tensors(folder))
     except (OSError, ValueError, KeyError, TypeError):
         return []
@@ -64,7 +65,7 @@ def _header(file: Path) -> dict[str, Tensor]:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > HEADER_MAX_BYTES:
                 raise ValueError(f"a header of {length} bytes")
-            entries = json.loads(opened.read(length))
+            entries = read_json(opened.read(length))
         return {
             name: Tensor(tuple(entry["shape"]), entry["dtype"], file)
             for name, entry in entries.items()

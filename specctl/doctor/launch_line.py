@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specctl.errors import SpecctlError
+from specctl.json_bounds import read_json
 
 __all__ = ["Launch", "LaunchError", "is_launch", "parse_launch"]
 
@@ -82,7 +82,7 @@ class Launch:
     def json_option(self, name: str) -> dict[str, Any] | None:
         """Of ``--name JSON`` and ``--name.key VALUE`` together. Raises ValueError for what is no object."""
         whole = self.text(name)
-        found: Any = None if whole is None else json.loads(whole)
+        found: Any = None if whole is None else read_json(whole)
         if found is not None and not isinstance(found, dict):
             raise ValueError("expected a JSON object")
         for option, value in self.options.items():
@@ -177,6 +177,6 @@ def _scalar(value: str | bool) -> Any:
     if isinstance(value, bool):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except ValueError:
         return value

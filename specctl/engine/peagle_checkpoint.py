@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
+from specctl.json_bounds import read_json
+
 __all__ = [
     "EAGLE3_BY_METHOD",
     "PEagleCheckpoint",
@@ -311,7 +313,7 @@ def _config_file(folder: Path) -> Path:
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file}: expected JSON, found what cannot be read ({error})") from None
     if not isinstance(config, dict):
