@@ -30,8 +30,8 @@ import httpx
 
 from testing.autotune import autotune
 from testing.lossless import SHARED
+from testing.random_model import write_small_model
 from testing.servers import vllm_server
-from testing.small_model import write_small_model
 
 __all__ = ["Soak", "main"]
 

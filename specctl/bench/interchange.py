@@ -6,7 +6,6 @@ is e2el, SGLang's is e2e_latency.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,6 +19,7 @@ from specctl.bench.figures import percentiles, samples_of
 from specctl.bench.results import Acceptance, Percentiles, Run
 from specctl.bench.run_load import LoadRun
 from specctl.errors import BenchInputError
+from specctl.json_bounds import read_json
 from specctl.plain_text import plain_text
 
 __all__ = ["Tool", "read_runs", "sglang_line", "vllm_result"]
@@ -38,10 +38,10 @@ def read_runs(path: Path, arm: str, *, first_round: int = 0) -> list[Run]:
             raise BenchInputError(f"{name}: larger than {FILE_MAX_BYTES >> 20} MiB")
         text = path.read_text(encoding="utf-8").strip()
         try:
-            parts = [json.loads(text)]
+            parts = [read_json(text)]
         except ValueError:
-            parts = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError, RecursionError) as error:
+            parts = [read_json(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         raise BenchInputError(f"{name}: cannot be read: {plain_text(str(error))}") from error
     runs = []
     for number, part in enumerate(parts):

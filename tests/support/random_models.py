@@ -3,9 +3,10 @@ a draft is tested; a P-EAGLE head with all that its formats allow and the refere
 model with a head of its own, and one whose attention sees a window."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
+
+from testing.random_model import copy_tokenizer, write_random_model
 
 LAYERS_READ = (1, 4, 6)
 """Of the target, whose hidden states the head reads."""
@@ -45,47 +46,35 @@ def write_tiny_mtp(target: Path, folder: Path, expert_layers: int = 0) -> Path:
     # Where no layer is one of experts, the range begins behind its end.
     experts = {"moe_layer_start_index": layers - expert_layers, "moe_layer_end_index": layers - 1}
     (folder / "config.json").write_text(json.dumps({**_TINY_MTP, **experts}), encoding="utf-8")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(target / name, folder / name)
-    return folder
+    return copy_tokenizer(target, folder)
 
 
 def write_sliding_gemma(target: Path, folder: Path) -> Path:
     """``folder``, with a Gemma 3 of random weights and the target's tokens, whose window is shorter than the
     tests' prompts. Greedy, it repeats a token some times and then goes on to another, as its window says."""
-    import torch
-    from transformers import AutoModelForCausalLM, Gemma3TextConfig
+    from transformers import Gemma3TextConfig
 
-    shape = json.loads((target / "config.json").read_text(encoding="utf-8"))
-    config = Gemma3TextConfig(
-        vocab_size=shape["vocab_size"],
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=128,
-        query_pre_attn_scalar=128,
-        sliding_window=8,
-        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
-        max_position_embeddings=2048,
-        initializer_range=0.06,
-        bos_token_id=shape["bos_token_id"],
-        eos_token_id=shape["eos_token_id"],
-        pad_token_id=shape["pad_token_id"],
-    )
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        # The layers outweigh the token itself, and the logits are far apart.
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 128,
+        "query_pre_attn_scalar": 128,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "initializer_range": 0.06,
+    }
+
+    def change(model: Any) -> None:
+        """The layers outweigh the token itself, and the logits are far apart."""
         model.model.embed_tokens.weight.mul_(0.5)
         model.model.norm.weight.fill_(4.0)
         for layer in model.model.layers:
             layer.post_attention_layernorm.weight.fill_(1.0)
-    model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(target / name, folder / name)
-    return folder
+
+    return write_random_model(Gemma3TextConfig, shape, target, folder, change)
 
 
 def write_random_dflash(target: Path, folder: Path) -> Path:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint, is_peagle_head, tensor_names
-from specctl.json_bounds import read_json
 
 __all__ = [
     "ARCHITECTURE",
@@ -72,7 +71,7 @@ def prepared_head(
         eagle3_by=EAGLE3_BY_FLAG,
     )
     file = head / "config.json"
-    source = read_json(file.read_text(encoding="utf-8"))
+    source = json.loads(file.read_text(encoding="utf-8"))
     config = _layer_config(source, file) | {"ptd_token_id": found.mask_token_id}
     names = tensor_names(head)
     has_output = names is None or any("lm_head." in name for name in names)
