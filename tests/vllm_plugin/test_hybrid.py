@@ -37,8 +37,8 @@ class Runner:
         self.speculative_config = SimpleNamespace(
             num_speculative_tokens=FULL, method="eagle3", parallel_drafting=False
         )
-        self.specctl_clock = SimpleNamespace(mark=lambda: None, seconds=lambda: 0.001)
-        self.drafter = SimpleNamespace()
+        self.specctl_clock = SimpleNamespace(mark=lambda: None, seconds=lambda **_: 0.001)
+        self.drafter, self.specctl_resting_head = SimpleNamespace(), None
         tokens = np.zeros((len(prompts), 128), np.int32)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = prompt

@@ -215,6 +215,15 @@ RUNNER_V1: tuple[Patch, ...] = (
         _RANKS_AGREE,
     ),
     Patch(
+        "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.propose",
+        imported("specctl_vllm.compat.resting_head", "wrap_propose"),
+        "worker",
+        "A head runs in every step with 0 drafts wanted, for its KV cache.",
+        _PROPOSERS,
+        "a head rests at 0 drafts",
+        entries=("head.rests", "head.drop"),
+    ),
+    Patch(
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.dummy_run",
         imported("specctl_vllm.compat.rank_agreement", "wrap_drafter_dummy_run"),
         "worker",

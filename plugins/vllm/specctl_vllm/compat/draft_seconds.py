@@ -41,11 +41,12 @@ class DraftClock:
         """By the host's clock, the first pass with it."""
         return self._marks[-1][0] - self._marks[0][0] if self._marks else 0.0
 
-    def seconds(self) -> float:
-        """Without the first pass; on a device once its part of the step has ended."""
+    def seconds(self, *, with_first_pass: bool = False) -> float:
+        """On a device once its part of the step has ended."""
         if len(self._marks) < 2:
             return 0.0
-        (began_s, began), (ended_s, ended) = self._marks[-2:]
+        began_s, began = self._marks[0 if with_first_pass else -2]
+        ended_s, ended = self._marks[-1]
         if ended is not None and ended.query():
             device_s: float = began.elapsed_time(ended) / 1e3
             return device_s
@@ -59,7 +60,13 @@ def watch_first_pass(runner: Any) -> None:
     if is_watched or not isinstance(model, torch.nn.Module) or runner.speculative_config.parallel_drafting:
         return
     runner.specctl_is_watched = True
-    model.register_forward_hook(lambda *_: runner.specctl_clock.first_pass_ended())
+    model.register_forward_hook(lambda *_: _first_pass_ended(runner))
+
+
+def _first_pass_ended(runner: Any) -> None:
+    resting = getattr(runner, "specctl_resting_head", None)
+    if resting is None or not resting.catches_up:
+        runner.specctl_clock.first_pass_ended()
 
 
 def report_with(output: Any, clock: DraftClock) -> None:

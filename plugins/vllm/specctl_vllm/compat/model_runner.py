@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat.draft_seconds import DraftClock, report_with, watch_first_pass
 from specctl_vllm.compat.rank_agreement import AGREEMENT
+from specctl_vllm.compat.resting_head import resting_head_of
 from specctl_vllm.proposers.hybrid import Found, HybridProposer
 from specctl_vllm.report import Failures, WorkerReport
 
@@ -55,6 +56,13 @@ def wrap_execute_model(original: Any) -> Any:
         proposer = _proposer_of_ours(self)
         if proposer is not None:
             _note_step(proposer, scheduler_output)
+        resting = getattr(self, "specctl_resting_head", None)
+        if resting is not None:
+            for ids in (
+                scheduler_output.finished_req_ids,
+                scheduler_output.scheduled_cached_reqs.resumed_req_ids,
+            ):
+                GUARD.call("head.drop", None, resting.drop, ids)
         wish = getattr(scheduler_output, "specctl_wish", None)
         if wish is not None:
             AGREEMENT.begin(wish)
@@ -103,6 +111,7 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
             # A new request's prompt is read here: that is no part of drafting for the next step.
             GUARD.call("note_batch", None, proposer.note_batch, self.input_batch, len(sampled_token_ids))
         GUARD.call("watch_first_pass", None, watch_first_pass, self)
+        _begin_head_step(self, sampled_token_ids)
         clock = self.specctl_clock
         GUARD.call("clock.mark", None, clock.mark)
         stock = functools.partial(original, self, scheduler_output, sampled_token_ids, *args, **kwargs)
@@ -123,19 +132,28 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
     return propose_draft_token_ids
 
 
+def _begin_head_step(runner: Any, sampled_token_ids: Any, rejected: Any = None) -> None:
+    resting = GUARD.call("head.rests", None, resting_head_of, runner)
+    if resting is not None:
+        resting.begin(list(runner.input_batch.req_ids[: len(sampled_token_ids)]), rejected)
+
+
 def _propose_hybrid(
     stock: Any, runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any
 ) -> Any:
     wanted = scheduler_output.num_spec_tokens_to_schedule
     found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
     asked = wanted if found is None or found.choice.head_runs else 0
+    if found is not None:
+        _begin_head_step(runner, sampled_token_ids, found.rejected)
     with _scheduled(scheduler_output, asked):
         drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
     clock = runner.specctl_clock
     GUARD.call("clock.mark", None, clock.mark)
     if found is None:
         return drafts
-    GUARD.call("hybrid.timed", None, hybrid.timed, found, clock.seconds())
+    rests = getattr(runner, "specctl_resting_head", None) is not None
+    GUARD.call("hybrid.timed", None, hybrid.timed, found, clock.seconds(with_first_pass=rests))
     of_head = drafts.tolist()
     return GUARD.call("hybrid.merged", of_head, hybrid.merged, found, of_head)
 

@@ -1,7 +1,7 @@
 """Method specctl_hybrid on the V1 model runner: suffix drafts beside those of any draft head.
 
-The suffix index drafts first. Where its drafts are expected to bring as much, the head runs only the pass
-that keeps its KV cache.
+The suffix index drafts first. Where its drafts are expected to bring as much, the head rests, or runs only
+the pass that keeps its KV cache (``compat.resting_head``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Found(NamedTuple):
     drafts: list[list[int]]
     """The suffix drafts of those rows."""
     choice: Choice
+    rejected: npt.NDArray[np.intp]
+    """Drafts of each row of the batch that the step has rejected."""
 
 
 class HybridProposer(SuffixProposer):
@@ -57,7 +59,8 @@ class HybridProposer(SuffixProposer):
         if self._keeper is not None:
             GUARD.call("keeper.poll", None, self._keeper.poll)
         ids, emitted = input_batch.req_ids[: len(sampled)], list(map(len, sampled))
-        self._choice.verified(ids, [len(verified.get(one, ())) for one in ids], emitted)
+        drafted = [len(verified.get(one, ())) for one in ids]
+        self._choice.verified(ids, drafted, emitted)
         row_slots = self.note_batch(input_batch, len(sampled))
         drafting = np.flatnonzero(emitted)
         known = drafting[row_slots[drafting] >= 0]
@@ -77,7 +80,9 @@ class HybridProposer(SuffixProposer):
                 drafts[row] = draft[:length]
         choice = self._choice.choose(expected[drafting], wanted)
         self._choice.took([ids[row] for row in drafting.tolist()], choice)
-        return Found(drafting, [drafts[row] for row in drafting.tolist()], choice)
+        accepted = np.maximum(np.array(emitted, np.intp) - 1, 0)
+        rejected = np.maximum(np.array(drafted, np.intp) - accepted, 0)
+        return Found(drafting, [drafts[row] for row in drafting.tolist()], choice, rejected)
 
     def merged(self, found: Found, of_head: Sequence[Sequence[int]]) -> list[list[int]]:
         """Each request's draft, of the source that was chosen; of_head: a row for each of the batch."""
@@ -91,7 +96,7 @@ class HybridProposer(SuffixProposer):
         return drafts
 
     def timed(self, found: Found, head_s: float) -> None:
-        """head_s: of the head's passes beyond its first one."""
+        """head_s: of the passes that the head does not make at rest."""
         now_s = time.perf_counter()
         self._choice.timed(now_s - self._began_s, head_s if found.choice.head_runs else None)
         self._began_s = now_s
