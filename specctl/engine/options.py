@@ -51,6 +51,13 @@ class ControlOptions(BaseModel):
     untested_engine: Literal["allow"] | None = Field(
         default=None, description="allow: also with a release of the engine that was not tested"
     )
+    verify_shadow_ratio: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="share of finished greedy requests that are decoded again without drafts while the "
+        "server is idle, and compared",
+    )
 
 
 class SuffixOptions(BaseModel):

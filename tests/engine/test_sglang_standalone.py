@@ -1,9 +1,11 @@
-"""A real SGLang on the CPU with STANDALONE, whose draft model is the target itself: the daemon beside it."""
+"""A real SGLang on the CPU with STANDALONE, whose draft model is the target itself: the daemon beside it, and
+answers that are decoded again without drafts while the server is idle."""
 
 from pathlib import Path
 
 import pytest
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
+from support.engine_control import wait_for
 from support.sglang_control import NEEDS_SGLANG, PROMPTS, controlled_sglang_server
 
 pytestmark = NEEDS_SGLANG
@@ -20,9 +22,23 @@ def standalone(shared_models: Path, logs: Path):
     with controlled_sglang_server(
         model, logs / "sglang-standalone.log", "STANDALONE",
         ["--speculative-draft-model-path", str(model), *ARGUMENTS],
-        {"SPECCTL_SGLANG_OPTIONS": "{}", "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
+        {"SPECCTL_SGLANG_OPTIONS": '{"verify_shadow_ratio": 1.0}', "SPECCTL_SGLANG_CPU_OVERLAP": "1"},
     ) as control:  # fmt: skip
         yield control
+
+
+def test_answers_are_decoded_again_while_the_server_is_idle(standalone):
+    """Each time that telemetry is read the next one begins."""
+    for prompt in PROMPTS[:2]:
+        standalone.complete(prompt)
+
+    def checked():
+        return standalone.get("telemetry")["self_checks"]["checked"] >= 2
+
+    wait_for(checked, 60)
+    telemetry = standalone.get("telemetry")
+    assert telemetry["self_checks"] == {"checked": 2, "identical": 2, "ties": 0, "differing": 0}
+    assert telemetry["failures"] == {}
 
 
 def test_the_daemon_beside_it(standalone, tmp_path):

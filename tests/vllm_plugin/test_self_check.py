@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from specctl_vllm.control.self_check import KEPT_MAX, SelfCheck, is_comparable
+from specctl_vllm.control.self_check import SelfCheck, is_comparable
+
+from specctl.engine.self_check import KEPT_MAX
 
 PLAIN = {
     "temperature": 0.0, "structured_outputs": None, "presence_penalty": 0.0, "frequency_penalty": 0.0,

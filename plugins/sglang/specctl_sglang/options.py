@@ -46,6 +46,9 @@ class Options(ControlOptions):
         """Whether our kernels do, on an NVIDIA GPU. algorithm: as given to SGLang."""
         return self.verify == "specctl" or (self.verify is None and algorithm.upper() in VERIFIED_BY_DEFAULT)
 
+    def checks_answers(self, data_parallel_size: int) -> bool:
+        return self.verify_shadow_ratio > 0 and data_parallel_size == 1
+
 
 def options_from_env() -> Options | None:
     """None: not set. Raises ValueError that names key, value and what is allowed."""

@@ -83,13 +83,6 @@ class ControlOptions(shared_options.ControlOptions):
         description="on a GPU: whose kernels verify drafts; without it ours those of our own methods, vLLM's "
         "under rejection_sample_method block",
     )
-    verify_shadow_ratio: float = Field(
-        default=0.0,
-        ge=0.0,
-        le=1.0,
-        description="share of finished greedy requests that are decoded again without drafts while the "
-        "server is idle, and compared",
-    )
 
 
 _Bound = Annotated[int, Field(ge=1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 from typing import Any
@@ -13,7 +14,9 @@ from sglang.srt.managers.io_struct import GetInternalStateReq
 from specctl.engine import routes
 from specctl.engine.guard import GUARD
 from specctl_sglang.compat.mark import MARK
-from specctl_sglang.options import Options
+from specctl_sglang.compat.self_checks import generate_by
+from specctl_sglang.control.repeated_answers import RepeatedAnswers
+from specctl_sglang.options import Options, options_from_env
 
 __all__ = ["attach_closed", "install", "wrap_set_global_state"]
 
@@ -52,11 +55,22 @@ class _Schedulers:
     def __init__(self, tokenizer_manager: Any) -> None:
         self._manager = tokenizer_manager
         self._waiting: set[asyncio.Task[Any]] = set()
+        options = options_from_env() or Options()
+        self._checks: RepeatedAnswers | None = None
+        if options.checks_answers(len(self.numbers())):
+            ask = functools.partial(self._call, 0)
+            self._checks = RepeatedAnswers(ask, generate_by(tokenizer_manager))
 
     def numbers(self) -> list[int]:
         return list(range(self._manager.server_args.dp_size or 1))
 
     async def call(self, rank: int, operation: str, payload: str) -> str:
+        answer = await self._call(rank, operation, payload)
+        if operation == "telemetry" and self._checks is not None:
+            self._checks.begin()
+        return answer
+
+    async def _call(self, rank: int, operation: str, payload: str) -> str:
         """Every data-parallel rank gets the request and answers it; the one that is meant with more.
 
         Reason for the request for internal state: it is the one that carries a text (its rid) to the

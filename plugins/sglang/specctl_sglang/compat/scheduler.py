@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.managers.io_struct import GetInternalStateReqOutput
+from sglang.srt.managers.io_struct import AbortReq, GetInternalStateReqOutput
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
 
@@ -29,6 +29,7 @@ from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.compat.steered import Steered
+from specctl_sglang.control.self_check import KeptAnswers
 from specctl_sglang.control.steering import Steering
 from specctl_sglang.method_options import method_options
 from specctl_sglang.methods import MethodSupport, method_support
@@ -123,11 +124,27 @@ def _steer(scheduler: Any) -> None:
     proposer = worker if is_ours else None
     at_start = worker.at_start if is_ours else None
     on_cpu = str(scheduler.device) == "cpu"
-    steering = Steering(capabilities, _View(scheduler), proposer, at_start, computes_at_launch=on_cpu)
+    view = _View(scheduler)
+    answers = _kept_answers(scheduler, view, options or Options())
+    steering = Steering(capabilities, view, proposer, at_start, answers=answers, computes_at_launch=on_cpu)
     scheduler.specctl = steering
     if is_ours:
         worker.specctl = steering
         worker.host_relay = getattr(scheduler.future_map, "specctl_relay", None)
+
+
+def _kept_answers(scheduler: Any, view: _View, options: Options) -> KeptAnswers | None:
+    """Data-parallel ranks share the process that would decode an answer again."""
+    if not options.checks_answers(scheduler.server_args.dp_size):
+        return None
+
+    def end(request_id: str) -> None:
+        scheduler.abort_request(AbortReq(rid=request_id))
+
+    def is_idle() -> bool:
+        return view.running() + view.waiting() == 0
+
+    return KeptAnswers(options.verify_shadow_ratio, str(scheduler.model_config.dtype), is_idle, end)
 
 
 def _before_launch(scheduler: Any, batch: Any) -> None:

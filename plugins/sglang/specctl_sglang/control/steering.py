@@ -24,6 +24,7 @@ from specctl.engine.request_classes import ClassKey
 from specctl.engine.traffic_classes import RequestClasses, key_of
 from specctl_sglang.control.draft_limits import DraftLimits, penalty_limits
 from specctl_sglang.control.request_fields import request_kind
+from specctl_sglang.control.self_check import KeptAnswers
 from specctl_sglang.proposers.layout import Drafts
 from specctl_sglang.proposers.ranks import ranks_of_nodes, ranks_of_tokens
 from specctl_sglang.terms import Shape, chain, setting_of
@@ -90,9 +91,11 @@ class Steering(steering.Steering):
         proposer: Proposer | None,
         at_start: Shape | None = None,
         *,
+        answers: KeptAnswers | None = None,
         computes_at_launch: bool = False,
     ) -> None:
-        """at_start: until a table comes; None: the longest chain, or what there is instead.
+        """at_start: until a table comes; None: the longest chain, or what there is instead. answers: of which
+        some are checked; None: nothing is.
 
         computes_at_launch: a launch comes back when its step is computed (on a CPU), while the step before it
         still waits for its result: the time between two results would be the next step's.
@@ -103,12 +106,16 @@ class Steering(steering.Steering):
             first = legal[-1]
         rows = (TableRow(decode_batch_from=1, **first.model_dump()),)
         super().__init__(capabilities, rows, RequestClasses(longest, _class_key, _context_tokens))
-        self._view, self._proposer = view, proposer
+        self._view, self._proposer, self._answers = view, proposer, answers
         self._computes_at_launch = computes_at_launch
         self._ended_s = 0.0
         self._limits = DraftLimits(_class_key)
         self._penalty_request_steps = 0
         self.current: OpenStep | None = None
+
+    def handle(self, operation: str, payload: str) -> str:
+        answer = None if self._answers is None else self._answers.handle(operation, payload)
+        return super().handle(operation, payload) if answer is None else answer
 
     def limits_of(self, requests: Sequence[Any], sampling: Any, number: int) -> list[int] | None:
         """Most drafts of each request of a step; None: ``number`` for all. sampling: the batch's."""
@@ -132,6 +139,8 @@ class Steering(steering.Steering):
     def before_run(self, batch: Any) -> None:
         """A batch is about to be launched: what may be drafted for it stands in ``current``."""
         self.current = None
+        if self._answers is not None:
+            self._answers.before_step(batch.reqs)
         now_s = time.monotonic()
         if batch.forward_mode.is_decode():
             requests = list(batch.reqs)
@@ -167,6 +176,8 @@ class Steering(steering.Steering):
         step = getattr(result, "specctl_step", None)
         if step is None:
             return
+        if self._answers is not None:
+            self._answers.after_step(step.requests)
         now_s = time.monotonic()
         step.step_s = self._seconds_of(step, now_s)
         self._ended_s = now_s
@@ -197,6 +208,7 @@ class Steering(steering.Steering):
             waiting=view.waiting(),
             kv_cache_used_ratio=view.kv_cache_used_ratio(),
             adaptivity=view.adaptivity(self.capabilities.adaptivity),
+            self_checks=None if self._answers is None else self._answers.counts,
             shadow=None if proposer is None else proposer.shadow_counts(),
             proposer={"penalty_request_steps": float(self._penalty_request_steps)}
             | view.verified_batches()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from specctl.engine.request_field import FIELD_KEY
+from specctl.engine.self_check import FIELD
 from specctl_vllm.control.self_check import SelfCheck
 
 __all__ = ["self_check_of"]
 
 _LOGPROBS = 5
 """Of the most probable tokens of each position."""
-_FIELD = {"max_draft_tokens": 0, "share": False, "kind": "self-check"}
 
 
 def self_check_of(scheduler: Any, ratio: float) -> SelfCheck | None:
@@ -36,7 +36,7 @@ def _made(request: Any, request_id: str, tokens: int) -> Any:
         prompt_token_ids=list(request.prompt_token_ids),
         sampling_params=SamplingParams(
             temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=_LOGPROBS,
-            extra_args={FIELD_KEY: dict(_FIELD)},
+            extra_args={FIELD_KEY: dict(FIELD)},
         ),
         pooling_params=None,
         client_index=request.client_index,

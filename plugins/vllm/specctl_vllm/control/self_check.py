@@ -15,16 +15,12 @@ from itertools import count
 from typing import Any
 
 from specctl.contract.telemetry import SelfChecks
-from specctl.contract.ties import tie_margin
+from specctl.engine.self_check import ID_PREFIX, KEPT_MAX, TOKENS_MAX, AnswerChecks
 from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 
 __all__ = ["SelfCheck", "is_comparable"]
 
 logger = logging.getLogger("vllm.specctl")
-KEPT_MAX = 8
-"""Answers that wait for an idle moment; older ones make way."""
-TOKENS_MAX = 256
-"""Of an answer that are compared."""
 
 
 @dataclass(slots=True)
@@ -53,24 +49,23 @@ class SelfCheck:
         make: Callable[[Any, str, int], Any],
         end: Callable[[Any, str], None],
     ) -> None:
-        self.counts = SelfChecks()
+        self._checks = AnswerChecks(ratio, dtype, logger)
         self._scheduler = scheduler
-        self._ratio, self._margin = ratio, tie_margin(dtype)
         self._make, self._end = make, end
         self._numbers = count()
-        self._due = 0.0
         self._kept: deque[Any] = deque(maxlen=KEPT_MAX)
         self._open: _Open | None = None
+
+    @property
+    def counts(self) -> SelfChecks:
+        return self._checks.counts
 
     def finished(self, request: Any) -> None:
         """A request of the engine has ended."""
         if self._open is not None and request.request_id == self._open.request_id:
             return
-        if is_comparable(request):
-            self._due += self._ratio
-            if self._due >= 1.0:
-                self._due -= 1.0
-                self._kept.append(request)
+        if is_comparable(request) and self._checks.takes_next():
+            self._kept.append(request)
 
     def begin(self) -> None:
         """The next kept answer, where the engine has nothing to do."""
@@ -79,7 +74,7 @@ class SelfCheck:
             return
         request = self._kept.popleft()
         answer = list(request.output_token_ids)[:TOKENS_MAX]
-        self._open = _Open(f"specctl-self-check-{next(self._numbers)}", request, answer)
+        self._open = _Open(f"{ID_PREFIX}{next(self._numbers)}", request, answer)
         scheduler.add_request(self._make(request, self._open.request_id, len(answer)))
 
     def make_way(self) -> None:
@@ -112,33 +107,13 @@ class SelfCheck:
             expected = mine.answer[mine.at]
             if token != expected:
                 mine.is_over = True
-                self._differs(mine, token, _lead(logprobs, row, expected))
+                lead = _lead(logprobs, row, expected)
+                self._checks.differs(mine.request.request_id, mine.at, token, expected, lead)
                 return
             mine.at += 1
             if mine.at == len(mine.answer):
                 mine.is_over = True
-                self._counted(identical=1)
-
-    def _differs(self, mine: _Open, token: int, lead: float) -> None:
-        if lead <= self._margin:
-            self._counted(ties=1)
-            return
-        self._counted(differing=1)
-        logger.error(
-            "specctl: the greedy answer of request %s differs without drafts: token %d is %d instead of %d, "
-            "by %.3g in log probability, where rounding makes at most %.3g",
-            mine.request.request_id,
-            mine.at,
-            token,
-            mine.answer[mine.at],
-            lead,
-            self._margin,
-        )
-
-    def _counted(self, **more: int) -> None:
-        counts = self.counts
-        update = {name: getattr(counts, name) + one for name, one in more.items()}
-        self.counts = counts.model_copy(update={"checked": counts.checked + 1, **update})
+                self._checks.identical()
 
 
 def is_comparable(request: Any) -> bool:
