@@ -180,9 +180,9 @@ class Arm:
     def window(self) -> dict[str, float]:
         """What came since the last call."""
         at_s, cpu_s = self._before
-        told = self._ask("count")
-        self._before = told["at_s"], cpu_s_of(self._daemon.pid)
-        return {**told, "took_s": told["at_s"] - at_s, "cpu_s": self._before[1] - cpu_s}
+        counts = self._ask("count")
+        self._before = counts["at_s"], cpu_s_of(self._daemon.pid)
+        return {**counts, "took_s": counts["at_s"] - at_s, "cpu_s": self._before[1] - cpu_s}
 
     def memory_mb(self) -> float:
         return memory_mb_of(self._daemon.pid)
@@ -255,7 +255,7 @@ async def _serve(count: int) -> None:
 def _counts(servers: list[_Server]) -> dict[str, float]:
     intervals = [b - a for s in servers for a, b in zip(s.polls_s, s.polls_s[1:], strict=False)]
     cuts = statistics.quantiles(intervals, n=100) if len(intervals) > 1 else [0.0] * 99
-    told = {
+    counts = {
         "at_s": time.monotonic(),
         "polls": sum(server.polls for server in servers),
         "puts": sum(server.puts for server in servers),
@@ -264,7 +264,7 @@ def _counts(servers: list[_Server]) -> dict[str, float]:
     for server in servers:
         server.polls_s, server.polls, server.puts = server.polls_s[-1:], 0, 0
         server.engine.puts.clear()
-    return told
+    return counts
 
 
 def cpu_s_of(pid: int) -> float:

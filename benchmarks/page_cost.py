@@ -80,8 +80,8 @@ def _page(arm: Arm, url: str, windows: int) -> dict[str, Any]:
         for seconds, reader in ((alone, None), (read, _Reader(url))):
             with reader or contextlib.nullcontext():
                 time.sleep(WINDOW_S)
-            told = arm.window()
-            seconds.append(told["cpu_s"] / told["took_s"])
+            counts = arm.window()
+            seconds.append(counts["cpu_s"] / counts["took_s"])
         added.append(read[-1] - alone[-1])
     return {
         "daemon_cpu_s_per_s": summary(alone),

@@ -69,10 +69,12 @@ def _rank(rank: int, store: str, calls: int, rounds: int, found: Any) -> None:
     arms = {"vLLM": own, "with a wish": with_wish}
     for function in arms.values():
         microseconds(function, WARM_UP)
-    told = [{name: microseconds(function, calls) for name, function in arms.items()} for _ in range(rounds)]
+    times_us = [
+        {name: microseconds(function, calls) for name, function in arms.items()} for _ in range(rounds)
+    ]
     assert AGREEMENT.agreed == DraftWish(3, 9, False)
     if rank == 0:
-        found.put(told)
+        found.put(times_us)
     torch.distributed.destroy_process_group()
 
 

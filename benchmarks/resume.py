@@ -74,8 +74,8 @@ def servers(models: Path) -> dict[str, Callable[[Path], AbstractContextManager[S
 def resumed(server: Server, count: int) -> dict[str, Any]:
     """Drafted and accepted tokens of both arms, and the ratio of their shares."""
     with httpx.Client(base_url=server.url, timeout=300) as client:
-        told = client.get("/specctl/v1/capabilities").raise_for_status().json()
-        fewer = max(number for number in told["num_speculative_tokens_legal"] if number < TOKENS)
+        capabilities = client.get("/specctl/v1/capabilities").raise_for_status().json()
+        fewer = max(number for number in capabilities["num_speculative_tokens_legal"] if number < TOKENS)
         arms = {"after a rest": 0, "never at rest": fewer}
         sums = {name: [0, 0] for name in arms}
         for prompt in load_prompts("chat")[:count]:

@@ -221,10 +221,11 @@ def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, 
     rounds scatter."""
     tokens = sum(sum(sent.output_tokens) for sent, _ in rounds)
     measured = tokens / sum(sent.span_s for sent, _ in rounds)
-    foretold = tokens / sum(told.span_s for _, told in rounds)
-    by_log = fmean(told.log_tokens_per_s for _, told in rounds)
-    ratios = [sent.span_s / told.span_s - 1.0 for sent, told in rounds]
-    tpot_s, tpot_told_s = fmean(sent.tpot_s for sent, _ in rounds), fmean(told.tpot_s for _, told in rounds)
+    foretold = tokens / sum(prediction.span_s for _, prediction in rounds)
+    by_log = fmean(prediction.log_tokens_per_s for _, prediction in rounds)
+    ratios = [sent.span_s / prediction.span_s - 1.0 for sent, prediction in rounds]
+    tpot_s = fmean(sent.tpot_s for sent, _ in rounds)
+    predicted_tpot_s = fmean(prediction.tpot_s for _, prediction in rounds)
     return {
         "load": str(load),
         "rounds": len(rounds),
@@ -234,8 +235,8 @@ def compared(load: Load, rounds: Sequence[tuple[Sent, Predicted]]) -> dict[str, 
             "miss": round(foretold / measured - 1.0, 4),
             "by round": summary(ratios),
             "error": round(2.0 * stdev(ratios) / sqrt(len(ratios)), 4) if len(ratios) > 1 else None,
-            "TPOT ms": round(1e3 * tpot_told_s, 2),
-            "TPOT miss": round(tpot_told_s / tpot_s - 1.0, 4),
+            "TPOT ms": round(1e3 * predicted_tpot_s, 2),
+            "TPOT miss": round(predicted_tpot_s / tpot_s - 1.0, 4),
         },
         "from the log": {"tokens/s": round(by_log, 1), "miss": round(by_log / measured - 1.0, 4)},
     }

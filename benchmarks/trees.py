@@ -63,8 +63,8 @@ def main() -> int:
         folder, target = Path(name), options.models / "reference-target"
         log = folder / "server.log"
         with sglang_server(target, log, "EAGLE3", words, environment, module) as server:
-            told = httpx.get(f"{server.url}/specctl/v1/capabilities").raise_for_status().json()
-            arms = [arm_of(Setting.model_validate(one)) for one in told["settings"]]
+            capabilities = httpx.get(f"{server.url}/specctl/v1/capabilities").raise_for_status().json()
+            arms = [arm_of(Setting.model_validate(one)) for one in capabilities["settings"]]
             load = round(os.getloadavg()[0], 2)
             _, result = specctl_bench([server.url, *_arguments(options, arms)], folder)
     report = {

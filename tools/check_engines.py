@@ -39,7 +39,7 @@ def main() -> int:
     for engine in TESTED:
         newest = newest_releases(engine)
         print(f"{engine}: newest {', '.join(newest) or 'not known'}; tested {', '.join(TESTED[engine])}")
-        fits = [_told(engine, release) for release in _in_order({*TESTED[engine], *newest})]
+        fits = [_checked(engine, release) for release in _in_order({*TESTED[engine], *newest})]
         is_well &= all(fits)
         for release in newest[:1]:
             _tell_changes(engine, release)
@@ -50,8 +50,8 @@ def main() -> int:
 def newest_releases(engine: str) -> list[str]:
     """The newest first; empty where the package index does not tell."""
     command = [sys.executable, "-m", "pip", "index", "versions", engine]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"Available versions: (.*)", told)
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"Available versions: (.*)", output)
     return found.group(1).split(", ")[:NEWEST] if found else []
 
 
@@ -93,7 +93,7 @@ def _unpack(wheel: Path, folder: Path) -> None:
         packed.extractall(folder, [name for name in packed.namelist() if name.endswith(".py")])
 
 
-def _told(engine: str, release: str) -> bool:
+def _checked(engine: str, release: str) -> bool:
     """Whether a release fits, printed with what it lacks."""
     try:
         problems = problems_of(adapter_of(engine), sources_of(engine, release))

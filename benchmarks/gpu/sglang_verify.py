@@ -122,8 +122,8 @@ def compared(arms: dict[str, Any], case: Case, is_greedy: bool) -> dict[str, Any
         return {"refused": why}
     calls = {name: lambda _, arm=arm: arm(*case.given()) for name, arm in arms.items()}
     times = taken_in_turn(calls, _REPEATS, 1, _CALLS)
-    told = {f"{name}, us on the device": summary(values) for name, values in times.items()}
-    return told | {"engine / specctl": summary(pairwise_ratios(times["engine"], times["specctl"]))}
+    summaries = {f"{name}, us on the device": summary(values) for name, values in times.items()}
+    return summaries | {"engine / specctl": summary(pairwise_ratios(times["engine"], times["specctl"]))}
 
 
 def cases(is_quick: bool) -> Iterator[tuple[int, int, str]]:

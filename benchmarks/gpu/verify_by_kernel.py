@@ -83,9 +83,9 @@ def line(found: dict[str, Any]) -> str:
     if "refused" in found:
         return f"REFUSED: {found['refused']}"
     ours, read = found["us"]["ours"], found["us"]["one read"]["median"]
-    told = f"{ours['median']:.1f} us ({ours['min']:.1f} to {ours['max']:.1f}), one read {read:.1f}"
+    timings = f"{ours['median']:.1f} us ({ours['min']:.1f} to {ours['max']:.1f}), one read {read:.1f}"
     engine = f", engine / ours {found['engine / ours']['median']:.2f}" if "engine / ours" in found else ""
-    return f"{told}: {ours['median'] / read:.2f}{engine} {found.get('by kernel', '')}"
+    return f"{timings}: {ours['median'] / read:.2f}{engine} {found.get('by kernel', '')}"
 
 
 def main(words: list[str] | None = None) -> int:

@@ -30,22 +30,22 @@ _NEEDS_DRAFT = ("eagle", "eagle3", "draft_model", "peagle", "medusa", "standalon
 
 def launch_line(server: Server, setting: Setting) -> str:
     """The command that the server was launched with, or the usual one, with this setting as its start."""
-    told = server.capabilities
-    assert told is not None
+    capabilities = server.capabilities
+    assert capabilities is not None
     if server.launch is not None:
         base = shlex.split(server.launch)
-    elif told.engine == "sglang":
-        base = ["python", "-m", "sglang.launch_server", "--model-path", told.model]
+    elif capabilities.engine == "sglang":
+        base = ["python", "-m", "sglang.launch_server", "--model-path", capabilities.model]
     else:
-        base = ["vllm", "serve", told.model]
+        base = ["vllm", "serve", capabilities.model]
     given = _value(base, "--speculative-config")
-    base = _without(base, _OPTIONS.get(told.engine, ()))
+    base = _without(base, _OPTIONS.get(capabilities.engine, ()))
     if setting.num_speculative_tokens == 0:
         return shlex.join(base)
-    if told.engine == "sglang":
-        return shlex.join([*base, *_sglang(told.method, setting)])
-    config = json.loads(given) if given else {"method": told.method}
-    if not given and told.method.lower() in _NEEDS_DRAFT:
+    if capabilities.engine == "sglang":
+        return shlex.join([*base, *_sglang(capabilities.method, setting)])
+    config = json.loads(given) if given else {"method": capabilities.method}
+    if not given and capabilities.method.lower() in _NEEDS_DRAFT:
         config["model"] = "DRAFT"
     config["num_speculative_tokens"] = setting.num_speculative_tokens
     return shlex.join([*base, "--speculative-config", json.dumps(config)])

@@ -98,9 +98,12 @@ def chosen_arms(
     steered = next((i for i, one in enumerate(capabilities) if one is not None and one.controllable), None)
     arms = []
     for i, name in enumerate(names):
-        told = capabilities[i]
-        if i == steered and told is not None:
-            arms += [_checked(parse_arm(text), told, i) for text in texts or ("off", "table", "autotune")]
+        target_capabilities = capabilities[i]
+        if i == steered and target_capabilities is not None:
+            arms += [
+                _checked(parse_arm(text), target_capabilities, i)
+                for text in texts or ("off", "table", "autotune")
+            ]
         else:
             arms.append(Arm(name=name, kind=ArmKind.AS_IS, server=i))
     if texts and steered is None:

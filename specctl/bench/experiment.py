@@ -131,9 +131,9 @@ class Experiment:
         tables: dict[int, BorrowedTable] = {}
         try:
             for i in sorted(wanted):
-                told = self._servers[i].capabilities
-                assert told is not None
-                table = BorrowedTable(self._servers[i].client, told, owner_name("bench"))
+                capabilities = self._servers[i].capabilities
+                assert capabilities is not None
+                table = BorrowedTable(self._servers[i].client, capabilities, owner_name("bench"))
                 await table.find()
                 tables[i] = table
             yield tables

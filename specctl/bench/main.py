@@ -96,11 +96,11 @@ async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Con
                 from specctl.bench.search import search
 
                 found = await search(plan, servers, progress, folder, minutes=options["minutes"])
-                plan, measured, told = found.plan, found.measured, found.told
+                plan, measured, report = found.plan, found.measured, found.report
             else:
-                measured, told = await Experiment(plan, servers, progress, folder).run(), None
+                measured, report = await Experiment(plan, servers, progress, folder).run(), None
         outputs = await _outputs(plan, servers, measured)
-        result = _result(options, plan, servers, measured, outputs, warnings, told)
+        result = _result(options, plan, servers, measured, outputs, warnings, report)
         if options["save"] is not None:
             save(folder, result, plan, servers, measured)
         return result
@@ -168,8 +168,8 @@ async def _plan(
     options: Mapping[str, Any], loads: tuple[Load, ...], servers: Sequence[Server], api_key: str | None
 ) -> Plan:
     texts = options["arms"] or (("off",) if options["search"] else ())
-    told = [server.capabilities for server in servers]
-    arms = chosen_arms(texts, [server.name for server in servers], told, is_search=options["search"])
+    capabilities = [server.capabilities for server in servers]
+    arms = chosen_arms(texts, [server.name for server in servers], capabilities, is_search=options["search"])
     baseline = options["baseline"] or arms[0].name
     if baseline not in {arm.name for arm in arms}:
         raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(arm.name for arm in arms)}")
@@ -204,12 +204,12 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str
     if options["rounds"] < ROUNDS_MIN:
         found.append(f"{options['rounds']} rounds give no interval: at least {ROUNDS_MIN} are needed")
     for server in servers:
-        told = server.capabilities
-        if told is not None and told.drafts_from_outputs and not options["prompts_once"]:
+        capabilities = server.capabilities
+        if capabilities is not None and capabilities.drafts_from_outputs and not options["prompts_once"]:
             found.append(
-                f"{server.name}: {told.method} drafts from outputs of earlier requests, and prompts come "
-                "again in other rounds: its speed is that of repeated traffic (--prompts-once, or a server "
-                "started with use_global false, avoids it)"
+                f"{server.name}: {capabilities.method} drafts from outputs of earlier requests, and prompts "
+                "come again in other rounds: its speed is that of repeated traffic (--prompts-once, or a "
+                "server started with use_global false, avoids it)"
             )
     return found
 
@@ -249,7 +249,7 @@ def _result(
     measured: Measured,
     outputs: tuple[OutputCheck, ...],
     warnings: list[str],
-    told: dict[str, Any] | None,
+    search: dict[str, Any] | None,
 ) -> BenchResult:
     runs = measured.runs
     best = best_constant(plan.arms, runs)
@@ -280,9 +280,9 @@ def _result(
         tables=tuple(measured.tables),
         best_constant=best,
         against_best_constant=against,
-        verdict=words if told is None else told["verdict"],
+        verdict=words if search is None else search["verdict"],
         losses=losses(plan.arms, runs),
         is_cut_short=measured.is_cut_short,
         price_per_hour=options["price_per_hour"],
-        search=told,
+        search=search,
     )

@@ -152,10 +152,10 @@ def _changes(result: BenchResult) -> str:
 def _search(result: BenchResult) -> str:
     if result.search is None:
         return ""
-    told = {name: html.escape(result.search[name]) for name in ("launch", "policy")}
+    escaped = {name: html.escape(result.search[name]) for name in ("launch", "policy")}
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in result.search["others_words"])
     return (
-        f"<h2>Launch with</h2><p><code>{told['launch']}</code></p>"
-        f"<h2>Policy that keeps it</h2><pre class='wide' tabindex='0'>{told['policy']}</pre>"
+        f"<h2>Launch with</h2><p><code>{escaped['launch']}</code></p>"
+        f"<h2>Policy that keeps it</h2><pre class='wide' tabindex='0'>{escaped['policy']}</pre>"
         f"<h2>Other workloads with this setting, against off</h2><ul>{lines}</ul>"
     )

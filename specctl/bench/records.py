@@ -1,4 +1,4 @@
-"""What one request did, as its stream told. Times are seconds of time.monotonic."""
+"""What one request did, as its stream shows it. Times are seconds of time.monotonic."""
 
 from __future__ import annotations
 

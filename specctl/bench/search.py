@@ -40,11 +40,11 @@ OVERHEAD_S = 0.5
 
 @dataclass(frozen=True)
 class Found:
-    """``plan`` and ``measured``: of the final comparison. ``told``: for the result file."""
+    """``plan`` and ``measured``: of the final comparison. ``report``: for the result file."""
 
     plan: Plan
     measured: Measured
-    told: dict[str, Any]
+    report: dict[str, Any]
 
 
 def candidates(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -74,12 +74,12 @@ async def search(
     )
     if at is None:
         raise BenchInputError("--search: no target with the specctl plugin can be steered")
-    told = servers[at].capabilities
-    assert told is not None
+    capabilities = servers[at].capabilities
+    assert capabilities is not None
     off = Arm(name="off", kind=ArmKind.SETTING, server=at, setting=Setting(num_speculative_tokens=0))
     began_s, budget_s = time.monotonic(), 60.0 * minutes
     plan = replace(plan, outputs=0)
-    arms = _first_arms(candidates(legal_settings(told)), at, plan, budget_s * STAGES_SHARE)
+    arms = _first_arms(candidates(legal_settings(capabilities)), at, plan, budget_s * STAGES_SHARE)
     stages: list[dict[str, Any]] = []
     while len(arms) > FINALISTS:
         left_s = budget_s * STAGES_SHARE - (time.monotonic() - began_s)
@@ -98,7 +98,7 @@ async def search(
     others = await _others(
         plan, (off, best), servers, progress, folder, budget_s + began_s - time.monotonic()
     )
-    return Found(final, measured, _told(final, servers[at], best, measured.runs, stages, others))
+    return Found(final, measured, _report(final, servers[at], best, measured.runs, stages, others))
 
 
 def _first_arms(settings: tuple[Setting, ...], server: int, plan: Plan, budget_s: float) -> tuple[Arm, ...]:
@@ -163,7 +163,7 @@ def _ranked(runs: Sequence[Run], names: Sequence[str]) -> dict[str, float]:
     return dict(sorted(ratios.items(), key=lambda one: one[1], reverse=True))
 
 
-def _told(
+def _report(
     plan: Plan,
     server: Server,
     best: Arm,

@@ -44,11 +44,11 @@ class Server:
     launch: str | None = None
 
     def about(self) -> dict[str, Any]:
-        told = self.capabilities
+        capabilities = self.capabilities
         known = (
             {}
-            if told is None
-            else told.model_dump(
+            if capabilities is None
+            else capabilities.model_dump(
                 include={
                     "engine",
                     "engine_version",

@@ -89,15 +89,15 @@ def print_result(result: BenchResult, console: Console) -> None:
         print_search(result.search, console)
 
 
-def print_search(told: Mapping[str, Any], console: Console) -> None:
+def print_search(search: Mapping[str, Any], console: Console) -> None:
     """The launch line, the policy that keeps the setting, and what other workloads get or lose by it."""
     console.print("\nlaunch with:", style="bold")
-    console.print(escape(told["launch"]), highlight=False, soft_wrap=True)
+    console.print(escape(search["launch"]), highlight=False, soft_wrap=True)
     console.print("\npolicy for specctl autotune:", style="bold")
-    console.print(escape(told["policy"]), highlight=False, soft_wrap=True)
-    if told["others_words"]:
+    console.print(escape(search["policy"]), highlight=False, soft_wrap=True)
+    if search["others_words"]:
         console.print("other workloads with this setting, against off:", style="bold")
-    for line in told["others_words"]:
+    for line in search["others_words"]:
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """What kind of draft a folder holds, and whether it fits its target.
 
-Kinds are told by what engines themselves look at: ``architectures`` and ``model_type`` of config.json, the
-key ``speculators_model_type`` of the library speculators, and names of tensors.
+Kinds are recognised by what engines themselves look at: ``architectures`` and ``model_type`` of config.json,
+the key ``speculators_model_type`` of the library speculators, and names of tensors.
 Sources: vLLM ``config/speculative.py`` and ``transformers_utils/configs/speculators``; SGLang
 ``srt/models/llama_eagle3.py`` and ``srt/speculative``; the format of https://github.com/vllm-project/speculators.
 """

@@ -21,7 +21,7 @@ from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains
 from specctl.errors import SimulationInputError
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
-from specctl.record.lines import Header, Line, Reading, Told
+from specctl.record.lines import CapabilitiesLine, Header, Line, Reading
 from specctl.record.reader import Cells, read_lines
 from specctl.terminal import examples, json_option, print_json, progress
 from specctl.types import Observation
@@ -130,10 +130,10 @@ class Replay:
             if isinstance(line, Header):
                 target = line.target
                 self._begin(None)
-            elif isinstance(line, Told):
-                known, told = self._capabilities, line.capabilities
-                if known is None or told is None or told.boot_id != known.boot_id:
-                    self._begin(told)
+            elif isinstance(line, CapabilitiesLine):
+                known, capabilities = self._capabilities, line.capabilities
+                if known is None or capabilities is None or capabilities.boot_id != known.boot_id:
+                    self._begin(capabilities)
             elif isinstance(line, Reading) and self._capabilities is not None:
                 observation = self._observation(line, target, self._capabilities)
                 self._controller.learn(observation)

@@ -94,14 +94,14 @@ class Capabilities(BaseModel):
     drafts_from_outputs: bool = Field(
         default=False, description="whether drafts also come from finished outputs of other requests"
     )
-    gpu: Short | None = Field(default=None, description="product name of the device; None: not told")
+    gpu: Short | None = Field(default=None, description="product name of the device; None: not reported")
     dtype: Short | None = Field(default=None, description="of the model's activations, for example bfloat16")
     parallelism: Short | None = Field(default=None, description="for example tp1, tp2-pp2")
     max_num_batched_tokens: int | None = Field(default=None, description="most tokens of one step")
     kv_cache_tokens: int | None = Field(default=None, description="KV cache, in tokens")
     kv_block_tokens: int | None = None
     experts: int | None = Field(
-        default=None, description="of a layer of a mixture-of-experts target; None: dense, or not told"
+        default=None, description="of a layer of a mixture-of-experts target; None: dense, or not reported"
     )
     experts_per_token: int | None = None
 

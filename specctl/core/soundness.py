@@ -246,7 +246,7 @@ class Soundness:
             for cell in observation.cells:
                 block.add_cell(cell)
         elif stock is not None and stock.drafts and stock.accepted_at:
-            # Drafts that were shorter are not told, and count as long as all.
+            # Which drafts were shorter is not reported: they count as long as all.
             block.add((stock.drafts,) * len(stock.accepted_at), stock.accepted_at)
         if block.drafts > before:
             block.seconds += observation.interval_s or 0.0

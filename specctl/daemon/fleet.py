@@ -58,7 +58,7 @@ class Fleet:
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._ending: dict[str, _Running] = {}
-        self._late_told_s = float("-inf")
+        self._late_warned_s = float("-inf")
         # By key: the address that is steered instead, and until when that is taken for granted.
         self._doubles: dict[str, tuple[str, float]] = {}
 
@@ -93,8 +93,8 @@ class Fleet:
         await self._clock.sleep(CHECK_S, stop)
         now_s = self._clock.now_s()
         late_s = now_s - before_s - CHECK_S
-        if late_s > LATE_S and now_s >= self._late_told_s + LATE_INTERVAL_S:
-            self._late_told_s = now_s
+        if late_s > LATE_S and now_s >= self._late_warned_s + LATE_INTERVAL_S:
+            self._late_warned_s = now_s
             words = "this process is %.1f s late with %d targets; leases may run out: use more daemons"
             logger.warning(words, late_s, len(self._running))
 

@@ -201,8 +201,8 @@ class Reporter:
             self._write("unsound", {"explanation": fault.words, **record})
 
     def _kept(self, plan: Plan) -> None:
-        """A table that stays, for another reason than at the last poll. A change is told once it is in force,
-        and a dwell time ends by itself."""
+        """A table that stays, for another reason than at the last poll. A change is reported once it is in
+        force, and a dwell time ends by itself."""
         if plan.is_change or plan.reason in (self._reason, Reason.DWELL):
             return
         self._reason = plan.reason

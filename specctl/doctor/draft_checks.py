@@ -80,8 +80,8 @@ def draft_findings(
     folder = draft.facts.folder
     expected = EXPECTED.get(method)
     # Heads of the first EAGLE have their target's architecture; without headers nothing tells them apart.
-    is_untold = draft.kind is Kind.LANGUAGE_MODEL and not draft.tensors
-    if expected is not None and draft.kind not in expected and not is_untold:
+    is_ambiguous = draft.kind is Kind.LANGUAGE_MODEL and not draft.tensors
+    if expected is not None and draft.kind not in expected and not is_ambiguous:
         names = " or ".join(_WORDS[kind] for kind in sorted(expected - {Kind.UNKNOWN}))
         proper = _METHOD_OF[engine].get(draft.kind)
         do = f"use {proper} for it" if proper else f"{engine} has no method for it"

@@ -20,18 +20,18 @@ def acceptance_findings(seen: Seen) -> tuple[list[Finding], str | None]:
     if first is None:
         return [], f"{drafts} drafts were made, {DRAFTS_MIN} are needed; send requests and look again"
     method = _method(seen)
-    told = (
+    observed = (
         f"{first:.0%} of {drafts} drafts had their first token accepted {when}; method {method or 'unknown'}"
     )
     if first < NEAR_ZERO_RATIO:
         what, do = near_zero(method)
         found = error if is_head(method) else warning
-        return [found("acceptance-near-zero", what, told, do)], None
+        return [found("acceptance-near-zero", what, observed, do)], None
     if first < LOW and is_head(method):
         finding = warning(
             "acceptance-low",
             "the head guesses less than half of the next tokens",
-            told,
+            observed,
             "another head gains more than another setting: specctl recommend lists where heads come from and "
             "how one is trained; high temperatures lower it, too",
         )

@@ -28,7 +28,8 @@ Cells = tuple[TelemetryCell, ...] | tuple[CellDelta, ...]
 
 @dataclass(slots=True)
 class Seen:
-    """None: not told. ``tables``: one a second of the window; ``why_not_steered``: the server's own words."""
+    """None: not reported. ``tables``: one a second of the window; ``why_not_steered``: the server's own
+    words."""
 
     target: str
     capabilities: Capabilities | None = None

@@ -1,4 +1,4 @@
-"""The suffix index's numbers, for its twin on the device."""
+"""The suffix index's numbers, for the kernel that drafts by the same rule."""
 
 from __future__ import annotations
 

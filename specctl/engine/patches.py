@@ -1,4 +1,4 @@
-"""What a plugin changes in its engine, as data: one list, installed once, checked, told.
+"""What a plugin changes in its engine, as data: one list, installed once, checked, reported.
 
 A plugin has no other way to change its engine. The same list is printed by ``specctl patches ENGINE``, stands
 in the capabilities, and tells a test which entries to fail on a real server.

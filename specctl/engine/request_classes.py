@@ -24,7 +24,7 @@ __all__ = [
 
 CLASSES_MAX = 16
 """Classes that one engine tells apart at a time, "other" not counted."""
-TOLD_MAX = 1024
+MESSAGE_CLASSES_MAX = 1024
 """Classes of one message: data-parallel ranks tell the union of theirs."""
 _KIND = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -77,7 +77,9 @@ class TrafficClass(BaseModel):
 class EngineTelemetry(Telemetry):
     """With what the daemon does not read."""
 
-    classes: tuple[TrafficClass, ...] | None = Field(default=None, max_length=TOLD_MAX, fail_fast=True)
+    classes: tuple[TrafficClass, ...] | None = Field(
+        default=None, max_length=MESSAGE_CLASSES_MAX, fail_fast=True
+    )
 
 
 def limit_of(limits: Sequence[ClassLimit], key: ClassKey) -> int | None:
@@ -97,6 +99,6 @@ def _fits(pattern: str, word: str) -> bool:
     return word.startswith(pattern[:-1]) if pattern.endswith("*") else word == pattern
 
 
-def valid_kind(told: object) -> str:
-    """What a request told as its kind; "" for anything but 1 to 32 of a-z, 0-9, "_" and "-"."""
-    return told if isinstance(told, str) and _KIND.fullmatch(told) else ""
+def valid_kind(kind: object) -> str:
+    """What a request names as its kind; "" for anything but 1 to 32 of a-z, 0-9, "_" and "-"."""
+    return kind if isinstance(kind, str) and _KIND.fullmatch(kind) else ""

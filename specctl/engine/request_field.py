@@ -39,21 +39,21 @@ class RequestField(BaseModel):
 _UNSAID = RequestField()
 
 
-def read_field(told: object) -> RequestField:
-    """``told``: an object, the same as JSON text (where an API passes scalars only), or None.
+def read_field(value: object) -> RequestField:
+    """``value``: an object, the same as JSON text (where an API passes scalars only), or None.
 
     Raises ValueError with what is wrong, in one printable line.
     """
-    if told is None:
+    if value is None:
         return _UNSAID
-    if isinstance(told, str):
-        if len(told) > _CHARACTERS_MAX:
+    if isinstance(value, str):
+        if len(value) > _CHARACTERS_MAX:
             raise ValueError(f"{FIELD_KEY}: over {_CHARACTERS_MAX} characters")
-        return _of_text(told)
-    if not isinstance(told, dict):
-        raise ValueError(f"{FIELD_KEY}: expected an object or its JSON text, got {plain_value(told)}")
+        return _of_text(value)
+    if not isinstance(value, dict):
+        raise ValueError(f"{FIELD_KEY}: expected an object or its JSON text, got {plain_value(value)}")
     try:
-        return RequestField.model_validate(told)
+        return RequestField.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, (FIELD_KEY, *first["loc"])))

@@ -137,7 +137,7 @@ def _of_server(url: str, request: Request, given: dict[str, Any]) -> _Asked:
     model = str(folder) if folder is not None else running.model or "MODEL"
     notes = [
         f"{url}: {running.engine or 'an engine'} {running.engine_version or ''}, model {model}, method "
-        f"{running.method or 'not told (no plugin)'}, "
+        f"{running.method or 'unknown (no plugin)'}, "
         + (
             "acceptance of the first draft token not known"
             if running.acceptance is None

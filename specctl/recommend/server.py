@@ -18,7 +18,7 @@ PATIENCE_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """None: not told. ``running``: requests at the time; ``acceptance``: of the first draft token."""
+    """None: not reported. ``running``: requests at the time; ``acceptance``: of the first draft token."""
 
     engine: str | None
     engine_version: str | None
@@ -42,19 +42,19 @@ async def read_server(target: str, token: str | None) -> Running:
         raise TargetError(seen.trouble)
     if not seen.is_engine:
         raise TargetError(f"{target}: not an engine: {seen.metrics_trouble}")
-    told = seen.capabilities
+    capabilities = seen.capabilities
     acceptance, _, _ = first_token_acceptance(seen)
     load = None if seen.metrics is None else seen.metrics.load
-    engine = None if told is None else told.engine
+    engine = None if capabilities is None else capabilities.engine
     if engine is None and seen.metrics_text:
         engine = "sglang" if "sglang:" in seen.metrics_text else "vllm"
     return Running(
         engine=engine,
         engine_version=seen.engine_version,
-        model=None if told is None else told.model,
-        method=None if told is None else told.method,
-        gpu=None if told is None else told.gpu,
+        model=None if capabilities is None else capabilities.model,
+        method=None if capabilities is None else capabilities.method,
+        gpu=None if capabilities is None else capabilities.gpu,
         running=None if load is None else load.running,
-        requests_max=None if told is None else told.decode_batch_max,
+        requests_max=None if capabilities is None else capabilities.decode_batch_max,
         acceptance=acceptance,
     )

@@ -15,7 +15,17 @@ from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.stock_metrics import LoadCounters
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "End", "EndReason", "Header", "Line", "Reading", "Told", "Unreachable"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "CapabilitiesLine",
+    "End",
+    "EndReason",
+    "Header",
+    "Line",
+    "Reading",
+    "Unreachable",
+]
 
 FORMAT = "specctl telemetry log"
 FORMAT_VERSION = 1
@@ -38,7 +48,7 @@ class Header(BaseModel):
     utc: str = Field(description="wall clock at time_s 0, ISO 8601")
 
 
-class Told(BaseModel):
+class CapabilitiesLine(BaseModel):
     """What the engine can do; again after each of its starts. None: it runs without the plugin.
 
     ``restarted_from``: boot_id of the process before, where the recorder knew one.
@@ -54,8 +64,8 @@ class Told(BaseModel):
 
 class Reading(BaseModel):
     """One look. ``telemetry.cells`` holds the cells that changed since the reading before; the first reading
-    after a ``Told`` holds all. ``table``: what is in force, likewise when it changed. ``gaps``: why a part is
-    None."""
+    after a ``CapabilitiesLine`` holds all. ``table``: what is in force, likewise when it changed. ``gaps``:
+    why a part is None."""
 
     model_config = _LINE
 
@@ -87,4 +97,4 @@ class End(BaseModel):
     reason: EndReason
 
 
-Line = Annotated[Header | Told | Reading | Unreachable | End, Field(discriminator="kind")]
+Line = Annotated[Header | CapabilitiesLine | Reading | Unreachable | End, Field(discriminator="kind")]

@@ -64,22 +64,22 @@ def read_lines(path: Path, skipped: Counter[str]) -> Iterator[Line]:
         with path.open("rb") as file:
             for number, raw in enumerate(iter(lambda: file.readline(LINE_MAX_BYTES), b""), 1):
                 place = f"{path}:{number}"
-                told = _object(raw)
-                is_header = told is not None and told.get("kind") == "header"
+                parsed = _object(raw)
+                is_header = parsed is not None and parsed.get("kind") == "header"
                 if torn is not None and not is_header:
                     raise SimulationInputError(f"{torn}: expected a JSON object, got a torn line")
                 if torn is not None:
                     skipped["torn line"] += 1
-                torn = place if told is None else None
-                if told is None:
+                torn = place if parsed is None else None
+                if parsed is None:
                     continue
                 if not has_header and not is_header:
                     raise SimulationInputError(f"{place}: expected a header, got {raw[:60]!r}")
                 has_header = True
-                if told.get("kind") not in _KINDS:
+                if parsed.get("kind") not in _KINDS:
                     skipped["line of an unknown kind"] += 1
                     continue
-                yield _line(told, place)
+                yield _line(parsed, place)
     except OSError as error:
         raise _unreadable(path, error) from error
     if not has_header:
@@ -94,15 +94,15 @@ def _object(raw: bytes) -> dict[str, Any] | None:
         return None
     try:
         check_json(raw)
-        told = pydantic_core.from_json(raw)
+        parsed = pydantic_core.from_json(raw)
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
-def _line(told: dict[str, Any], place: str) -> Line:
+def _line(parsed: dict[str, Any], place: str) -> Line:
     try:
-        line = _LINE.validate_python(told)
+        line = _LINE.validate_python(parsed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"][1:])) or "line"

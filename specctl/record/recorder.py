@@ -1,4 +1,4 @@
-"""Looks at one server every so often and writes what it told. Never changes anything there."""
+"""Looks at one server every so often and writes what it reports. Never changes anything there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specctl.engine_api.deltas import CellKey, cell_key
 from specctl.engine_api.stock_metrics import LoadCounters, parse_stock_metrics
 from specctl.errors import AccessRefused, ContractError, NotSteered, OtherContract, TargetError
 from specctl.plain_text import plain_text
-from specctl.record.lines import End, EndReason, Header, Reading, Told, Unreachable
+from specctl.record.lines import CapabilitiesLine, End, EndReason, Header, Reading, Unreachable
 from specctl.record.writer import LogWriter
 
 __all__ = ["Recorder"]
@@ -111,7 +111,7 @@ class Recorder:
         boot_id = None if before is None else before.boot_id
         has_restarted = self._capabilities is None or self._capabilities.boot_id != boot_id
         self._write(
-            Told(
+            CapabilitiesLine(
                 time_s=self._now_s(),
                 capabilities=self._capabilities,
                 restarted_from=boot_id if has_restarted else None,
@@ -192,7 +192,7 @@ class Recorder:
         self._cells = cells
         return telemetry.model_copy(update={"cells": fresh})
 
-    def _write(self, line: Header | Told | Reading | Unreachable) -> None:
+    def _write(self, line: Header | CapabilitiesLine | Reading | Unreachable) -> None:
         if not self._writer.write(line):
             raise LogFull
 

@@ -21,7 +21,7 @@ FAILED_INTERVAL_S = 60.0
 
 
 class LiveRoster:
-    """Keeps what each source told last, as long as the source itself is named.
+    """Keeps what each source answered last, as long as the source itself is named.
 
     Args:
         fixed: the command line's targets; they win over the same servers in the file.

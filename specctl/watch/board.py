@@ -225,7 +225,7 @@ class Board:
         self.owner = owner
         self.health = Health(clock)
         self.forgotten: Callable[[str], None] = lambda target: None
-        """Told of a target that left."""
+        """Called with a target that left."""
         self._clock = clock
         self._targets: dict[str, TargetBoard] = {}
 

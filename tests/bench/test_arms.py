@@ -106,6 +106,6 @@ def test_a_tree_gets_the_width_that_was_prepared() -> None:
         Setting(num_speculative_tokens=0),
         Setting(num_speculative_tokens=5, tree_topk=3, verify_width_tokens=16),
     )
-    told = capabilities(num_speculative_tokens_legal=(0, 5), settings=trees)
-    arms = chosen_arms(["off", "5:3"], ["mine"], [told])
+    with_trees = capabilities(num_speculative_tokens_legal=(0, 5), settings=trees)
+    arms = chosen_arms(["off", "5:3"], ["mine"], [with_trees])
     assert arms[1].setting == trees[1]

@@ -106,7 +106,7 @@ def test_requests_are_unlike_each_other_and_carry_the_sampling() -> None:
     assert len({body["prompt"] for body in greedy}) == 2
 
 
-def test_differing_outputs_are_told() -> None:
+def test_differing_outputs_are_reported() -> None:
     with StreamingServer() as server:
         server.texts = {2: "v"}
         words = ["--arm", "off", "--arm", "2", "--concurrency", "1", *QUICK]

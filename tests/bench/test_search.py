@@ -67,9 +67,9 @@ def test_the_best_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     loads = (Load(prompts="chat", concurrency=2),)
     off = Arm(name="off", kind=ArmKind.SETTING, setting=OFF)
     plan = Plan((off,), "off", loads, 6, Span(1.0), "completions")
-    told = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
-    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), told)
-    found = asyncio.run(search(plan, [server], Quiet(), tmp_path, minutes=10.0)).told
+    capabilities = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
+    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), capabilities)
+    found = asyncio.run(search(plan, [server], Quiet(), tmp_path, minutes=10.0)).report
     assert [len(one.arms) for one in Simulated.plans] == [5, 3, 2]
     assert found["setting"]["num_speculative_tokens"] == 4
     assert found["launch"].endswith('\'{"method": "specctl_suffix", "num_speculative_tokens": 4}\'')
@@ -80,8 +80,8 @@ def test_the_best_setting_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
-    told = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
-    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), told)
+    capabilities = FakeEngine(legal=(0, 1, 2, 4, 8)).capabilities()
+    server = Server("mine", "http://127.0.0.1:1", "m", cast(EngineClient, None), capabilities)
     plan = Plan((), "off", (Load(prompts="chat", concurrency=2),), 6, Span(1.0), "completions")
     with pytest.raises(BenchInputError, match="minutes"):
         asyncio.run(search(plan, [server], Quiet(), tmp_path, minutes=0.05))
@@ -117,8 +117,8 @@ def test_candidates_leave_off_out_and_are_spread() -> None:
     ],
 )
 def test_launch_lines(launch: str | None, engine: str, method: str, setting: Setting, expected: str) -> None:
-    told = SimpleNamespace(engine=engine, method=method, model="m")
-    line = launch_line(SimpleNamespace(capabilities=told, launch=launch), setting)  # type: ignore[arg-type]
+    capabilities = SimpleNamespace(engine=engine, method=method, model="m")
+    line = launch_line(SimpleNamespace(capabilities=capabilities, launch=launch), setting)  # type: ignore[arg-type]
     assert line.startswith(expected)
 
 

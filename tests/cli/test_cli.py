@@ -200,8 +200,8 @@ def test_status_tells_the_engines_own_options(capsys: pytest.CaptureFixture[str]
     with FakeEngine() as engine:
         engine.method_options = {"speculative_ngram_capacity": "1000", "speculative_ngram_match_type": "BFS"}
         assert main(["status", engine.url]) == 0
-    told = capsys.readouterr().out
-    assert "options     speculative_ngram_capacity 1000, speculative_ngram_match_type BFS" in told
+    printed = capsys.readouterr().out
+    assert "options     speculative_ngram_capacity 1000, speculative_ngram_match_type BFS" in printed
 
 
 def test_status_of_a_stock_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,14 +16,14 @@ def test_context_buckets_are_powers_of_four(tokens: int, upper: int) -> None:
     assert context_bucket(tokens) == upper
 
 
-@pytest.mark.parametrize("told", ["code", "a", "x_1-y", "z" * 32])
-def test_a_kind_is_taken_as_told(told: str) -> None:
-    assert valid_kind(told) == told
+@pytest.mark.parametrize("kind", ["code", "a", "x_1-y", "z" * 32])
+def test_a_kind_is_taken_as_given(kind: str) -> None:
+    assert valid_kind(kind) == kind
 
 
-@pytest.mark.parametrize("told", ["", "Code", "a b", "a\n", "z" * 33, "ä", 7, None, ["code"]])
-def test_anything_else_is_no_kind(told: object) -> None:
-    assert valid_kind(told) == ""
+@pytest.mark.parametrize("kind", ["", "Code", "a b", "a\n", "z" * 33, "ä", 7, None, ["code"]])
+def test_anything_else_is_no_kind(kind: object) -> None:
+    assert valid_kind(kind) == ""
 
 
 CODE = ClassKey("adapter=a,salt=12", "code", 4096)

@@ -144,15 +144,15 @@ def test_a_setting_that_was_not_prepared_is_refused_with_those_that_were():
         Setting(num_speculative_tokens=depth, tree_topk=topk, verify_width_tokens=width)
         for depth, topk, width in prepared
     )
-    told = capabilities().model_copy(update={"settings": legal})
-    assert SpeculationTable([row(1, None, 2, tree_topk=4)], told).rows[0].tree_topk == 4
-    assert SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=7)], told).rows
+    engine_capabilities = capabilities().model_copy(update={"settings": legal})
+    assert SpeculationTable([row(1, None, 2, tree_topk=4)], engine_capabilities).rows[0].tree_topk == 4
+    assert SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=7)], engine_capabilities).rows
     with pytest.raises(TableError, match=r"tree_topk: 2 is not one of 1, 4 at a depth of 2"):
-        SpeculationTable([row(1, None, 2, tree_topk=2)], told)
+        SpeculationTable([row(1, None, 2, tree_topk=2)], engine_capabilities)
     with pytest.raises(TableError, match=r"verify_width_tokens: 8 is not one of 7, 9"):
-        SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=8)], told)
+        SpeculationTable([row(1, None, 2, tree_topk=4, verify_width_tokens=8)], engine_capabilities)
     with pytest.raises(TableError, match=r"num_speculative_tokens: 1 is not one of 0, 2"):
-        SpeculationTable([row(1, None, 1)], told)
+        SpeculationTable([row(1, None, 1)], engine_capabilities)
 
 
 def test_a_sample_is_refused_where_the_engine_takes_none_or_not_that_one():
@@ -162,9 +162,9 @@ def test_a_sample_is_refused_where_the_engine_takes_none_or_not_that_one():
 
     with pytest.raises(TableError, match=r"rows\[0\].sample: steps of ngram cannot be sampled"):
         SpeculationTable([sampled(100, 0)], capabilities())
-    told = capabilities().model_copy(update={"sample_every_min_steps": 10})
-    assert SpeculationTable([sampled(10, 0)], told).rows[0].sample is not None
+    engine_capabilities = capabilities().model_copy(update={"sample_every_min_steps": 10})
+    assert SpeculationTable([sampled(10, 0)], engine_capabilities).rows[0].sample is not None
     with pytest.raises(TableError, match=r"sample\.every_steps: at least 10, got 9"):
-        SpeculationTable([sampled(9, 0)], told)
+        SpeculationTable([sampled(9, 0)], engine_capabilities)
     with pytest.raises(TableError, match=r"sample\.setting\.num_speculative_tokens: 3 is not one of"):
-        SpeculationTable([sampled(10, 3)], told)
+        SpeculationTable([sampled(10, 3)], engine_capabilities)

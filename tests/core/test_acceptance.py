@@ -85,13 +85,13 @@ def test_a_short_draft_counts_as_not_accepted() -> None:
 
 
 def test_the_error_is_that_of_repeated_draws() -> None:
-    rng, rates, logs, told = random.Random(5), (0.7, 0.5, 0.6, 0.4), [], []
+    rng, rates, logs, variances = random.Random(5), (0.7, 0.5, 0.6, 0.4), [], []
     for _ in range(300):
         estimate = after((cell(steps=200, accepted_at=drawn(rng, rates, 200)),)).estimate()
         logs.append(np.log(estimate.emitted[3] / estimate.emitted[1]))
-        told.append(estimate.log_ratio_var(1)[3])
+        variances.append(estimate.log_ratio_var(1)[3])
     # The standard deviation of 300 draws is known to 1 / sqrt(600) = 4 %.
-    assert np.sqrt(np.mean(told)) == pytest.approx(np.std(logs), rel=0.13)
+    assert np.sqrt(np.mean(variances)) == pytest.approx(np.std(logs), rel=0.13)
 
 
 def test_old_counts_are_halved_and_the_newest_three_intervals_are_kept_whole() -> None:

@@ -490,8 +490,8 @@ def test_nothing_is_done_without_the_table_in_force() -> None:
 
 def test_a_server_that_refuses_tables_says_why() -> None:
     controller = Controller()
-    told = capabilities(why_not_controllable="started with --x")
-    seen = observation(cell(), capabilities=told, applied=applied())
+    engine_capabilities = capabilities(why_not_controllable="started with --x")
+    seen = observation(cell(), capabilities=engine_capabilities, applied=applied())
     controller.learn(seen)
     plan = controller.plan(seen, policy())
     assert (plan.rows, plan.reason, plan.explanation) == (None, Reason.NOT_CONTROLLABLE, "started with --x")

@@ -25,9 +25,11 @@ def poll(
     for _ in range(K):
         reached = sum(rng.random() < acceptance for _ in range(reached))
         accepted_at.append(reached)
-    told = capabilities().model_copy(update={"method": method, "boot_id": boot, "model": model})
+    engine_capabilities = capabilities().model_copy(
+        update={"method": method, "boot_id": boot, "model": model}
+    )
     counted = cell(steps=drafts, tokens=K, accepted_at=tuple(accepted_at))
-    return observation(counted, capabilities=told)
+    return observation(counted, capabilities=engine_capabilities)
 
 
 def watch(soundness: Soundness, *polls: Observation) -> list[Cause | None]:
@@ -133,8 +135,8 @@ def test_traffic_that_changes_within_a_start_is_no_fault() -> None:
 def test_a_tree_is_as_deep_as_its_drafts() -> None:
     full = cell(steps=400, tokens=4, accepted_at=(400,) * 4, drafted_at=(400,) * 8, topk=2, width=9)
     soundness = Soundness()
-    told = capabilities().model_copy(update={"method": "eagle3"})
-    assert watch(soundness, *[observation(full, capabilities=told)] * 20) == [Cause.LOOP]
+    engine_capabilities = capabilities().model_copy(update={"method": "eagle3"})
+    assert watch(soundness, *[observation(full, capabilities=engine_capabilities)] * 20) == [Cause.LOOP]
 
 
 def stock_polls(accepted: int) -> Iterator[Observation]:

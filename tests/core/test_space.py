@@ -22,8 +22,8 @@ def test_settings_rise_by_width_then_depth_and_begin_with_off() -> None:
 
 
 def test_where_no_setting_is_listed_there_are_chains_of_the_legal_depths() -> None:
-    told = capabilities(chains(0, 3)).model_copy(update={"settings": ()})
-    assert Space.of(told).settings == chains(0, 3)
+    without_settings = capabilities(chains(0, 3)).model_copy(update={"settings": ()})
+    assert Space.of(without_settings).settings == chains(0, 3)
 
 
 def test_off_is_known_but_not_prepared_where_the_server_does_not_list_it() -> None:

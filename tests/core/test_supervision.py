@@ -35,7 +35,9 @@ def seen(
     time_s: float = 1.0,
 ) -> Observation:
     """A second of one request that drafts ``rows`` tokens of which few are accepted, and of sampled off."""
-    told = capabilities(buckets=(1,)).model_copy(update={"adaptivity": engine, "boot_id": boot})
+    engine_capabilities = capabilities(buckets=(1,)).model_copy(
+        update={"adaptivity": engine, "boot_id": boot}
+    )
     drafting = cell(
         steps=40,
         tokens=rows,
@@ -47,7 +49,7 @@ def seen(
     found = observation(
         *([drafting] if rows else []),
         off,
-        capabilities=told,
+        capabilities=engine_capabilities,
         applied=applied(uniform_rows(rows)),
         time_s=time_s,
     )
@@ -160,8 +162,8 @@ def test_a_poll_without_telemetry_is_no_switch() -> None:
 def test_words() -> None:
     cells = seen(BOUNDED).cells or ()
     on, off = AdaptivityState(is_on=True), AdaptivityState(is_on=False)
-    told = adaptivity_words(BOUNDED, on, cells)
-    assert told == "enable_adaptive_verification is on, 2.0 tokens verified, bounded by the rows"
+    words = adaptivity_words(BOUNDED, on, cells)
+    assert words == "enable_adaptive_verification is on, 2.0 tokens verified, bounded by the rows"
     assert adaptivity_words(BOUNDED, off, cells) == "enable_adaptive_verification is off"
     assert adaptivity_words(FREE, on, ()) == "DSPARK is on, not bounded by the table"
     assert adaptivity_words(REPLACED, off, cells).endswith("the table has taken its place")

@@ -386,8 +386,8 @@ def test_a_target_that_says_something_new_at_every_poll_does_not_fill_the_log(
     boots = itertools.count()
 
     def another(raw: bytes) -> bytes:
-        told = {**json.loads(raw), "boot_id": f"boot {next(boots)}"}
-        return json.dumps({**told, "warnings": [f"{i} {'x' * 10_000}" for i in range(8)]}).encode()
+        capabilities = {**json.loads(raw), "boot_id": f"boot {next(boots)}"}
+        return json.dumps({**capabilities, "warnings": [f"{i} {'x' * 10_000}" for i in range(8)]}).encode()
 
     async def course() -> None:
         async with Rig(engine) as rig:
@@ -402,7 +402,7 @@ def test_a_target_that_says_something_new_at_every_poll_does_not_fill_the_log(
     assert "silent for a minute" in caplog.text
 
 
-def test_a_server_without_metrics_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_without_metrics_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """SGLang without --enable-metrics, for ten minutes."""
 
     async def course() -> None:

@@ -91,15 +91,15 @@ class Liar:
         self.standing: dict[str, list[tuple[tuple[Any, ...], Any]]] = {}
 
     async def get(self, path: str, body_max_bytes: int | None = None) -> Response:
-        return self.told(path, *self.engine.answer("GET", path, {}, b""))
+        return self.response(path, *self.engine.answer("GET", path, {}, b""))
 
     async def put(self, path: str, body: bytes) -> Response:
-        return self.told(path, *self.engine.answer("PUT", path, {}, body))
+        return self.response(path, *self.engine.answer("PUT", path, {}, body))
 
     async def close(self) -> None:
         return None
 
-    def told(self, path: str, status: int, raw: bytes) -> Response:
+    def response(self, path: str, status: int, raw: bytes) -> Response:
         return Response(status, self.page(raw) if path == "/metrics" else self.message(path, raw))
 
     def page(self, raw: bytes) -> bytes:
@@ -262,10 +262,10 @@ def test_names_that_always_differ_do_not_fill_the_metrics() -> None:
     numbers = itertools.count()
 
     def another(raw: bytes) -> bytes:
-        told = json.loads(raw)
+        message = json.loads(raw)
         number = next(numbers)
-        told["failures"] = {f"\x1b[2J{number} {i} {'x' * 10_000}": 1 for i in range(64)}
-        return json.dumps(told).encode()
+        message["failures"] = {f"\x1b[2J{number} {i} {'x' * 10_000}": 1 for i in range(64)}
+        return json.dumps(message).encode()
 
     async def course() -> None:
         async with Rig(engine) as rig:

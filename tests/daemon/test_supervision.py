@@ -64,9 +64,9 @@ def test_status_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine(traffic=COPYING, start_tokens=8, adaptivity=ADAPTIVE) as engine:
         engine.advance(30.0)
         assert main(["status", engine.url, "--since-start"]) == 0
-        told = capsys.readouterr().out
-        assert f"adaptivity  {NAME} is on, 2.0 tokens verified, bounded by the rows" in told
-        assert "up to 8 drafts" in told
+        printed = capsys.readouterr().out
+        assert f"adaptivity  {NAME} is on, 2.0 tokens verified, bounded by the rows" in printed
+        assert "up to 8 drafts" in printed
         assert main(["status", engine.url, "--json", "--since-start"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["adaptivity"] == {"is_on": True, "num_speculative_tokens": None}

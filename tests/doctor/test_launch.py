@@ -235,7 +235,7 @@ def test_files_that_cannot_be_read(folders: Folders, tmp_path: Path) -> None:
     assert len(report.skipped) == 3
 
 
-def test_what_cannot_be_told_is_no_finding(folders: Folders, tmp_path: Path) -> None:
+def test_what_cannot_be_recognised_is_no_finding(folders: Folders, tmp_path: Path) -> None:
     """A head of the first EAGLE with pytorch_model.bin; MTP layers by their tensors; Mistral's own format."""
     eagle = write_model(tmp_path / "first-eagle", num_hidden_layers=1)
     (eagle / "model.safetensors").rename(eagle / "pytorch_model.bin")
@@ -309,9 +309,9 @@ def test_the_command(folders: Folders, capsys: pytest.CaptureFixture[str], monke
         monkeypatch.delenv(name, raising=False)
     wrong = vllm(folders("target"), own("eagle3", model=folders("eagle3-wide")))
     assert main(["doctor", "--json", *wrong]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert not told["healthy"]
-    assert [finding["code"] for finding in told["findings"]] == ["draft-hidden-size"]
+    report = json.loads(capsys.readouterr().out)
+    assert not report["healthy"]
+    assert [finding["code"] for finding in report["findings"]] == ["draft-hidden-size"]
     warned = vllm(folders("target"), own("suffix"))
     assert main(["doctor", *warned]) == 0
     assert "[runner-v1]" in capsys.readouterr().out

@@ -26,9 +26,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def doctor(url: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     code = main(["doctor", url, "--json", "--window", "0.2", *more])
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert code == int(any(finding["severity"] == "error" for finding in told["findings"]))
-    return told
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == int(any(finding["severity"] == "error" for finding in report["findings"]))
+    return report
 
 
 def closed() -> str:
@@ -38,8 +38,8 @@ def closed() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def codes(told: dict[str, Any]) -> list[str]:
-    return sorted(finding["code"] for finding in told["findings"] if finding["severity"] != "note")
+def codes(report: dict[str, Any]) -> list[str]:
+    return sorted(finding["code"] for finding in report["findings"] if finding["severity"] != "note")
 
 
 class Changed(FakeEngine):
@@ -68,20 +68,20 @@ def test_nothing_is_found_on_a_healthy_server(capsys: pytest.CaptureFixture[str]
     with FakeEngine(start_tokens=4) as engine:
         engine.advance(60.0)
         before = engine.version
-        told = doctor(engine.url, capsys, "--policy", "balanced")
+        report = doctor(engine.url, capsys, "--policy", "balanced")
         assert engine.version == before
         assert not engine.puts
-    assert told["healthy"]
-    assert told["findings"] == []
-    assert "acceptance" in told["checked"]
-    assert "policy" in told["checked"]
+    assert report["healthy"]
+    assert report["findings"] == []
+    assert "acceptance" in report["checked"]
+    assert "policy" in report["checked"]
 
 
 def test_without_traffic_acceptance_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine(start_tokens=4) as engine:
-        told = doctor(engine.url, capsys)
-    assert told["healthy"]
-    assert any("acceptance" in words for words in told["skipped"])
+        report = doctor(engine.url, capsys)
+    assert report["healthy"]
+    assert any("acceptance" in words for words in report["skipped"])
 
 
 def test_unreachable_and_locked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,8 +142,8 @@ def test_acceptance_near_zero(
 ) -> None:
     with Changed({"method": method}, start_tokens=4, traffic=RANDOM_TEXT) as engine:
         engine.advance(60.0)
-        told = doctor(engine.url, capsys)
-    (found,) = [one for one in told["findings"] if one["code"] == "acceptance-near-zero"]
+        report = doctor(engine.url, capsys)
+    (found,) = [one for one in report["findings"] if one["code"] == "acceptance-near-zero"]
     assert found["severity"] == severity
     assert cause in found["what"] + found["do"]
 
@@ -172,9 +172,9 @@ def test_slower_than_off_by_sampled_steps(capsys: pytest.CaptureFixture[str]) ->
         change = put("me", lease_s=None).model_copy(update={"rows": (row,)})
         engine.live.adopt(Adoption(decider="me", version=engine.version + 1, change=change))
         engine.advance(60.0)
-        told = doctor(engine.url, capsys)
-    assert "slower-than-off" in codes(told)
-    assert "steps" in next(one["seen"] for one in told["findings"] if one["code"] == "slower-than-off")
+        report = doctor(engine.url, capsys)
+    assert "slower-than-off" in codes(report)
+    assert "steps" in next(one["seen"] for one in report["findings"] if one["code"] == "slower-than-off")
 
 
 class Passing(FakeEngine):
@@ -193,9 +193,9 @@ def test_slower_than_off_by_measurement(
     monkeypatch.setattr("specctl.doctor.command.MEASURE_S", 0.6)
     traffic = Traffic(accept_at=(0.6,) * 8)
     with Passing(start_tokens=6, traffic=traffic, cost=cost) as engine:
-        told = doctor(engine.url, capsys, "--measure")
-        assert codes(told) == found
-        assert "speed against no drafts" in told["checked"]
+        report = doctor(engine.url, capsys, "--measure")
+        assert codes(report) == found
+        assert "speed against no drafts" in report["checked"]
         assert engine.tokens_at(1) == 6
         assert engine.lease_s is None
 
@@ -203,9 +203,9 @@ def test_slower_than_off_by_measurement(
 def test_a_measurement_leaves_anothers_lease_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeEngine(start_tokens=6) as engine:
         engine.put(put("autotune x").model_dump_json().encode())
-        told = doctor(engine.url, capsys, "--measure")
+        report = doctor(engine.url, capsys, "--measure")
         assert engine.owner == "autotune x"
-    assert any("leased by 'autotune x'" in words for words in told["skipped"])
+    assert any("leased by 'autotune x'" in words for words in report["skipped"])
     assert measured.PAIRS == 6
 
 
@@ -274,22 +274,22 @@ def test_a_full_kv_cache(capsys: pytest.CaptureFixture[str]) -> None:
             return page.replace(f"requests_waiting{labels} 0.0", f"requests_waiting{labels} 7.0")
 
     with Full() as engine:
-        told = doctor(engine.url, capsys)
-    assert codes(told) == ["kv-cache-full"]
-    assert "--max-num-seqs" in told["findings"][0]["do"]
+        report = doctor(engine.url, capsys)
+    assert codes(report) == ["kv-cache-full"]
+    assert "--max-num-seqs" in report["findings"][0]["do"]
 
 
 def test_clocks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "_wall_s", lambda: time.time() - 90.0)
     with FakeEngine() as engine:
-        told = doctor(engine.url, capsys)
-    assert codes(told) == ["clocks-differ"]
-    assert "90 s ahead" in told["findings"][0]["seen"]
+        report = doctor(engine.url, capsys)
+    assert codes(report) == ["clocks-differ"]
+    assert "90 s ahead" in report["findings"][0]["seen"]
     assert target_checks.CLOCK_S < 90
 
 
 def test_warnings_of_the_server_are_notes(capsys: pytest.CaptureFixture[str]) -> None:
     with Changed({"warnings": ("sampled requests are not drafted for",)}, traffic=COPYING) as engine:
-        told = doctor(engine.url, capsys)
-    assert told["healthy"]
-    assert [finding["code"] for finding in told["findings"]] == ["engine-warning"]
+        report = doctor(engine.url, capsys)
+    assert report["healthy"]
+    assert [finding["code"] for finding in report["findings"]] == ["engine-warning"]

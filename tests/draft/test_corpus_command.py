@@ -57,16 +57,16 @@ def test_build_and_inspect(tmp_path: Path, tokenizer: Path, capsys: pytest.Captu
     first = lines(tmp_path / "a.jsonl", {"output": "one two three one secret"}, {"output": ""}, [4, 4])
     second = lines(tmp_path / "b.jsonl", {"output": [7, 8], "prompt": "two"}, {"output": "two"})
     assert build(tokenizer, output, "--namespace", "team-a", first, second) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert texts(output) == [[1, 2, 3, 1, 4], [4, 4], [7, 8], [2]]
     assert read_header(output).fingerprint == fingerprint_of(tokenizer)
-    assert "4 documents, 10 tokens" in told.out
+    assert "4 documents, 10 tokens" in printed.out
     assert main(["corpus", "inspect", str(output)]) == 0
     seen = capsys.readouterr().out
     for words in ("format version 1", "'team-a'", fingerprint_of(tokenizer), "10 in 4 documents", "a token"):
         assert words in seen
     assert seen.endswith("checksum     ok\n")
-    assert "secret" not in told.out + told.err + seen
+    assert "secret" not in printed.out + printed.err + seen
 
 
 def test_fields_and_a_byte_budget(tmp_path: Path, ids_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,9 +104,9 @@ def test_a_wrong_line_is_named_and_not_shown(
     source, output = tmp_path / "a.jsonl", tmp_path / "c"
     source.write_bytes(b"[1, 2]\n" + line.encode("latin-1") + b"\n")
     assert build(ids_only, output, str(source)) == 4
-    told = capsys.readouterr().err
-    assert f"{source}{words}" in told
-    assert "secret" not in told
+    printed = capsys.readouterr().err
+    assert f"{source}{words}" in printed
+    assert "secret" not in printed
     assert not output.exists()
 
 

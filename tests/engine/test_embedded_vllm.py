@@ -43,7 +43,7 @@ def embedded(model, log, config):
 
 
 def answer(process):
-    """What the program told; vLLM's own lines are left out."""
+    """What the program answered; vLLM's own lines are left out."""
     for line in process.stdout:
         if line.startswith("@"):
             return json.loads(line[1:])

@@ -57,14 +57,14 @@ def eagle3(shared_models: Path, logs: Path, token_file: Path):
 def reference(eagle3):
     """Greedy output of the same server without speculation."""
     assert eagle3.put(eagle3.change(0)).status_code == 200
-    told = [eagle3.generate(prompt) for prompt in PROMPTS]
-    assert {one["meta_info"]["spec_verify_ct"] for one in told} == {31}
-    return [one["output_ids"] for one in told]
+    answers = [eagle3.generate(prompt) for prompt in PROMPTS]
+    assert {one["meta_info"]["spec_verify_ct"] for one in answers} == {31}
+    return [one["output_ids"] for one in answers]
 
 
-def shape_of(told):
+def shape_of(values):
     """Depth, branches and positions of a row, a setting or a cell."""
-    depth, topk, width = (told[name] for name in NAMES)
+    depth, topk, width = (values[name] for name in NAMES)
     return depth, topk, width or depth + 1
 
 
@@ -106,14 +106,14 @@ def test_a_server_that_tells_no_load_is_not_recorded(eagle3, tmp_path):
 
 
 def test_capabilities_name_what_was_prepared(eagle3):
-    told = eagle3.get("capabilities")
-    assert (told["method"], told["controllable"]) == ("eagle3", True)
-    assert told["num_speculative_tokens_legal"] == [0, 1, 2, 3, 5]
-    assert [shape_of(one) for one in told["settings"]] == sorted([*CHAINS, *TREES])
-    assert told["why_chains_only"] is None
-    assert told["contract_version"] == 2
-    assert told["method_options"]["speculative_attention_mode"] == "prefill"
-    assert told["class_limits_max"] > 0
+    capabilities = eagle3.get("capabilities")
+    assert (capabilities["method"], capabilities["controllable"]) == ("eagle3", True)
+    assert capabilities["num_speculative_tokens_legal"] == [0, 1, 2, 3, 5]
+    assert [shape_of(one) for one in capabilities["settings"]] == sorted([*CHAINS, *TREES])
+    assert capabilities["why_chains_only"] is None
+    assert capabilities["contract_version"] == 2
+    assert capabilities["method_options"]["speculative_attention_mode"] == "prefill"
+    assert capabilities["class_limits_max"] > 0
     assert "prepared, with the memory of their graphs: 0 drafts" in eagle3.server.log.read_text()
 
 
@@ -137,10 +137,10 @@ def test_what_was_not_prepared_is_refused_with_what_was(eagle3, shape, words):
 def test_greedy_output_is_the_same_for_every_prepared_setting(eagle3, reference, shape):
     assert eagle3.put(eagle3.change(0, rows=rows(*shape))).status_code == 200
     before = verified(eagle3, shape)
-    told = [eagle3.generate(prompt) for prompt in PROMPTS]
-    assert [one["output_ids"] for one in told] == reference
+    answers = [eagle3.generate(prompt) for prompt in PROMPTS]
+    assert [one["output_ids"] for one in answers] == reference
     # The head drafts well: the prompts take fewer steps than tokens.
-    assert sum(one["meta_info"]["spec_verify_ct"] for one in told) < len(told) * 31 / 1.5
+    assert sum(one["meta_info"]["spec_verify_ct"] for one in answers) < len(answers) * 31 / 1.5
     after = verified(eagle3, shape)
     assert after[1] - before[1] == (after[0] - before[0]) * shape[2] > 0
 
@@ -171,10 +171,10 @@ def test_requests_beside_one_with_penalties_keep_their_drafts(eagle3, reference,
     before = eagle3.get("telemetry")["proposer"]["penalty_request_steps"]
     with ThreadPoolExecutor(4) as pool:
         beside = pool.submit(eagle3.complete, PROMPTS[0], 200, sampling=PENALTIES["all"])
-        told = list(pool.map(eagle3.generate, PROMPTS))
+        answers = list(pool.map(eagle3.generate, PROMPTS))
         assert len(beside.result()) == 200
-    assert [one["output_ids"] for one in told] == reference
-    assert sum(one["meta_info"]["spec_verify_ct"] for one in told) < len(told) * 31 / 1.5
+    assert [one["output_ids"] for one in answers] == reference
+    assert sum(one["meta_info"]["spec_verify_ct"] for one in answers) < len(answers) * 31 / 1.5
     assert eagle3.get("telemetry")["proposer"]["penalty_request_steps"] - before >= 199
     assert "get no drafts: SGLang verifies drafts with the penalties" in eagle3.server.log.read_text()
 
@@ -206,14 +206,14 @@ def test_ranks_of_accepted_tokens_are_counted(eagle3, reference):
     for shape in (START, (2, 2, 5), (5, 1, 6)):
         outputs, found = ran(eagle3, rows(*shape), PROMPTS, max_tokens=32)
         assert outputs == reference
-        told = found[shape]
+        counts = found[shape]
         if shape[1] == 1:
-            assert told.ranks == []
+            assert counts.ranks == []
             continue
-        assert sum(told.ranks) == sum(told.accepted_at)
-        assert len(told.ranks) == shape[1]
-        assert told.ranks[0] > 2 * sum(told.ranks[1:])
-        others += sum(told.ranks[1:])
+        assert sum(counts.ranks) == sum(counts.accepted_at)
+        assert len(counts.ranks) == shape[1]
+        assert counts.ranks[0] > 2 * sum(counts.ranks[1:])
+        others += sum(counts.ranks[1:])
     # Of about 50 drafts with two branches one or none takes the second.
     assert others > 0
     for cell in decoding_cells(eagle3):

@@ -34,9 +34,9 @@ def test_it_is_the_oldest_release(suffix):
 
 def test_greedy_output_stays_the_same_while_the_table_changes(suffix):
     assert suffix.put(suffix.change(0)).status_code == 200
-    told = [suffix.generate(prompt) for prompt in PROMPTS]
-    assert min(one["meta_info"]["spec_verify_ct"] for one in told) == 31
-    reference = [one["output_ids"] for one in told]
+    answers = [suffix.generate(prompt) for prompt in PROMPTS]
+    assert min(one["meta_info"]["spec_verify_ct"] for one in answers) == 31
+    reference = [one["output_ids"] for one in answers]
     settings = cycle(((4, 1), (0, 1), (2, 1), (1, 1), (3, 1)))
     assert greedy_while_changing(suffix, 4, settings, rounds=2) == reference * 2
     assert suffix.get("telemetry")["failures"] == {}

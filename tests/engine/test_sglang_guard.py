@@ -67,23 +67,23 @@ def outputs_while_failing(suffix, file, entry, times):
 def test_a_failure_costs_a_step_its_drafts_and_nothing_else(suffix, reference, file, entry):
     assert outputs_while_failing(suffix, file, entry, 1) == reference * 2
     assert file.read_text() == "", "no step called it"
-    told = suffix.get("telemetry")
-    assert told["failures"] == {entry: 1}
+    telemetry = suffix.get("telemetry")
+    assert telemetry["failures"] == {entry: 1}
     assert f"specctl: {entry} failed; this step goes on without it" in suffix.server.log.read_text()
 
 
 def test_after_a_few_failures_nothing_is_drafted(suffix, reference, file):
     assert outputs_while_failing(suffix, file, "draft", FAILURES_MAX) == reference * 2
     assert suffix.get("telemetry")["failures"] == {"draft": FAILURES_MAX}
-    told = [suffix.generate(prompt, 48) for prompt in PROMPTS]
-    assert [one["output_ids"] for one in told] == reference
-    assert {one["meta_info"]["spec_verify_ct"] for one in told} == {47}
+    answers = [suffix.generate(prompt, 48) for prompt in PROMPTS]
+    assert [one["output_ids"] for one in answers] == reference
+    assert {one["meta_info"]["spec_verify_ct"] for one in answers} == {47}
     assert "from now on nothing is drafted" in suffix.server.log.read_text()
 
 
-def test_what_is_changed_in_sglang_is_told(suffix):
-    told = set(suffix.get("capabilities")["patches"])
-    assert told <= {patch.target for patch in PATCHES}
+def test_what_is_changed_in_sglang_is_reported(suffix):
+    targets = set(suffix.get("capabilities")["patches"])
+    assert targets <= {patch.target for patch in PATCHES}
     assert {
         patch.target for patch in PATCHES if set(patch.entries) & set(ENTRIES) and not patch.methods
-    } <= told
+    } <= targets

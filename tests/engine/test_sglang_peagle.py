@@ -1,7 +1,7 @@
 """SPECCTL_PEAGLE in a scheduler of SGLang's on the CPU, in one process (``support.sglang_peagle_run``): a
 server would be the third that these tests start, and has nothing of its own for this algorithm.
 
-Every draft that it verifies is compared with target and head in plain torch (``support.peagle_twin``).
+Every draft that it verifies is compared with target and head in plain torch (``support.peagle_reference``).
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 import torch
-from support.peagle_twin import Twin
+from support.peagle_reference import PlainPEagle
 from support.random_models import write_speculators_peagle, write_with_vocabulary
 from support.sglang_control import NEEDS_SGLANG, ran_by_sglang
 
@@ -68,107 +68,107 @@ def ran(target, head, out, prompts, scenarios, more=()):
 
 
 @pytest.fixture(scope="module")
-def told(prompts, shared_models, logs):
+def results(prompts, shared_models, logs):
     target, head = shared_models / "reference-target", shared_models / "reference-peagle"
     scenarios = {**SCENARIOS, "long": {**LONG, "prompts": prompts[1:2]}}
     return ran(target, head, logs / "sglang-peagle.json", prompts, scenarios)
 
 
 @pytest.fixture(scope="module")
-def twin(shared_models):
-    return Twin(shared_models / "reference-target", shared_models / "reference-peagle")
+def reference(shared_models):
+    return PlainPEagle(shared_models / "reference-target", shared_models / "reference-peagle")
 
 
-def test_capabilities(told):
-    found = told["capabilities"]
+def test_capabilities(results):
+    found = results["capabilities"]
     assert (found["engine"], found["method"], found["controllable"]) == ("sglang", "specctl_peagle", True)
     assert found["num_speculative_tokens_legal"] == list(range(FULL + 1))
     assert "SPECCTL_PEAGLE" in found["algorithms"]
 
 
-def test_a_request_has_places_for_a_pass_behind_what_is_being_verified(told):
+def test_a_request_has_places_for_a_pass_behind_what_is_being_verified(results):
     """The overlap scheduler reserves them before it knows what the step before has accepted."""
-    assert told["reserved_places"] >= (FULL + 1) + 2 * FULL
+    assert results["reserved_places"] >= (FULL + 1) + 2 * FULL
 
 
-def test_output_without_drafts_is_the_targets(told, twin, prompts):
-    expected = [twin.generate(prompt, TOKENS, 0)[0] for prompt in prompts]
-    assert told["scenarios"]["off"]["outputs"] == expected
+def test_output_without_drafts_is_the_targets(results, reference, prompts):
+    expected = [reference.generate(prompt, TOKENS, 0)[0] for prompt in prompts]
+    assert results["scenarios"]["off"]["outputs"] == expected
 
 
 @pytest.mark.parametrize("name", [name for name, one in SCENARIOS.items() if "sampling" not in one])
-def test_greedy_output_is_the_same_for_every_table(told, name):
-    scenarios = told["scenarios"]
+def test_greedy_output_is_the_same_for_every_table(results, name):
+    scenarios = results["scenarios"]
     assert scenarios[name]["outputs"] == scenarios["off"]["outputs"]
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in ("off", "sampled")])
-def test_every_draft_is_the_heads(told, twin, prompts, name):
+def test_every_draft_is_the_heads(results, reference, prompts, name):
     """After a prompt, after other drafts and after a rest, and no more of them than the table says."""
     values = SCENARIOS[name]["values"]
     numbers = {number for one in values for number in (one[:2] if isinstance(one, list) else [one])}
-    assert compared(told["scenarios"][name], twin, prompts, numbers) >= (20 if 4 in numbers else 40)
+    assert compared(results["scenarios"][name], reference, prompts, numbers) >= (20 if 4 in numbers else 40)
 
 
-def counted(told, name):
+def counted(results, name):
     """Steps by [drafts, whether after a rest, whether sampled]."""
-    return {tuple(key): count for *key, count in told["scenarios"][name]["counted"] if count}
+    return {tuple(key): count for *key, count in results["scenarios"][name]["counted"] if count}
 
 
-def test_steps_after_a_rest_have_a_cell_of_their_own(told):
+def test_steps_after_a_rest_have_a_cell_of_their_own(results):
     """The head reads what it missed, after a sample of 0 and before drafts that are sampled."""
-    found = counted(told, "samples of off")
+    found = counted(results, "samples of off")
     assert found[0, False, True] > 3
     assert abs(found[FULL, True, False] - found[0, False, True]) <= 1
     assert found[FULL, False, False] > found[FULL, True, False] / 2
-    found = counted(told, "samples while off")
+    found = counted(results, "samples while off")
     assert found.keys() == {(0, False, False), (4, True, True)}
     assert found[4, True, True] > 3
-    assert counted(told, "samples of fewer").keys() == {(FULL, False, False), (2, False, True)}
+    assert counted(results, "samples of fewer").keys() == {(FULL, False, False), (2, False, True)}
 
 
-def compared(found, twin, prompts, numbers):
-    """How many drafts there were, all of which are the twin's."""
+def compared(found, reference, prompts, numbers):
+    """How many drafts there were, all of which are the reference's."""
     total = 0
     for prompt, output, steps in zip(prompts, found["outputs"], found["steps"], strict=True):
-        expected = twin.drafts_along(prompt, output, [accepted + 1 for _, accepted, _ in steps], FULL)
-        for (drafts, _, told), wanted in zip(steps, expected, strict=False):
+        expected = reference.drafts_along(prompt, output, [accepted + 1 for _, accepted, _ in steps], FULL)
+        for (drafts, _, count), wanted in zip(steps, expected, strict=False):
             assert len(drafts) in numbers
-            assert drafts == [*wanted[:told], *[0] * (len(drafts) - told)]
-            total += told
+            assert drafts == [*wanted[:count], *[0] * (len(drafts) - count)]
+            total += count
     return total
 
 
-def test_a_request_has_drafts_from_its_prompt(told):
-    for steps in told["scenarios"]["one after the other"]["steps"]:
-        assert [told_drafts for _, _, told_drafts in steps] == [FULL] * len(steps)
+def test_a_request_has_drafts_from_its_prompt(results):
+    for steps in results["scenarios"]["one after the other"]["steps"]:
+        assert [count for _, _, count in steps] == [FULL] * len(steps)
 
 
-def test_no_place_of_the_cache_is_lost(told):
-    assert told["lost_places"] == 0
+def test_no_place_of_the_cache_is_lost(results):
+    assert results["lost_places"] == 0
 
 
-def test_without_room_a_few_get_their_first_drafts_from_the_step_that_they_join(told):
+def test_without_room_a_few_get_their_first_drafts_from_the_step_that_they_join(results):
     """The first one is alone, the second half of its batch; the third and the fourth are a third and less."""
-    steps = told["scenarios"]["without room"]["steps"]
-    numbers = [[told_drafts for _, _, told_drafts in one] for one in steps]
+    steps = results["scenarios"]["without room"]["steps"]
+    numbers = [[count for _, _, count in one] for one in steps]
     assert [one[0] for one in numbers] == [FULL, FULL, 0, 0]
     assert all(number == FULL for one in numbers for number in one[1:])
     assert [accepted for _, accepted, _ in (steps[2][0], steps[3][0])] == [0, 0]
 
 
-def test_a_head_in_the_format_of_speculators(told, prompts, shared_models, logs, tmp_path):
+def test_a_head_in_the_format_of_speculators(results, prompts, shared_models, logs, tmp_path):
     """With a vocabulary of its own, biases, other layers of the target and another residual."""
     target = shared_models / "reference-target"
     head = write_speculators_peagle(shared_models / "reference-peagle", tmp_path / "head")
     found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}})["scenarios"][
         "full"
     ]
-    assert found["outputs"] == told["scenarios"]["off"]["outputs"]
-    assert compared(found, Twin(target, head), prompts, {FULL}) >= 40
+    assert found["outputs"] == results["scenarios"]["off"]["outputs"]
+    assert compared(found, PlainPEagle(target, head), prompts, {FULL}) >= 40
 
 
-def test_only_tokens_of_a_map_are_drafted(told, prompts, shared_models, tmp_path):
+def test_only_tokens_of_a_map_are_drafted(results, prompts, shared_models, tmp_path):
     """As by a head whose own vocabulary they are; here with prompts that come in chunks."""
     target, head = shared_models / "reference-target", shared_models / "reference-peagle"
     ids = list(range(0, json.loads((target / "config.json").read_text())["vocab_size"], 2))
@@ -176,21 +176,21 @@ def test_only_tokens_of_a_map_are_drafted(told, prompts, shared_models, tmp_path
     flags = ["--speculative-token-map", str(tmp_path / "map.pt"), "--chunked-prefill-size", "8"]
     found = ran(target, head, tmp_path / "out.json", prompts, {"full": {"values": [FULL]}}, flags)
     full = found["scenarios"]["full"]
-    assert full["outputs"] == told["scenarios"]["off"]["outputs"]
+    assert full["outputs"] == results["scenarios"]["off"]["outputs"]
     with_its_own = write_with_vocabulary(head, tmp_path / "head", ids)
-    assert compared(full, Twin(target, with_its_own), prompts, {FULL}) >= 40
+    assert compared(full, PlainPEagle(target, with_its_own), prompts, {FULL}) >= 40
     assert found["lost_places"] == 0
 
 
-def test_as_many_steps_as_the_twin_takes(told, twin, prompts):
-    for prompt, steps in zip(prompts, told["scenarios"]["full"]["steps"], strict=True):
-        _, expected = twin.generate(prompt, TOKENS, FULL)
+def test_as_many_steps_as_the_reference_takes(results, reference, prompts):
+    for prompt, steps in zip(prompts, results["scenarios"]["full"]["steps"], strict=True):
+        _, expected = reference.generate(prompt, TOKENS, FULL)
         assert [accepted for _, accepted, _ in steps] == [step.accepted for step in expected]
 
 
-def test_drafts_are_accepted_after_a_rest_longer_than_what_is_kept(told):
+def test_drafts_are_accepted_after_a_rest_longer_than_what_is_kept(results):
     """As well as before it, of whatever head."""
-    steps = told["scenarios"]["long"]["steps"][0]
+    steps = results["scenarios"]["long"]["steps"][0]
     drafting = [bool(drafts) for drafts, *_ in steps]
     rest = drafting.index(False)
     back = drafting.index(True, rest)
@@ -201,11 +201,11 @@ def test_drafts_are_accepted_after_a_rest_longer_than_what_is_kept(told):
     assert sum(after) / len(after) > 0.7 * sum(before) / len(before) > 0.2
 
 
-def test_nothing_is_drafted_for_sampled_requests_on_a_cpu(told):
-    found = told["scenarios"]["sampled"]
+def test_nothing_is_drafted_for_sampled_requests_on_a_cpu(results):
+    found = results["scenarios"]["sampled"]
     assert not any(drafts for steps in found["steps"] for drafts, *_ in steps)
-    assert found["outputs"] != told["scenarios"]["off"]["outputs"]
-    assert told["guarded_steps"] >= TOKENS - 1
+    assert found["outputs"] != results["scenarios"]["off"]["outputs"]
+    assert results["guarded_steps"] >= TOKENS - 1
 
 
 STARTS = """
@@ -243,7 +243,7 @@ def test_a_start_that_cannot_be_is_refused(shared_models):
         capture_output=True, text=True, timeout=300, env={**os.environ, **KEEP_BYTECODE},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.strip()][-12:]
+    printed = [line for line in done.stdout.splitlines() if line.strip()][-12:]
     expected = (
         "found a plain EAGLE-3 head: --speculative-algorithm EAGLE3 is the one to use for it",
         "expected an EAGLE-3 head for EAGLE3, found a P-EAGLE head",
@@ -257,5 +257,5 @@ def test_a_start_that_cannot_be_is_refused(shared_models):
             for mode in ("--pp-size over 1", "--disaggregation-mode", "--disaggregation-mode")
         ),
     )
-    for line, part in zip(told, expected, strict=True):
+    for line, part in zip(printed, expected, strict=True):
         assert part in line

@@ -51,7 +51,7 @@ algorithms = pytest.mark.parametrize("algorithm", [SUFFIX, PEAGLE])
 
 
 @pytest.fixture(scope="module")
-def told(shared_models: Path, logs: Path) -> Any:
+def results(shared_models: Path, logs: Path) -> Any:
     """By algorithm and arm the answers, and what was counted meanwhile."""
     tokenizers = pytest.importorskip("tokenizers")
     target = shared_models / "reference-target"
@@ -70,19 +70,19 @@ def told(shared_models: Path, logs: Path) -> Any:
     def arms(algorithm: str) -> dict[str, Any]:
         found = {}
         of_algorithm = {name: case for name, case in CASES.items() if case.algorithm == algorithm}
-        told_alike = {
+        alike = {
             name: {"branches": case.branches, "tokens": case.tokens} for name, case in of_algorithm.items()
         }
         for name, case in of_algorithm.items():
-            found[name] = arm([case.prompt], FULL, answers=case.answers, **told_alike[name])
+            found[name] = arm([case.prompt], FULL, answers=case.answers, **alike[name])
         for drafts in (FULL, 2, 0):
             found[f"greedy, {drafts}"] = arm(
                 PROMPTS, drafts, tokens=GREEDY_TOKENS, sampling={"temperature": 0.0}
             )
         for name, case in of_algorithm.items():
-            wrong = {"answers": WRONG_ANSWERS, **told_alike[name]}
+            wrong = {"answers": WRONG_ANSWERS, **alike[name]}
             hotter = {**SAMPLING, "temperature": 1.2}
-            found[f"{name}, plain"] = arm([case.prompt], 0, answers=PLAIN_ANSWERS, **told_alike[name])
+            found[f"{name}, plain"] = arm([case.prompt], 0, answers=PLAIN_ANSWERS, **alike[name])
             found[f"{name}, {HOTTER}"] = arm([case.prompt], 0, sampling=hotter, **wrong)
             found[f"{name}, {MOST_PROBABLE}"] = arm([case.prompt], FULL, by_engine=True, **wrong)
         return found
@@ -98,8 +98,8 @@ def told(shared_models: Path, logs: Path) -> Any:
         return dict(zip(flags, pool.map(ran, flags), strict=True))
 
 
-def arm_of(told: Any, name: str, of_case: str = "") -> Any:
-    arms = told[CASES[name].algorithm]["arms"]
+def arm_of(results: Any, name: str, of_case: str = "") -> Any:
+    arms = results[CASES[name].algorithm]["arms"]
     return arms[f"{name}, {of_case}" if of_case else name]
 
 
@@ -118,8 +118,8 @@ def by_engine(counted: dict[str, float]) -> list[str]:
 
 
 @cases
-def test_our_kernels_verified_every_draft(told: Any, name: str) -> None:
-    counted = arm_of(told, name)["counted"]
+def test_our_kernels_verified_every_draft(results: Any, name: str) -> None:
+    counted = arm_of(results, name)["counted"]
     assert by_engine(counted) == []
     # Batches, of which a release of SGLang makes more or fewer; what they verified is counted below.
     assert counted[OURS] >= 10
@@ -132,14 +132,14 @@ def test_our_kernels_verified_every_draft(told: Any, name: str) -> None:
 
 
 @cases
-def test_the_plain_decode_drafts_nothing(told: Any, name: str) -> None:
-    counted = arm_of(told, name, "plain")["counted"]
+def test_the_plain_decode_drafts_nothing(results: Any, name: str) -> None:
+    counted = arm_of(results, name, "plain")["counted"]
     assert not any(counted.values())
 
 
 @cases
-def test_drafted_answers_follow_the_law_of_plain_ones(told: Any, name: str) -> None:
-    drafted, plain = (arm_of(told, name, arm)["answers"] for arm in ("", "plain"))
+def test_drafted_answers_follow_the_law_of_plain_ones(results: Any, name: str) -> None:
+    drafted, plain = (arm_of(results, name, arm)["answers"] for arm in ("", "plain"))
     assert (len(drafted), len(plain)) == (CASES[name].answers, PLAIN_ANSWERS)
     found = chances(plain, drafted)
     assert min(found) >= LEAST_CHANCE, found
@@ -147,15 +147,15 @@ def test_drafted_answers_follow_the_law_of_plain_ones(told: Any, name: str) -> N
 
 @cases
 @pytest.mark.parametrize("law", [HOTTER, MOST_PROBABLE])
-def test_another_law_is_noticed(told: Any, name: str, law: str) -> None:
+def test_another_law_is_noticed(results: Any, name: str, law: str) -> None:
     """The second is what SGLang's own verification does on a CPU."""
-    wrong, plain = (arm_of(told, name, arm)["answers"] for arm in (law, "plain"))
+    wrong, plain = (arm_of(results, name, arm)["answers"] for arm in (law, "plain"))
     assert min(same_law(plain, wrong)) < LEAST_CHANCE
 
 
 @algorithms
-def test_greedy_answers_are_the_same_for_every_number_of_drafts(told: Any, algorithm: str) -> None:
-    found = {drafts: told[algorithm]["arms"][f"greedy, {drafts}"] for drafts in (FULL, 2, 0)}
+def test_greedy_answers_are_the_same_for_every_number_of_drafts(results: Any, algorithm: str) -> None:
+    found = {drafts: results[algorithm]["arms"][f"greedy, {drafts}"] for drafts in (FULL, 2, 0)}
     for drafts in (FULL, 2):
         assert found[drafts]["answers"] == found[0]["answers"]
         assert by_engine(found[drafts]["counted"]) == []
@@ -165,5 +165,5 @@ def test_greedy_answers_are_the_same_for_every_number_of_drafts(told: Any, algor
 
 
 @algorithms
-def test_no_place_of_the_cache_is_lost(told: Any, algorithm: str) -> None:
-    assert told[algorithm]["lost_places"] == 0
+def test_no_place_of_the_cache_is_lost(results: Any, algorithm: str) -> None:
+    assert results[algorithm]["lost_places"] == 0

@@ -68,14 +68,14 @@ def reference(suffix):
 
 
 def test_capabilities(suffix):
-    told = suffix.get("capabilities")
-    assert (told["engine"], told["engine_version"], told["method"]) == ("sglang", SGLANG, "specctl_suffix")
-    assert told["controllable"]
-    assert told["num_speculative_tokens_legal"] == list(range(9))
-    assert (told["decode_batch_max"], told["dtype"], told["parallelism"]) == (8, "float32", "tp1")
-    trees = {(one["num_speculative_tokens"], one["tree_topk"]) for one in told["settings"]}
+    found = suffix.get("capabilities")
+    assert (found["engine"], found["engine_version"], found["method"]) == ("sglang", SGLANG, "specctl_suffix")
+    assert found["controllable"]
+    assert found["num_speculative_tokens_legal"] == list(range(9))
+    assert (found["decode_batch_max"], found["dtype"], found["parallelism"]) == (8, "float32", "tp1")
+    trees = {(one["num_speculative_tokens"], one["tree_topk"]) for one in found["settings"]}
     assert {(8, 4), (8, 2), (4, 4), (1, 2)} <= trees
-    assert told["why_chains_only"] is None
+    assert found["why_chains_only"] is None
     assert "stand-ins" in suffix.server.log.read_text()
 
 
@@ -86,9 +86,9 @@ def test_greedy_output_is_the_same_for_every_setting(suffix, reference, topk):
     for setting in settings:
         row = {"decode_batch_from": 1, **setting}
         assert suffix.put(suffix.change(0, rows=[row])).status_code == 200
-        told = [suffix.generate(prompt) for prompt in PROMPTS]
-        assert [one["output_ids"] for one in told] == reference, setting
-        steps = [one["meta_info"]["spec_verify_ct"] for one in told]
+        answers = [suffix.generate(prompt) for prompt in PROMPTS]
+        assert [one["output_ids"] for one in answers] == reference, setting
+        steps = [one["meta_info"]["spec_verify_ct"] for one in answers]
         assert min(steps) < 32 if setting["num_speculative_tokens"] else min(steps) == 31
 
 
@@ -209,19 +209,19 @@ def test_penalties_apply_with_drafts_as_without(suffix):
     without = [suffix.complete(prompt, sampling=asked) for prompt in PROMPTS]
     for topk in (1, 4):
         assert suffix.put(suffix.change(0, rows=rows(8, topk, 9))).status_code == 200
-        told = [suffix.generate(prompt, sampling=asked) for prompt in PROMPTS]
-        assert [one["output_ids"] for one in told] == without
-        assert {one["meta_info"]["spec_verify_ct"] for one in told} == {31}, "no drafts"
+        answers = [suffix.generate(prompt, sampling=asked) for prompt in PROMPTS]
+        assert [one["output_ids"] for one in answers] == without
+        assert {one["meta_info"]["spec_verify_ct"] for one in answers} == {31}, "no drafts"
 
 
 def test_a_request_bounds_its_drafts(suffix, reference):
     assert suffix.put(suffix.change(8)).status_code == 200
     never, few = ({"custom_params": {"specctl": {"max_draft_tokens": most}}} for most in (0, 1))
-    told = suffix.generate(PROMPTS[0], sampling=never)
-    assert (told["output_ids"], told["meta_info"]["spec_verify_ct"]) == (reference[0], 31)
-    told = suffix.generate(PROMPTS[0], sampling=few)
-    assert told["output_ids"] == reference[0]
-    assert 16 <= told["meta_info"]["spec_verify_ct"] < 31, "one draft a step, of which most are accepted"
+    answer = suffix.generate(PROMPTS[0], sampling=never)
+    assert (answer["output_ids"], answer["meta_info"]["spec_verify_ct"]) == (reference[0], 31)
+    answer = suffix.generate(PROMPTS[0], sampling=few)
+    assert answer["output_ids"] == reference[0]
+    assert 16 <= answer["meta_info"]["spec_verify_ct"] < 31, "one draft a step, of which most are accepted"
 
 
 def test_a_rule_for_a_class_bounds_its_drafts(suffix, reference):
@@ -232,8 +232,8 @@ def test_a_rule_for_a_class_bounds_its_drafts(suffix, reference):
     with ThreadPoolExecutor(2) as pool:
         bound = pool.submit(suffix.generate, PROMPTS[0], sampling=slow)
         free = suffix.generate(PROMPTS[0])
-    for told in (bound.result(), free):
-        assert told["output_ids"] == reference[0]
+    for answer in (bound.result(), free):
+        assert answer["output_ids"] == reference[0]
     assert bound.result()["meta_info"]["spec_verify_ct"] == 31 > free["meta_info"]["spec_verify_ct"]
 
 
@@ -242,8 +242,8 @@ def test_an_output_that_is_not_shared_is_not_learnt_from(suffix):
 
     def learnt():
         """Indexed, or waiting to be."""
-        told = suffix.get("telemetry")["proposer"]
-        return told["corpus_tokens"] + told["corpus_waiting_tokens"]
+        proposer = suffix.get("telemetry")["proposer"]
+        return proposer["corpus_tokens"] + proposer["corpus_waiting_tokens"]
 
     before = learnt()
     alone = {"custom_params": {"specctl": {"share": False}}}
@@ -311,10 +311,10 @@ def test_prompts_are_counted_in_steps_of_their_own(suffix):
         return [(cell["steps"], cell["prefill_tokens"], cell["request_steps"]) for cell in cells]
 
     [before] = alone() or [(0, 0, 0)]
-    told = suffix.generate("A prompt that nobody has sent before: " + "seven rivers " * 20, 4)
+    answer = suffix.generate("A prompt that nobody has sent before: " + "seven rivers " * 20, 4)
     [after] = alone()
     assert after[0] > before[0]
-    assert after[1] - before[1] == told["meta_info"]["prompt_tokens"] - told["meta_info"]["cached_tokens"]
+    assert after[1] - before[1] == answer["meta_info"]["prompt_tokens"] - answer["meta_info"]["cached_tokens"]
     assert after[2] == 0
 
 
@@ -351,9 +351,9 @@ def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
     arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
     simulated = specctl(*arguments, "--json", str(out))
     assert simulated.returncode == 0, simulated.stderr
-    told = json.loads(out.read_text())
-    assert 0 < told["inputs"]["requests"] <= most
-    assert told["inputs"]["acceptance"]["name"] == "recorded"
+    report = json.loads(out.read_text())
+    assert 0 < report["inputs"]["requests"] <= most
+    assert report["inputs"]["acceptance"]["name"] == "recorded"
 
 
 def test_the_daemon_retunes_the_running_server(suffix, tmp_path):

@@ -507,9 +507,9 @@ class TestRecordAndProfile:
         arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
         simulated = specctl(*arguments, "--json", str(out))
         assert simulated.returncode == 0, simulated.stderr
-        told = json.loads(out.read_text())["inputs"]
-        assert 0 < told["requests"] <= profile["measured"]["own_requests"]
-        assert told["acceptance"]["name"] == "recorded"
+        inputs = json.loads(out.read_text())["inputs"]
+        assert 0 < inputs["requests"] <= profile["measured"]["own_requests"]
+        assert inputs["acceptance"]["name"] == "recorded"
 
     def test_a_table_that_is_leased_is_left_alone(self, suffix, tmp_path):
         assert suffix.put(suffix.change(3, lease_s=30)).status_code == 200

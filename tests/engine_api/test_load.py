@@ -48,13 +48,13 @@ def test_ranks_are_summed() -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf"])
-def test_absurd_numbers_are_not_told(value: str) -> None:
+def test_absurd_numbers_are_left_out(value: str) -> None:
     load = parse_load(f"vllm:prompt_tokens_total {value}\nvllm:num_requests_waiting 1\n")
     assert load.prompt_tokens is None
     assert load.waiting == 1
 
 
-def test_a_histogram_that_falls_or_has_no_end_is_not_told() -> None:
+def test_a_histogram_that_falls_or_has_no_end_is_left_out() -> None:
     falling = (
         'vllm:request_prompt_tokens_bucket{le="1.0"} 5\nvllm:request_prompt_tokens_bucket{le="+Inf"} 4\n'
     )

@@ -108,7 +108,7 @@ sglang:time_to_first_token_seconds_sum{is_streaming="true",model_name="g"} 1.5
 
 
 def test_sglang_tells_its_load_and_nothing_of_drafts() -> None:
-    """With --enable-priority-scheduling a gauge is told as a whole and by priority."""
+    """With --enable-priority-scheduling a gauge is exported as a whole and by priority."""
     counters = parse_stock_metrics(SGLANG_PAGE)
     load = counters.load
     assert (load.running, load.waiting, counters.kv_cache_used_ratio) == (2, 1, 0.25)

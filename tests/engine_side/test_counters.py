@@ -65,8 +65,8 @@ def test_branches_width_and_a_rest_make_cells_of_their_own():
         step(2, [1], verify_width_tokens=8, tree_topk=3, verified_tokens=8),
         step(2, [1], after_rest=True),
     )
-    told = [(one.tree_topk, one.verify_width_tokens, one.after_rest, one.steps) for one in found]
-    assert told == [(1, None, False, 2), (1, None, True, 1), (3, 5, False, 1), (3, 8, False, 1)]
+    cells = [(one.tree_topk, one.verify_width_tokens, one.after_rest, one.steps) for one in found]
+    assert cells == [(1, None, False, 2), (1, None, True, 1), (3, 5, False, 1), (3, 8, False, 1)]
     assert [one.verified_tokens for one in found] == [6, 3, 5, 8]
 
 

@@ -165,48 +165,48 @@ def test_an_override_takes_whatever_the_engines_own_takes(
     tmp_path: Path, ours: str, theirs: str, words: str | None
 ) -> None:
     step = f"from madeengine.parts import Part\nclass Other(Part):\n    def step({ours}): ...\n"
-    told = found(tmp_path, without("self, batch, plan=None", theirs), {"compat/other": step})
-    ours_told = [one.words for one in told if not one.methods]
-    assert ours_told == [] if words is None else any(f"Part.step: {words}" in one for one in ours_told)
+    problems = found(tmp_path, without("self, batch, plan=None", theirs), {"compat/other": step})
+    general = [one.words for one in problems if not one.methods]
+    assert general == [] if words is None else any(f"Part.step: {words}" in one for one in general)
 
 
 def test_a_wrapper_takes_whatever_the_engines_own_takes(tmp_path: Path) -> None:
     narrow = {"compat/wraps": PLUGIN["compat/wraps"].replace("path, *args, **kwargs", "path")}
-    told = found(tmp_path, plugin=narrow)
-    assert [one.words for one in told] == [
+    problems = found(tmp_path, plugin=narrow)
+    assert [one.words for one in problems] == [
         "madeengine.parts:load: called with strict=, which ours does not take"
     ]
 
 
 def test_a_problem_takes_away_the_methods_that_need_the_file_or_the_patch(tmp_path: Path) -> None:
-    (told,) = found(tmp_path, without("lengths: int = 0"))
-    assert told.methods == {"wide"}
-    assert told.concerns("wide")
-    assert not told.concerns("narrow")
+    (problem,) = found(tmp_path, without("lengths: int = 0"))
+    assert problem.methods == {"wide"}
+    assert problem.concerns("wide")
+    assert not problem.concerns("narrow")
     patches = (*PATCHES, patch("madeengine.parts:gone", "wrap_gone", "narrow"))
-    (told,) = found(tmp_path, patches=patches)
-    assert (told.words, told.methods) == ("madeengine.parts:gone not found", {"narrow"})
+    (problem,) = found(tmp_path, patches=patches)
+    assert (problem.words, problem.methods) == ("madeengine.parts:gone not found", {"narrow"})
 
 
 def test_a_parameter_with_a_type_of_its_own_is_not_the_engines(tmp_path: Path) -> None:
     text = "from typing import Any\ndef count(batch: {}):\n    return batch.anything\n"
     assert found(tmp_path, plugin={"compat/typed": text.format("Mine")}) == []
-    (told,) = found(tmp_path, plugin={"compat/typed": text.format("Any")})
-    assert told.words == "madeengine.parts.Batch.anything not found"
+    (problem,) = found(tmp_path, plugin={"compat/typed": text.format("Any")})
+    assert problem.words == "madeengine.parts.Batch.anything not found"
 
 
 def test_a_call_on_an_object_of_the_engines(tmp_path: Path) -> None:
     text = "def run(worker):\n    worker.step(1, 2, 3)\n    worker.specctl_note()\n    worker.wide()\n"
-    (told,) = found(tmp_path, plugin={"compat/calls": text})
-    assert told.words == "madeengine.parts.worker.step: takes 2 arguments, gets 3"
+    (problem,) = found(tmp_path, plugin={"compat/calls": text})
+    assert problem.words == "madeengine.parts.worker.step: takes 2 arguments, gets 3"
 
 
 def test_a_class_that_is_joined_while_the_engine_runs(tmp_path: Path) -> None:
     text = "class Joined:\n    def use(self):\n        return self.size + self.nowhere\n"
     plugin = {"compat/joined": text}
     assert found(tmp_path, plugin=plugin) == []
-    (told,) = found(tmp_path, plugin=plugin, joined={"Joined": "madeengine.parts:Part"})
-    assert told.words == "nowhere not found behind Joined"
+    (problem,) = found(tmp_path, plugin=plugin, joined={"Joined": "madeengine.parts:Part"})
+    assert problem.words == "nowhere not found behind Joined"
 
 
 def test_what_is_replaced_is_listed(tmp_path: Path) -> None:
@@ -218,5 +218,5 @@ def test_what_is_replaced_is_listed(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_not_installed(tmp_path: Path) -> None:
-    (told,) = problems_of(adapter(tmp_path, {}))
-    assert told.words == "madeengine is not installed"
+    (problem,) = problems_of(adapter(tmp_path, {}))
+    assert problem.words == "madeengine is not installed"

@@ -1,4 +1,4 @@
-"""Several ranks told as one server."""
+"""Several ranks reported as one server."""
 
 import pytest
 

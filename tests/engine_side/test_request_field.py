@@ -8,7 +8,7 @@ from specctl.engine.request_field import RequestField, kind_of, read_field
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("value", "field"),
     [
         (None, RequestField()),
         ({}, RequestField()),
@@ -19,14 +19,14 @@ from specctl.engine.request_field import RequestField, kind_of, read_field
         ),
     ],
 )
-def test_an_object_and_its_text_say_the_same(told, field):
-    assert read_field(told) == field
-    if told is not None:
-        assert read_field(json.dumps(told)) == field
+def test_an_object_and_its_text_say_the_same(value, field):
+    assert read_field(value) == field
+    if value is not None:
+        assert read_field(json.dumps(value)) == field
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("value", "named"),
     [
         ({"max_draft_tokens": -1}, "max_draft_tokens"),
         ({"max_draft_tokens": 1025}, "max_draft_tokens"),
@@ -45,13 +45,13 @@ def test_an_object_and_its_text_say_the_same(told, field):
         (3, "3"),
     ],
 )
-def test_nonsense_is_refused_by_its_name(told, named):
-    for form in (told, json.dumps(told)):
+def test_nonsense_is_refused_by_its_name(value, named):
+    for form in (value, json.dumps(value)):
         with pytest.raises(ValueError, match=r"^specctl") as refusal:
             read_field(form)
         assert str(refusal.value).isprintable()
     with pytest.raises(ValueError, match=named):
-        read_field(told)
+        read_field(value)
 
 
 @pytest.mark.parametrize(

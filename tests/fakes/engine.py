@@ -178,8 +178,8 @@ class FakeEngine(Decoding, FakeServer):
         )
 
     def applied(self) -> AppliedTable:
-        told = self.live.read().model_copy(update={"ranks_behind": self.ranks_behind})
-        return told.model_copy(update={"rows": told.start_rows}) if self.lies else told
+        table = self.live.read().model_copy(update={"ranks_behind": self.ranks_behind})
+        return table.model_copy(update={"rows": table.start_rows}) if self.lies else table
 
     def telemetry(self) -> dict[str, Any]:
         cells = [{**key.named(self.buckets), **vars(cell)} for key, cell in self.cells.items()]
@@ -268,8 +268,8 @@ class FakeEngine(Decoding, FakeServer):
             return 401, b'{"error": "unauthorized", "message": "wrong token"}'
         name = path.removeprefix(f"{ROUTE_PREFIX}/")
         if (method, name) == ("PUT", "table"):
-            status, told = self.put(body)
-            return status, json.dumps(told).encode()
+            status, message = self.put(body)
+            return status, json.dumps(message).encode()
         if name == "capabilities":
             return 200, self.capabilities().model_dump_json().encode()
         if name == "table":

@@ -96,9 +96,9 @@ class Machine:
             with_prompts = count * self.prompts // 10
             cells += self._ran(setting, count - with_prompts, is_sample=is_sample, prompt_tokens=0)
             cells += self._ran(setting, with_prompts, is_sample=is_sample, prompt_tokens=500)
-        told = applied(self.rows, class_limits=self.class_limits)
+        table = applied(self.rows, class_limits=self.class_limits)
         seen = observation(
-            *cells, time_s=self.time_s, interval_s=seconds, capabilities=self.capabilities, applied=told
+            *cells, time_s=self.time_s, interval_s=seconds, capabilities=self.capabilities, applied=table
         )
         return replace(seen, waiting=self.waiting)
 

@@ -111,7 +111,7 @@ def capabilities(
 
 
 def applied(rows: tuple[TableRow, ...] = uniform_rows(0), **changes: object) -> AppliedTable:
-    told = AppliedTable(
+    table = AppliedTable(
         contract_version=CONTRACT_VERSION,
         boot_id="boot",
         version=0,
@@ -126,7 +126,7 @@ def applied(rows: tuple[TableRow, ...] = uniform_rows(0), **changes: object) -> 
         reason="",
         age_s=0.0,
     )
-    return told.model_copy(update=changes)
+    return table.model_copy(update=changes)
 
 
 def observation(

@@ -42,7 +42,7 @@ from specctl.errors import (
 from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, Response
 from specctl.policy.loader import parse_policy, shipped_policies
-from specctl.record.lines import End, Header, Reading, Told
+from specctl.record.lines import CapabilitiesLine, End, Header, Reading
 from specctl.record.reader import read_lines
 from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.scenario import Scenario
@@ -128,7 +128,7 @@ def _log() -> bytes:
     )
     lines = (
         header,
-        Told(time_s=0.5, capabilities=ENGINE.capabilities()),
+        CapabilitiesLine(time_s=0.5, capabilities=ENGINE.capabilities()),
         reading,
         End(time_s=2.0, reason="time"),
     )

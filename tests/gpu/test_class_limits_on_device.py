@@ -35,8 +35,10 @@ def test_requests_keep_to_their_limits_and_to_their_output(arms, kinds, most):
     truth = arms["off"].run(asked, 96, wants_outputs=True)["outputs"]
     table = {"num_speculative_tokens": DRAFTS, "class_limits": LIMITS}
     before = drafted_at(arms["suffix"].run(asked[:1], 1, wants_telemetry=True, kinds=["plain"], **table))
-    told = [kinds[place % len(kinds)] for place in range(REQUESTS)]
-    answer = arms["suffix"].run(asked, 96, wants_outputs=True, wants_telemetry=True, kinds=told, **table)
+    request_kinds = [kinds[place % len(kinds)] for place in range(REQUESTS)]
+    answer = arms["suffix"].run(
+        asked, 96, wants_outputs=True, wants_telemetry=True, kinds=request_kinds, **table
+    )
     after = drafted_at(answer)
     drafted = [now - then for now, then in zip(after, before or [0] * len(after), strict=True)]
     assert sum(value > 0 for value in drafted) == most, drafted

@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 @pytest.mark.parametrize("slots", [1, 6, 40])
 def test_choice_as_the_reference(width: int, slots: int) -> None:
     torch.manual_seed(width * 100 + slots)
-    twin, choice = (DraftChoice(slots, width, device) for device in (torch.device("cpu"), DEVICE))
+    reference, choice = (DraftChoice(slots, width, device) for device in (torch.device("cpu"), DEVICE))
     for step in range(30):
         n = int(torch.randint(1, slots + 1, ()))
         requests = torch.randperm(slots)[:n]
@@ -39,13 +39,13 @@ def test_choice_as_the_reference(width: int, slots: int) -> None:
         drafts = torch.randint(1, 100, (n, width))
         got = drafts.clone().to(DEVICE)
         flags = {"wanted": int(torch.randint(1, width + 1, ())), "has_head": step % 3 > 0}
-        draft_choice_reference(twin, drafts, **given, **flags)
+        draft_choice_reference(reference, drafts, **given, **flags)
         draft_choice(choice, got, **{name: value.to(DEVICE) for name, value in given.items()}, **flags)
         assert torch.equal(got.cpu(), drafts)
-        assert torch.equal(choice.sources.cpu(), twin.sources)
+        assert torch.equal(choice.sources.cpu(), reference.sources)
         for name in ("reached", "accepted", "gain"):
             torch.testing.assert_close(
-                getattr(choice, name).cpu(), getattr(twin, name), rtol=TOLERANCE, atol=TOLERANCE
+                getattr(choice, name).cpu(), getattr(reference, name), rtol=TOLERANCE, atol=TOLERANCE
             )
 
 

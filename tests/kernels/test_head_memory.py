@@ -122,11 +122,11 @@ def test_rest_and_return_as_the_reference(
 ) -> None:
     """attended_min: positions of full blocks that the head attended to, lest nothing was checked."""
     serving = Serving(block_tokens, seed=ring)
-    memory, twin = (
+    memory, reference = (
         HeadMemory(SLOTS, ring, STATE, torch.float32, device) for device in (DEVICE, torch.device("cpu"))
     )
     memory.set_blocks(BLOCKS)
-    twin.set_blocks(BLOCKS)
+    reference.set_blocks(BLOCKS)
     is_at_rest, rested, attended = False, False, 0
     masked = torch.randn(HIDDEN)
     settings = {
@@ -143,9 +143,9 @@ def test_rest_and_return_as_the_reference(
             rested = True
             states = torch.randn(given["target_ids"].shape[0], STATE)
             remember(memory, **on(DEVICE, given | {"target_states": states}), block_tokens=block_tokens)
-            remember_reference(twin, **given, target_states=states, block_tokens=block_tokens)
+            remember_reference(reference, **given, target_states=states, block_tokens=block_tokens)
             forget(serving, given)
-            equal(memory, twin, _MEMORY)
+            equal(memory, reference, _MEMORY)
             continue
         behind = ring if was_at_rest else 0
         n = given["requests"].shape[0]
@@ -154,7 +154,7 @@ def test_rest_and_return_as_the_reference(
         layout = given | {"target_hidden": hidden, "mask_hidden": masked}
         expected, got = rows_on(torch.device("cpu")), rows_on(DEVICE)
         longest = int(given["target_starts"].diff().max())
-        peagle_inputs_reference(expected, **layout, **settings, memory=twin, behind_hidden=behind_hidden)
+        peagle_inputs_reference(expected, **layout, **settings, memory=reference, behind_hidden=behind_hidden)
         peagle_inputs(
             got, **on(DEVICE, layout), **settings, longest_query=longest, memory=memory,
             behind_hidden=None if behind_hidden is None else behind_hidden.to(DEVICE),
@@ -165,11 +165,11 @@ def test_rest_and_return_as_the_reference(
         table, seq_lens = torch.zeros_like(given["blocks"]), expected.seq_lens.clone()
         on_device = table.clone().to(DEVICE), seq_lens.clone().to(DEVICE)
         flags = {"behind": behind, "has_unseen": rested, "block_tokens": block_tokens}
-        see_reference(twin, table, seq_lens, **places, **flags)
+        see_reference(reference, table, seq_lens, **places, **flags)
         see(memory, *on_device, **on(DEVICE, places), **flags)
         assert torch.equal(on_device[0].cpu(), table)
         assert torch.equal(on_device[1].cpu(), seq_lens)
-        equal(memory, twin, _MEMORY)
+        equal(memory, reference, _MEMORY)
         attended += checked_attention(serving, given, expected, table, seq_lens)
     assert attended >= attended_min
 

@@ -1,4 +1,4 @@
-"""The device's suffix drafts against their twin on the host."""
+"""The device's suffix drafts against the host's."""
 
 from __future__ import annotations
 

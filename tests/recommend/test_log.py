@@ -46,14 +46,14 @@ def test_the_load_of_a_log_is_simulated(tmp_path: Path, capsys: pytest.CaptureFi
     recorded(log)
     arguments = ["--log", str(log), "--engine-profile", "h200-llama8b-vllm032", "--engine", "vllm"]
     assert main(["recommend", "org/model", "--json", *arguments]) == 0
-    told = json.loads(capsys.readouterr().out)["log"]
-    arms = {arm["name"]: arm for arm in told["arms"]}
-    assert told["requests"] == 29
-    assert told["acceptance"] == "recorded"
-    assert {"off", "specctl autotune", told["best_static"]} <= set(arms)
+    simulated = json.loads(capsys.readouterr().out)["log"]
+    arms = {arm["name"]: arm for arm in simulated["arms"]}
+    assert simulated["requests"] == 29
+    assert simulated["acceptance"] == "recorded"
+    assert {"off", "specctl autotune", simulated["best_static"]} <= set(arms)
     assert arms["off"]["speedup_vs_off"] == 1.0
     assert arms["specctl autotune"]["tpot_p50_s"] < arms["off"]["tpot_p50_s"]
-    assert len(log_words(told)) == 4
+    assert len(log_words(simulated)) == 4
 
 
 def test_a_log_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,12 +45,12 @@ def folders(tmp_path: Path) -> Path:
 
 def recommended(capsys: pytest.CaptureFixture[str], subject: str | Path, *more: str) -> dict[str, Any]:
     assert main(["recommend", str(subject), "--json", *more]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
 
 
-def order(told: dict[str, Any]) -> list[str]:
-    return [one["method"] for one in told["ranked"]]
+def order(report: dict[str, Any]) -> list[str]:
+    return [one["method"] for one in report["ranked"]]
 
 
 def test_the_guide_is_whole() -> None:
@@ -81,27 +81,27 @@ def test_the_order_follows_the_traffic(
     arguments: list[str], first: set[str], folders: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drafts = ["--draft", str(folders / "drafts")]
-    told = recommended(capsys, folders / "target", *drafts, "--engine", "vllm", *arguments)
-    assert order(told)[0] in first
-    points = [one["points"] for one in told["ranked"]]
+    report = recommended(capsys, folders / "target", *drafts, "--engine", "vllm", *arguments)
+    assert order(report)[0] in first
+    points = [one["points"] for one in report["ranked"]]
     assert points == sorted(points, reverse=True)
-    assert all(one["reasons"] and one["cannot"] for one in told["ranked"])
+    assert all(one["reasons"] and one["cannot"] for one in report["ranked"])
 
 
 def test_drafts_that_do_not_fit_say_why(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = recommended(capsys, folders / "target", "--draft", str(folders / "drafts"), "--engine", "vllm")
-    assert {"eagle3", "specctl_peagle", "specctl_hybrid"} <= set(order(told))
-    problems = {one["draft"]: " ".join(one["problems"]) for one in told["not_now"] if one["problems"]}
+    report = recommended(capsys, folders / "target", "--draft", str(folders / "drafts"), "--engine", "vllm")
+    assert {"eagle3", "specctl_peagle", "specctl_hybrid"} <= set(order(report))
+    problems = {one["draft"]: " ".join(one["problems"]) for one in report["not_now"] if one["problems"]}
     assert "hidden size 128" in problems[str(folders / "drafts" / "foreign")]
     assert "vocab_size" in problems[str(folders / "drafts" / "other-words")]
-    missing = {one["method"]: one["missing"] for one in told["not_now"] if one["missing"]}
+    missing = {one["method"]: one["missing"] for one in report["not_now"] if one["missing"]}
     assert "--draft FOLDER" in missing["dflash"]
     assert missing["mtp"] == "the model has no MTP layers"
 
 
 def test_memory_decides_too(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = recommended(capsys, folders / "target", "--engine", "vllm", "--gpu-memory", "80G")
-    memory = told["ranked"][0]["memory"]
+    report = recommended(capsys, folders / "target", "--engine", "vllm", "--gpu-memory", "80G")
+    memory = report["ranked"][0]["memory"]
     assert memory["parts_gib"]["suffix index"] == 0.5
     assert memory["kv_bytes_per_token"] == 2 * 4 * 2 * 16 * 2
     assert memory["kv_tokens_that_fit"] > 10**6
@@ -111,8 +111,8 @@ def test_memory_decides_too(folders: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_without_a_head_training_is_pointed_to(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = recommended(capsys, folders / "target")
-    steps = " ".join(told["training"]["steps"])
+    report = recommended(capsys, folders / "target")
+    steps = " ".join(report["training"]["steps"])
     assert f"--verifier-name-or-path {folders / 'target'}" in steps
     assert "speculators" in steps
     with_head = recommended(capsys, folders / "target", "--draft", str(folders / "drafts" / "peagle"))
@@ -120,11 +120,11 @@ def test_without_a_head_training_is_pointed_to(folders: Path, capsys: pytest.Cap
 
 
 def test_a_name_on_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
-    told = recommended(capsys, "org/model", "--engine", "sglang")
-    assert order(told)[0] == "SPECCTL_SUFFIX"
-    assert "is not known" in next(one["missing"] for one in told["not_now"] if one["method"] == "NEXTN")
-    assert "no folder here" in told["notes"][0]
-    assert told["ranked"][0]["memory"] is None
+    report = recommended(capsys, "org/model", "--engine", "sglang")
+    assert order(report)[0] == "SPECCTL_SUFFIX"
+    assert "is not known" in next(one["missing"] for one in report["not_now"] if one["method"] == "NEXTN")
+    assert "no folder here" in report["notes"][0]
+    assert report["ranked"][0]["memory"] is None
 
 
 def test_of_a_running_server(
@@ -137,14 +137,14 @@ def test_of_a_running_server(
 
     with Serving(start_tokens=4, traffic=Traffic(decode_batch=4, accept_at=(0.3,) * 8)) as engine:
         engine.advance(60.0)
-        told = recommended(capsys, engine.url, "--draft", str(folders / "drafts"))
-    assert told["workload"]["concurrency"] == 4
-    assert "--max-num-seqs 8 " in told["ranked"][0]["command"]
-    assert told["workload"]["acceptance"] == pytest.approx(0.3, abs=0.1)
-    assert {one["engine"] for one in told["ranked"]} == {"vllm"}
-    eagle3 = next(one for one in told["ranked"] if one["method"] == "eagle3")
+        report = recommended(capsys, engine.url, "--draft", str(folders / "drafts"))
+    assert report["workload"]["concurrency"] == 4
+    assert "--max-num-seqs 8 " in report["ranked"][0]["command"]
+    assert report["workload"]["acceptance"] == pytest.approx(0.3, abs=0.1)
+    assert {one["engine"] for one in report["ranked"]} == {"vllm"}
+    eagle3 = next(one for one in report["ranked"] if one["method"] == "eagle3")
     assert any("another head gains more" in reason for reason in eagle3["reasons"])
-    assert "of the time" in told["training"]["why"]
+    assert "of the time" in report["training"]["why"]
     with FakeEngine(start_tokens=4, traffic=RANDOM_TEXT, has_plugin=False) as engine:
         engine.advance(60.0)
         assert "no plugin" in recommended(capsys, engine.url)["notes"][0]

@@ -101,10 +101,10 @@ def test_a_restart_is_recorded_with_the_new_capabilities_and_all_cells(tmp_path:
             engine.advance(0.5)
 
         lines = recorded(engine, tmp_path / "log", events={2: restart})
-    told = [line for line in lines if line["kind"] == "capabilities"]
-    first = told[0]["capabilities"]["boot_id"]
-    assert [line["restarted_from"] for line in told] == [None, first]
-    after = lines[lines.index(told[1]) + 1]
+    starts = [line for line in lines if line["kind"] == "capabilities"]
+    first = starts[0]["capabilities"]["boot_id"]
+    assert [line["restarted_from"] for line in starts] == [None, first]
+    after = lines[lines.index(starts[1]) + 1]
     assert after["telemetry"]["boot_id"] == engine.boot_id != first
     assert after["telemetry"]["cells"]
 
@@ -203,10 +203,10 @@ def test_a_stock_sglang_gives_a_trace(tmp_path: Path) -> None:
 def test_a_server_whose_plugin_steers_nothing_gives_its_load_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str
 ) -> None:
-    path, told = "/specctl/v1/capabilities", {"error": error, "message": "not started with an algorithm"}
+    path, refusal = "/specctl/v1/capabilities", {"error": error, "message": "not started with an algorithm"}
     with FakeEngine() as engine:
         engine.forced_status[path] = 503
-        engine.mangle[path] = lambda _: json.dumps(told).encode()
+        engine.mangle[path] = lambda _: json.dumps(refusal).encode()
         lines = recorded(engine, tmp_path / "log", looks=2)
     assert lines[1]["capabilities"] is None
     assert lines[2]["load"]["running"] == 1
@@ -265,7 +265,7 @@ def test_another_file_is_refused_and_stays(tmp_path: Path) -> None:
         LogWriter(tmp_path / "none" / "log", max_bytes=MANY_BYTES)
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with (
         LogWriter(Path("/dev/full"), max_bytes=MANY_BYTES) as writer,
         pytest.raises(SpecctlError, match="/dev/full: cannot be written: No space left"),

@@ -70,9 +70,9 @@ def engine(monkeypatch, request):
 
 def parts(worker):
     target, draft = worker.target_worker.model_runner, worker.draft_model_runner
-    told = {name: value for name, value in vars(worker).items() if isinstance(value, int | str | list)}
+    attributes = {name: value for name, value in vars(worker).items() if isinstance(value, int | str | list)}
     captured = [(one.attn_backend, one.decode_cuda_graph_runner) for one in (target, draft)]
-    return told, captured, worker.draft_model.block_size, draft.capture_tail_hooks
+    return attributes, captured, worker.draft_model.block_size, draft.capture_tail_hooks
 
 
 def test_a_state_is_swapped_whole_and_back(engine):
@@ -111,9 +111,9 @@ def test_what_a_state_has_grown_stays_with_it(engine):
 
 def test_off_changes_the_target_alone_and_gives_hidden_states(engine):
     worker, states = engine.worker, engine.states
-    told, (_, draft), block, _ = parts(worker)
+    attributes, (_, draft), block, _ = parts(worker)
     states.activate(OFF)
-    off_told, (target, off_draft), off_block, _ = parts(worker)
-    assert (off_told, off_draft, off_block) == (told, draft, block)
+    off_attributes, (target, off_draft), off_block, _ = parts(worker)
+    assert (off_attributes, off_draft, off_block) == (attributes, draft, block)
     captured = (1, "none", "full", ("own",)) if engine.has_graphs else None
     assert target == (1, captured)

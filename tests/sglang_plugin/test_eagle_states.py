@@ -180,8 +180,8 @@ def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
         worker.topk = topk
         carried = SimpleNamespace(topk_p=torch.ones(1, 4), topk_index=torch.tensor([[9, 8, 7, 6]]))
         mode = SimpleNamespace(is_idle=lambda: False)
-        told = draft(drafter, SimpleNamespace(spec_info=carried, forward_mode=mode))
-        assert getattr(told, "specctl_made", None) == ("made" if topk > 1 else None)
+        drafted = draft(drafter, SimpleNamespace(spec_info=carried, forward_mode=mode))
+        assert getattr(drafted, "specctl_made", None) == ("made" if topk > 1 else None)
         assert drafter.topk == 4
     assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]
 

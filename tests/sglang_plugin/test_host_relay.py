@@ -45,7 +45,7 @@ class Copies:
         self.tokens.copy_(self._come[0])
         self.counts.copy_(self._come[1])
 
-    def told(self):
+    def parts(self):
         return self, self.tokens.flatten(), self.counts
 
 
@@ -69,13 +69,13 @@ def relay(relay_map):
 
 def prompt(relay, rows, lengths, tokens):
     copies = Copies(tokens, [1] * len(rows))
-    relay.note(torch.tensor(rows), torch.tensor(lengths), copies.told(), 1, is_verification=False)
+    relay.note(torch.tensor(rows), torch.tensor(lengths), copies.parts(), 1, is_verification=False)
     return copies
 
 
 def verification(relay, rows, before, tokens, counts):
     copies = Copies(tokens, counts)
-    relay.note(torch.tensor(rows), torch.tensor(before), copies.told(), len(tokens[0]), is_verification=True)
+    relay.note(torch.tensor(rows), torch.tensor(before), copies.parts(), len(tokens[0]), is_verification=True)
     return copies
 
 

@@ -72,11 +72,11 @@ def check(drafts, parents):
             assert np.flatnonzero(places.mask[i, node + 1]).tolist() == sorted(path(parents[i], node))
             assert places.positions[i, node + 1] == length + len(path(parents[i], node)) - 1
         for place in range(width):
-            told, at = [], places.next_token[i, place]
+            linked, at = [], places.next_token[i, place]
             while at != -1:
-                told.append(at)
+                linked.append(at)
                 at = places.next_sibling[i, at]
-            assert told == children[place]
+            assert linked == children[place]
         for place in range(taken + 1, width):
             assert np.flatnonzero(places.mask[i, place]).tolist() == [0, place]
             assert (places.tokens[i, place], places.positions[i, place]) == (0, length)
@@ -134,10 +134,10 @@ def test_branches_and_levels_are_limited_with_all_that_hangs_from_them(most, dee
 @pytest.mark.parametrize("width", [1, 4, 13])
 def test_how_deep_drafts_are(width):
     nodes, parents, sizes = random_trees(5, 20, 12)
-    told = Drafts(nodes, parents, sizes, width).depths
+    depths = Drafts(nodes, parents, sizes, width).depths
     for i in range(20):
         taken = min(sizes[i], width - 1)
-        assert told[i] == max((len(path(parents[i], node)) - 1 for node in range(taken)), default=0)
+        assert depths[i] == max((len(path(parents[i], node)) - 1 for node in range(taken)), default=0)
     chains = Drafts(nodes, None, sizes, width)
     assert chains.depths.tolist() == chains.drafted.tolist()
 

@@ -145,5 +145,5 @@ def test_options_of_each_algorithm():
 def test_the_page_tells_every_option():
     page = (Path(__file__).parents[2] / "docs" / "sglang.md").read_text(encoding="utf-8")
     table = page.partition("\n## Options\n")[2].partition("\n## ")[0]
-    told = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert told == set(Options.model_fields)
+    documented = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert documented == set(Options.model_fields)

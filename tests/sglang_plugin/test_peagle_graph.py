@@ -102,7 +102,7 @@ def test_rows_are_laid_out_where_the_graph_of_the_next_size_reads_them(engine, r
     assert last_hidden == "last"
     assert drafts.tolist() == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(requests)]
     assert graphs.backend.replayed == [size]
-    assert graphs.events == [0], "told before the replay, as SGLang does"
+    assert graphs.events == [0], "recorded before the replay, as SGLang does"
     assert graphs.model_runner.shared_read_done_event is not None
     [into], buffers = asked, graphs.buffers
     rows = size * ROWS

@@ -7,7 +7,7 @@ from specctl_sglang.compat.requests import wrap_to_sampling_params, wrap_verify
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("fields", "words"),
     [
         ({"specctl": {"max_draft_tokens": -1}}, "specctl.max_draft_tokens"),
         ({"specctl": {"drafts": 1}}, "specctl.drafts"),
@@ -15,20 +15,20 @@ from specctl_sglang.compat.requests import wrap_to_sampling_params, wrap_verify
         ({"specctl": {"kind": "No Kind"}}, "specctl.kind"),
     ],
 )
-def test_a_wrong_field_is_an_error_of_that_request(told, words):
+def test_a_wrong_field_is_an_error_of_that_request(fields, words):
     seen = []
     verify = wrap_verify(lambda params, vocabulary: seen.append(vocabulary))
     with pytest.raises(ValueError, match=words):
-        verify(SimpleNamespace(custom_params=told), 9)
+        verify(SimpleNamespace(custom_params=fields), 9)
     assert seen == []
 
 
 @pytest.mark.parametrize(
-    "told", [None, {}, {"other": 1}, {"specctl": {"max_draft_tokens": 2, "share": False}}]
+    "fields", [None, {}, {"other": 1}, {"specctl": {"max_draft_tokens": 2, "share": False}}]
 )
-def test_a_field_that_is_right_or_absent_is_left_to_sglang(told):
+def test_a_field_that_is_right_or_absent_is_left_to_sglang(fields):
     seen = []
-    wrap_verify(lambda params, vocabulary: seen.append(vocabulary))(SimpleNamespace(custom_params=told), 9)
+    wrap_verify(lambda params, vocabulary: seen.append(vocabulary))(SimpleNamespace(custom_params=fields), 9)
     assert seen == [9]
 
 

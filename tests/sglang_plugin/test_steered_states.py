@@ -264,7 +264,7 @@ def test_ranks_take_the_first_ones_setting_and_what_all_could_prepare(make):
         world_size=2,
         rank_in_group=1,
         all_gather_object=lambda keys: [keys, others],
-        broadcast_object=lambda told, src: (chain(2), [2, 0]),
+        broadcast_object=lambda sent, src: (chain(2), [2, 0]),
     )
     worker = make(group=group)
     assert worker.shapes == others

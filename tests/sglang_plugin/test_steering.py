@@ -25,13 +25,13 @@ CAPABILITIES = Capabilities(
 )  # fmt: skip
 
 
-def sampling_params(**told):
+def sampling_params(**given):
     without = {
         "custom_params": None, "top_k": 1, "json_schema": None, "regex": None, "ebnf": None,
         "structural_tag": None, "repetition_penalty": 1.0, "presence_penalty": 0.0,
         "frequency_penalty": 0.0, "min_new_tokens": 0,
     }  # fmt: skip
-    return SimpleNamespace(**{**without, **told})
+    return SimpleNamespace(**{**without, **given})
 
 
 class Engine:
@@ -112,10 +112,10 @@ def test_until_a_table_comes_drafts_are_those_of_the_start(engine):
 
 def test_an_engine_that_has_one_tree_alone_runs_that(engine):
     """An algorithm that is not steered."""
-    told = CAPABILITIES.model_copy(
+    capabilities = CAPABILITIES.model_copy(
         update={"settings": (setting_of((4, 3, 8)),), "controllable": False, "sample_every_min_steps": None}
     )
-    engine.steering = Steering(told, engine.view, None)
+    engine.steering = Steering(capabilities, engine.view, None)
     engine.finish(engine.launch(None), [3, 1])
     (cell,) = engine.cells().values()
     assert (cell.tree_topk, cell.verify_width_tokens, cell.verified_tokens) == (3, 8, 16)
@@ -187,7 +187,7 @@ def test_requests_are_counted_by_the_kind_that_they_name(engine):
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("given", "kind"),
     [
         ({}, "greedy"),
         ({"top_k": 40}, "sampled"),
@@ -198,9 +198,9 @@ def test_requests_are_counted_by_the_kind_that_they_name(engine):
         ({"custom_params": {"specctl": {"kind": "No Kind"}}}, "greedy"),
     ],
 )
-def test_a_request_has_a_class_without_naming_one(engine, told, kind):
+def test_a_request_has_a_class_without_naming_one(engine, given, kind):
     one = engine.request(9)
-    one.sampling_params = sampling_params(**told)
+    one.sampling_params = sampling_params(**given)
     engine.launch([], [one], is_decode=False)
     assert one.specctl_key.kind == kind
 
@@ -214,9 +214,9 @@ def limits(engine, *requests, number=4, rules=()):
     return engine.steering.limits_of(requests, sampling, number)
 
 
-def asking(engine, number, **told):
+def asking(engine, number, **given):
     one = engine.request(number)
-    one.sampling_params = sampling_params(**told)
+    one.sampling_params = sampling_params(**given)
     return one
 
 

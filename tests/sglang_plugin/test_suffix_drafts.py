@@ -47,8 +47,8 @@ def emitted(requests, last, behind=True):
 
 def chain(drafts, one, wanted=4, not_yet=None):
     drafts.prepare([one])
-    told = None if not_yet is None else emitted([one], not_yet)
-    tokens, parents, sizes = drafts.draft([one], told, chain_of(wanted))
+    pending = None if not_yet is None else emitted([one], not_yet)
+    tokens, parents, sizes = drafts.draft([one], pending, chain_of(wanted))
     assert parents is None
     return tokens[0, : sizes[0]].tolist()
 
@@ -118,7 +118,7 @@ def test_outputs_of_finished_requests_are_drafted_from(drafts):
     assert chain(drafts, request("d", [4, 60, 61, 62], salt="tenant")) == []
 
 
-def test_requests_that_left_untold_give_their_place_away(drafts):
+def test_requests_that_left_unannounced_give_their_place_away(drafts):
     for number in range(20):
         assert chain(drafts, request(f"r{number}", REPEATED)) == [5, 6, 7, 8]
 

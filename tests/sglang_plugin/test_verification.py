@@ -207,10 +207,10 @@ def test_one_kernel_for_a_few_numbers_of_rows():
 
 
 def test_our_algorithms_are_verified_by_us_unless_told_otherwise():
-    told = {name: Options(verify=name) for name in (None, "specctl", "engine")}
+    variants = {name: Options(verify=name) for name in (None, "specctl", "engine")}
     asked = {
         name: [one for one in ("SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", "") if options.verifies(one)]
-        for name, options in told.items()
+        for name, options in variants.items()
     }
     assert asked == {
         None: ["SPECCTL_SUFFIX", "specctl_peagle"],

@@ -194,7 +194,7 @@ def test_a_log_without_a_load_says_why(tmp_path: Path) -> None:
     assert why in str(caught.value)
 
 
-def test_requests_in_flight_are_told_by_the_telemetry(tmp_path: Path) -> None:
+def test_requests_in_flight_are_counted_by_the_telemetry(tmp_path: Path) -> None:
     """SGLang's own gauge is of some steps ago: here it has not seen the two that run."""
     lines = [header(), *(reading(float(t), 10 * (t + 1)) for t in range(9))]
     for number, line in enumerate(lines[1:]):
@@ -287,7 +287,7 @@ def test_a_recorders_clock_that_jumps_is_set_right_by_the_engines(tmp_path: Path
         assert any("clock jumped" in note for note in trace.notes)
 
 
-def test_a_hole_is_filled_evenly_and_told(tmp_path: Path) -> None:
+def test_a_hole_is_filled_evenly_and_noted(tmp_path: Path) -> None:
     lines = [header(), *(reading(float(t), 10 * t) for t in (0, 1, 2, 50, 51))]
     trace = load_recorded(written(tmp_path, *lines), seed=0).trace
     assert len(trace) == 510

@@ -61,7 +61,7 @@ def assert_same_for_every_number(
                 found = one["logprobs"]["token_logprobs"]
                 wanted = expected["logprobs"]["token_logprobs"]
                 assert found == pytest.approx(wanted, abs=LOGPROB_TOLERANCE)
-                tops, same = (told["logprobs"]["top_logprobs"] for told in (one, expected))
+                tops, same = (each["logprobs"]["top_logprobs"] for each in (one, expected))
                 assert [len(top) for top in tops] == [len(top) for top in same]
     assert drafted_tokens(control) > before
 
@@ -120,9 +120,9 @@ def assert_chunks_change_nothing(
     def answer(salt: str) -> list[int]:
         """Under a salt, without tokens from the prefix cache."""
         body = {"model": "model", "prompt": prompt, "max_tokens": 2, "temperature": 0, "cache_salt": salt}
-        told = control.client.post("/v1/completions", json={**body, "return_token_ids": True})
-        told.raise_for_status()
-        ids: list[int] = told.json()["choices"][0]["token_ids"]
+        response = control.client.post("/v1/completions", json={**body, "return_token_ids": True})
+        response.raise_for_status()
+        ids: list[int] = response.json()["choices"][0]["token_ids"]
         return ids
 
     def prompt_tokens() -> int:

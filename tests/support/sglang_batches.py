@@ -48,17 +48,17 @@ def trees(
 def sampling_of(requests: int, **options: Any) -> SimpleNamespace:
     """SamplingBatchInfo; options as lists by SGLang's names: temperature, top_k, top_p, min_p."""
     defaults = {"temperature": 1.0, "top_k": TOP_K_ALL, "top_p": 1.0, "min_p": 0.0}
-    told = {name: options.get(name, [default] * requests) for name, default in defaults.items()}
+    by_name = {name: options.get(name, [default] * requests) for name, default in defaults.items()}
     return SimpleNamespace(
-        temperatures=torch.tensor(told["temperature"], dtype=torch.float32).view(-1, 1),
-        top_ks=torch.tensor(told["top_k"], dtype=torch.int32),
-        top_ps=torch.tensor(told["top_p"], dtype=torch.float32),
-        min_ps=torch.tensor(told["min_p"], dtype=torch.float32),
-        is_all_greedy=all(k <= 1 for k in told["top_k"]),
-        is_any_greedy=any(k <= 1 for k in told["top_k"]),
-        need_top_k_sampling=any(k != TOP_K_ALL for k in told["top_k"]),
-        need_top_p_sampling=any(p != 1.0 for p in told["top_p"]),
-        need_min_p_sampling=any(p > 0 for p in told["min_p"]),
+        temperatures=torch.tensor(by_name["temperature"], dtype=torch.float32).view(-1, 1),
+        top_ks=torch.tensor(by_name["top_k"], dtype=torch.int32),
+        top_ps=torch.tensor(by_name["top_p"], dtype=torch.float32),
+        min_ps=torch.tensor(by_name["min_p"], dtype=torch.float32),
+        is_all_greedy=all(k <= 1 for k in by_name["top_k"]),
+        is_any_greedy=any(k <= 1 for k in by_name["top_k"]),
+        need_top_k_sampling=any(k != TOP_K_ALL for k in by_name["top_k"]),
+        need_top_p_sampling=any(p != 1.0 for p in by_name["top_p"]),
+        need_min_p_sampling=any(p > 0 for p in by_name["min_p"]),
         sampling_seed=options.get("seeds"),
         grammar_mask=None,
         penalizer_orchestrator=None,
@@ -67,16 +67,16 @@ def sampling_of(requests: int, **options: Any) -> SimpleNamespace:
         logit_bias=None,
         has_custom_logit_processor=False,
         return_sampling_masks=[False] * requests,
-        told=told,
+        by_name=by_name,
     )
 
 
 def batch_of(sampling: SimpleNamespace) -> SimpleNamespace:
     """ScheduleBatch."""
-    told = sampling.told
+    by_name = sampling.by_name
     requests = [
         SimpleNamespace(sampling_params=SimpleNamespace(min_p=min_p, top_p=top_p))
-        for min_p, top_p in zip(told["min_p"], told["top_p"], strict=True)
+        for min_p, top_p in zip(by_name["min_p"], by_name["top_p"], strict=True)
     ]
     return SimpleNamespace(
         forward_mode=SimpleNamespace(is_idle=lambda: False),

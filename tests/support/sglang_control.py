@@ -76,8 +76,8 @@ class SglangControl(Control):
         sampling |= more.pop("sampling", {})
         answer = self.client.post("/generate", json={"text": prompt, "sampling_params": sampling, **more})
         answer.raise_for_status()
-        told: dict[str, Any] = answer.json()
-        return told
+        result: dict[str, Any] = answer.json()
+        return result
 
     def complete(self, prompt: str, max_tokens: int = 32, **more: Any) -> list[int]:
         ids: list[int] = self.generate(prompt, max_tokens, **more)["output_ids"]
@@ -135,9 +135,9 @@ def assert_grammars_hold_with_drafts(control: SglangControl, settings: Iterable[
     """Answers under a JSON schema are those without drafts, alone and beside requests without a grammar."""
     asked = {"ignore_eos": False, "json_schema": json.dumps(_SCHEMA)}
     assert control.put(control.change(0)).status_code == 200
-    told = [control.generate(prompt, _TOKENS, sampling=asked) for prompt in PROMPTS]
-    without, free = [one["output_ids"] for one in told], [control.complete(prompt) for prompt in PROMPTS]
-    for one in told:
+    answers = [control.generate(prompt, _TOKENS, sampling=asked) for prompt in PROMPTS]
+    without, free = [one["output_ids"] for one in answers], [control.complete(prompt) for prompt in PROMPTS]
+    for one in answers:
         assert one["meta_info"]["finish_reason"]["type"] == "stop"
         assert json.loads(one["text"]).keys() == _SCHEMA["properties"].keys()
     for setting in settings:

@@ -26,7 +26,7 @@ from support.quick_interpreter import quick_interpreter
 from support.sglang_scheduler import InProcess
 
 BY_ENGINE = "asked_by_the_test"
-"""Told as the reason for SGLang's verification."""
+"""Given as the reason for SGLang's verification."""
 _AT_ONCE = 32
 
 

@@ -8,8 +8,8 @@ A scenario: prompts (token ids), each ``apart`` steps after the one before it, t
 values, the next one every ``every`` steps, sampling parameters, and whether drafts find room behind prompts.
 A table value is a number of drafts, or [number, sampled number, every so many steps].
 Its result: for each prompt the output ids and its steps, each with the drafts that were verified, how many of
-them were accepted, and how many are told as drafted; and how many steps were counted, by drafts, whether they
-come after a rest, and whether they are samples.
+them were accepted, and how many are reported as drafted; and how many steps were counted, by drafts, whether
+they come after a rest, and whether they are samples.
 """
 
 import json
@@ -26,7 +26,7 @@ class Run(InProcess):
         self._watch(self.scheduler.draft_worker)
 
     def _watch(self, worker):
-        """Who verified which drafts; what was accepted is told by the result."""
+        """Who verified which drafts; what was accepted is in the result."""
         drafter, draft, forward = (
             worker.draft_worker,
             worker.draft_worker.draft,
@@ -44,9 +44,9 @@ class Run(InProcess):
             verified[:] = [[] for _ in batch.reqs]
             result = forward(batch, *more, **named)
             if is_decode:
-                told = worker.specctl.current.drafted
+                drafted = worker.specctl.current.drafted
                 for number, emitted in enumerate(result.accept_lens.tolist()):
-                    one = verified[number], emitted - 1, told[number]
+                    one = verified[number], emitted - 1, drafted[number]
                     self.steps[batch.reqs[number].rid].append(one)
             return result
 
@@ -98,7 +98,7 @@ def main():
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 
     steering = run.scheduler.specctl
-    told = {
+    report = {
         "reserved_places": get_alloc_reserve_per_decode(),
         "capabilities": json.loads(steering.capabilities.model_dump_json()),
         "lost_places": run.lost_places(),
@@ -106,7 +106,7 @@ def main():
         "scenarios": results,
     }
     with open(asked["out"], "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        json.dump(report, file)
 
 
 if __name__ == "__main__":

@@ -83,13 +83,13 @@ class InProcess:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams
 
-        told = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **sampling)
-        told.normalize(None)
+        params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, **sampling)
+        params.normalize(None)
         absent = ("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob")
         request = TokenizedGenerateReqInput(
             rid=rid,
             input_ids=array("q", prompt),
-            sampling_params=told,
+            sampling_params=params,
             return_logprob=False,
             logprob_start_len=-1,
             top_logprobs_num=0,

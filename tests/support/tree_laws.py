@@ -46,9 +46,9 @@ class _Forced:
     def accepts(self, row: int, chance: float) -> bool:
         if chance <= 0 or chance >= 1:
             return chance >= 1
-        is_told = len(self.fell) < len(self.forced)
-        fell = self.forced[len(self.fell)] if is_told else True
-        if not is_told:
+        is_forced = len(self.fell) < len(self.forced)
+        fell = self.forced[len(self.fell)] if is_forced else True
+        if not is_forced:
             self.others.append([*self.fell, False])
         self.fell.append(fell)
         self.chance *= chance if fell else 1 - chance

@@ -1,4 +1,4 @@
-"""What the twins of the verify kernels share."""
+"""What the tests of the verify kernels share."""
 
 from __future__ import annotations
 

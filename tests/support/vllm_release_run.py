@@ -81,14 +81,14 @@ def main() -> None:
     telemetry = scheduler.specctl.telemetry()
     # The runners' patches come with a worker, which there is none of here.
     install(PATCHES)
-    told = {
+    report = {
         "version": __version__,
         "drafts": found,
         "accepted": sum(sum(cell.accepted_at) for cell in telemetry.cells),
         "failures": dict(GUARD.failures),
         "patches": sum(is_ours(find(patch)) for patch in PATCHES),
     }
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

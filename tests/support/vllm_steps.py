@@ -34,7 +34,7 @@ class Engine:
         self.now_s = 1000.0
         self.is_async = is_async
         self.waiting: list[Any] = []
-        self.told: dict[str, Any] = {}
+        self.output_fields: dict[str, Any] = {}
         self.new = [SimpleNamespace(req_id="r")]
         monkeypatch.setattr(steering.time, "monotonic", lambda: self.now_s)
         self.request = _request()
@@ -90,7 +90,7 @@ class Engine:
 
     def done(self, output: Any) -> None:
         tokens: Sequence[int] = [1, 2][: output.num_scheduled_tokens["r"]]
-        answer = SimpleNamespace(sampled_token_ids=[tokens], req_id_to_index={"r": 0}, **self.told)
+        answer = SimpleNamespace(sampled_token_ids=[tokens], req_id_to_index={"r": 0}, **self.output_fields)
         self.steering.before_update(output, answer)
         self.request.num_output_tokens += len(tokens)
         self.steering.after_update(output)

@@ -9,8 +9,12 @@ from support.vllm_steps import Engine
 
 def test_a_server_that_adapts(monkeypatch):
     engine = Engine(monkeypatch, False, method="dflash", engine_method="dflash", is_v2=True, adapts=True)
-    told = engine.steering.capabilities.adaptivity
-    assert (told.name, told.decides, told.is_bounded) == ("enable_adaptive_verification", "verified", True)
+    feature = engine.steering.capabilities.adaptivity
+    assert (feature.name, feature.decides, feature.is_bounded) == (
+        "enable_adaptive_verification",
+        "verified",
+        True,
+    )
     assert engine.steering.telemetry().adaptivity.is_on
     engine.scheduler.vllm_config.speculative_config.enable_adaptive_verification = False
     assert not engine.steering.telemetry().adaptivity.is_on

@@ -70,8 +70,8 @@ def step(runner):
     )
     model_runner.wrap_execute_model(lambda *_: None)(runner, output)
     drafts = model_runner.wrap_propose_draft_token_ids(broken)(runner, output, [[1], [2]])
-    told = model_runner.wrap_take_draft_token_ids(lambda _: SimpleNamespace())(runner).specctl
-    return drafts, told
+    report = model_runner.wrap_take_draft_token_ids(lambda _: SimpleNamespace())(runner).specctl
+    return drafts, report
 
 
 def runner_with(fails):
@@ -85,9 +85,9 @@ ENTRIES = ["finish", "note_requests", "note_batch", "propose_step", "shadow_coun
 @pytest.mark.parametrize("fails", ENTRIES)
 def test_a_step_on_v1_goes_on_without_what_failed(fails):
     runner, proposer = runner_with(fails)
-    drafts, told = step(runner)
+    drafts, report = step(runner)
     assert drafts == ([[], []] if fails == "propose_step" else [[7, 7], [7, 7]])
-    assert told.failures == Failures(os.getpid(), Counter({fails: 1}))
+    assert report.failures == Failures(os.getpid(), Counter({fails: 1}))
     assert proposer.alone == (["a"] if fails == "note_requests" else [])
 
 
@@ -162,10 +162,12 @@ def test_a_request_whose_namespace_is_not_known_is_alone():
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_worker_that_failed_too_often_is_asked_for_nothing(monkeypatch, is_async):
     engine = Engine(monkeypatch, is_async)
-    engine.told = {"specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX - 1)))}
+    engine.output_fields = {
+        "specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX - 1)))
+    }
     engine.run(4)
     assert engine.scheduled().num_spec_tokens_to_schedule == TOKENS
-    engine.told = {"specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX)))}
+    engine.output_fields = {"specctl": StepReport(Failures(os.getpid() + 1, Counter(propose=FAILURES_MAX)))}
     engine.run(2)
     assert engine.scheduled().num_spec_tokens_to_schedule == 0
     assert engine.steering.telemetry().failures == {"propose": FAILURES_MAX}
@@ -212,7 +214,7 @@ def test_steering_that_goes_on_failing_drafts_nothing(monkeypatch, is_async, ent
 def test_a_worker_in_this_process_is_counted_once(monkeypatch):
     GUARD.failures["propose"] = 1
     engine = Engine(monkeypatch, is_async=True)
-    engine.told = {"specctl": StepReport(Failures.here())}
+    engine.output_fields = {"specctl": StepReport(Failures.here())}
     engine.run(2)
     assert engine.steering.telemetry().failures == {"propose": 1}
 
@@ -228,10 +230,10 @@ def test_a_lossy_method_stays_the_engines():
 # torch warns where vLLM's own modules compile at import.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    ("asked", "told", "drafts"),
+    ("asked", "passed", "drafts"),
     [pytest.param(3, 0, 3, id="skipped"), pytest.param(0, 0, 0, id="at rest"), (3, 2, 2), (None, 0, 0)],
 )
-def test_a_step_whose_drafts_nobody_would_verify_is_no_rest_of_the_head(asked, told, drafts):
+def test_a_step_whose_drafts_nobody_would_verify_is_no_rest_of_the_head(asked, passed, drafts):
     """vLLM 0.33.0 passes 0 where every request is in the middle of its prompt (Scheduler._drafts_unused)."""
     from specctl_vllm.compat.peagle_device import PEagleSpeculator
 
@@ -246,5 +248,5 @@ def test_a_step_whose_drafts_nobody_would_verify_is_no_rest_of_the_head(asked, t
     batch = SimpleNamespace(num_reqs=2, idx_mapping=BATCH.idx_mapping)
     states = torch.zeros(2, 8)
     one = torch.ones(1, 2)
-    made.propose(batch, {}, {}, states, None, one, one, one, one, one, one, num_speculative_tokens=told)
+    made.propose(batch, {}, {}, states, None, one, one, one, one, one, one, num_speculative_tokens=passed)
     assert seen == [drafts]

@@ -25,12 +25,12 @@ def scheduler(**more):
 
 
 def test_it_is_as_the_config_says():
-    told = machine_of(scheduler())
-    assert told["dtype"] == "bfloat16"
-    assert told["parallelism"] == "tp2"
-    assert told["max_num_batched_tokens"] == 8192
-    assert told["kv_cache_tokens"] == 50 * 16, "two groups of layers share the blocks"
-    assert told["kv_block_tokens"] == 16
+    machine = machine_of(scheduler())
+    assert machine["dtype"] == "bfloat16"
+    assert machine["parallelism"] == "tp2"
+    assert machine["max_num_batched_tokens"] == 8192
+    assert machine["kv_cache_tokens"] == 50 * 16, "two groups of layers share the blocks"
+    assert machine["kv_block_tokens"] == 16
 
 
 def test_a_dense_model_has_no_experts_and_a_mixture_tells_its_own():
@@ -39,8 +39,8 @@ def test_a_dense_model_has_no_experts_and_a_mixture_tells_its_own():
     made.vllm_config.model_config.model_arch_config = SimpleNamespace(
         num_experts=128, num_experts_per_token=8
     )
-    told = machine_of(made)
-    assert (told["experts"], told["experts_per_token"]) == (128, 8)
+    machine = machine_of(made)
+    assert (machine["experts"], machine["experts_per_token"]) == (128, 8)
 
 
 def test_pipelines_are_named():
@@ -54,5 +54,5 @@ def test_what_is_not_there_is_left_out(monkeypatch):
         raise RuntimeError("no driver")
 
     monkeypatch.setattr(type(current_platform), "get_device_name", fail)
-    told = machine_of(SimpleNamespace(vllm_config=SimpleNamespace()))
-    assert set(told.values()) == {None}
+    machine = machine_of(SimpleNamespace(vllm_config=SimpleNamespace()))
+    assert set(machine.values()) == {None}

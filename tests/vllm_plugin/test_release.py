@@ -27,9 +27,9 @@ def test_its_scheduler_drafts_as_the_table_says(tmp_path):
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["version"] == release
-    assert told["drafts"] == NUMBERS
-    assert told["accepted"] >= 2 * sum(NUMBERS)
-    assert told["failures"] == {}
-    assert told["patches"] == len(PATCHES)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["version"] == release
+    assert report["drafts"] == NUMBERS
+    assert report["accepted"] >= 2 * sum(NUMBERS)
+    assert report["failures"] == {}
+    assert report["patches"] == len(PATCHES)

@@ -96,7 +96,7 @@ def state(name, position):
     return torch.tensor([float(sum(name.encode())), float(position), float(sum(name.encode()) * position)])
 
 
-def step(head, requests, wanted, rng, *, is_told=True, chunk=64, ended=()):
+def step(head, requests, wanted, rng, *, is_known=True, chunk=64, ended=()):
     """One step of the target over these requests, and the drafting behind it."""
     ids, positions, states, slots, counts, rejected, following = [], [], [], [], [], [], []
     for request in requests:
@@ -120,7 +120,7 @@ def step(head, requests, wanted, rng, *, is_told=True, chunk=64, ended=()):
         if request.computed == len(request.tokens):
             request.tokens.append(rng.randint(1, 999))
         following.append(request.tokens[request.computed])
-        request.drafts = wanted if is_told else 0
+        request.drafts = wanted if is_known else 0
     starts = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
     has_drafts = any(rejected) or any(count > 1 for count in counts)
     seq_lens = torch.tensor([positions[end - 1] + 1 for end in starts[1:].tolist()], dtype=torch.int32)
@@ -131,7 +131,7 @@ def step(head, requests, wanted, rng, *, is_told=True, chunk=64, ended=()):
     refused = np.array(rejected, np.intp)
     names = [request.name for request in requests]
     head.specctl_resting.drop(ended)
-    head.specctl_resting.begin(names, refused if is_told else None)
+    head.specctl_resting.begin(names, refused if is_known else None)
     drafts = head.propose(
         num_speculative_tokens=wanted,
         target_token_ids=torch.tensor(ids, dtype=torch.int32),
@@ -204,11 +204,11 @@ def test_a_request_that_begins_anew_has_nothing_held():
 
 def test_unknown_rejections_let_it_run():
     head, rng, one = Head(), random.Random(0), request("a", 0)
-    step(head, [one], 0, rng, is_told=False)
-    step(head, [one], 0, rng, is_told=False)
+    step(head, [one], 0, rng, is_known=False)
+    step(head, [one], 0, rng, is_known=False)
     assert head.passes == 1
     one.drafts = 2
-    step(head, [one], 0, rng, is_told=False)
+    step(head, [one], 0, rng, is_known=False)
     assert head.passes == 3
     assert_complete(head, one)
 

@@ -51,7 +51,7 @@ class OnDeviceV1(Timed):
 
     def _drafts(self, asked):
         self.now_s += READ_S + draft_s(asked)
-        self.told = {"specctl": StepReport(draft_s=draft_s(asked))}
+        self.output_fields = {"specctl": StepReport(draft_s=draft_s(asked))}
 
 
 class OnDeviceV2(Timed):
@@ -63,10 +63,12 @@ class OnDeviceV2(Timed):
         verified = output.num_scheduled_tokens["r"] - 1
         if self.before_s is None:
             self.now_s += verify_s(verified)
-            self.told = {}
+            self.output_fields = {}
         else:
             self.now_s += READ_S + self.before_s + verify_s(verified)
-            self.told = {"specctl": StepReport(step_s=self.before_s + verify_s(verified), read_s=READ_S)}
+            self.output_fields = {
+                "specctl": StepReport(step_s=self.before_s + verify_s(verified), read_s=READ_S)
+            }
         self.before_s = draft_s(output.num_spec_tokens_to_schedule)
 
 
@@ -97,8 +99,8 @@ def settled(engine, number, sampled, every_steps):
 
 def cells(engine):
     """Of steps that are nobody else's, by number of drafts and whether they follow a rest."""
-    told = engine.steering.telemetry().cells
-    return {(one.num_speculative_tokens, one.after_rest): one for one in told if not one.has_prefill}
+    counted = engine.steering.telemetry().cells
+    return {(one.num_speculative_tokens, one.after_rest): one for one in counted if not one.has_prefill}
 
 
 def grown(engine, before, number, is_after_rest=False):
@@ -130,12 +132,12 @@ def test_a_sample_is_really_drafted_and_verified(engine):
     assert not any(cells(engine)[0, False].drafted_at)
 
 
-def test_seconds_of_drafts_are_told_with_the_step_that_verifies_them(monkeypatch):
+def test_seconds_of_drafts_are_reported_with_the_step_that_verifies_them(monkeypatch):
     engine = OnHost(monkeypatch, False, "mtp", "mtp")
     settled(engine, TOKENS, 0, 5)
-    told = cells(engine)
-    assert told[TOKENS, False].draft_s / told[TOKENS, False].steps == pytest.approx(draft_s(TOKENS), rel=0.05)
-    assert told[0, False].draft_s == 0
+    seen = cells(engine)
+    assert seen[TOKENS, False].draft_s / seen[TOKENS, False].steps == pytest.approx(draft_s(TOKENS), rel=0.05)
+    assert seen[0, False].draft_s == 0
 
 
 def test_every_step_is_counted_once_and_all_time_with_it(monkeypatch):
@@ -146,8 +148,8 @@ def test_every_step_is_counted_once_and_all_time_with_it(monkeypatch):
     engine.run(50)
     found = engine.steering.telemetry().cells
     assert sum(cell.steps for cell in found) == 50
-    told_s = sum(cell.step_s for cell in found)
-    assert told_s + engine.steering._carried_s == pytest.approx(engine.now_s - started_s)
+    counted_s = sum(cell.step_s for cell in found)
+    assert counted_s + engine.steering._carried_s == pytest.approx(engine.now_s - started_s)
 
 
 @pytest.mark.parametrize("method", ["eagle3", "specctl_peagle"])
@@ -256,6 +258,6 @@ def test_batches_in_flight_beside_each_other_are_not_sampled(monkeypatch):
     engine = OnHost(monkeypatch, False, "mtp", "mtp")
     assert engine.steering.capabilities.sample_every_min_steps == 2
     engine.scheduler.vllm_config.parallel_config.pipeline_parallel_size = 2
-    told = engine.steering._capabilities("mtp", 60.0)
-    assert told.sample_every_min_steps is None
-    assert "chains" in told.why_chains_only
+    capabilities = engine.steering._capabilities("mtp", 60.0)
+    assert capabilities.sample_every_min_steps is None
+    assert "chains" in capabilities.why_chains_only

@@ -47,7 +47,7 @@ def test_a_class_drafts_no_more_than_its_limit(monkeypatch, is_async):
 def test_drafts_that_the_engine_did_not_verify_are_not_counted(monkeypatch):
     """One of three was kept, one rejected, and at the third nobody looked."""
     engine = Engine(monkeypatch, is_async=True)
-    engine.told = {"specctl": StepReport(rejected=[1])}
+    engine.output_fields = {"specctl": StepReport(rejected=[1])}
     engine.run(10)
     (cell,) = engine.steering.telemetry().cells
     assert (cell.drafted_at, cell.accepted_at, cell.verified_tokens) == ((10, 10, 0), (10, 0, 0), 30)
@@ -56,7 +56,7 @@ def test_drafts_that_the_engine_did_not_verify_are_not_counted(monkeypatch):
 def test_a_step_that_follows_at_once_takes_the_devices_seconds(monkeypatch):
     """By the host's clock the launch of the next step is in them; the first one has no step before it."""
     engine = Engine(monkeypatch, True)
-    engine.told = {"specctl": StepReport(step_s=0.25)}
+    engine.output_fields = {"specctl": StepReport(step_s=0.25)}
     engine.run(5)
     (cell,) = engine.steering.telemetry().cells
     assert (cell.steps, cell.step_s) == (5, pytest.approx(1.0 + 4 * 0.25))
@@ -64,7 +64,7 @@ def test_a_step_that_follows_at_once_takes_the_devices_seconds(monkeypatch):
 
 def test_idle_time_before_a_step_is_not_its_own(monkeypatch):
     engine = Engine(monkeypatch, False)
-    engine.told = {"specctl": StepReport(step_s=100.0)}
+    engine.output_fields = {"specctl": StepReport(step_s=100.0)}
     engine.run(5)
     (cell,) = engine.steering.telemetry().cells
     assert cell.step_s == pytest.approx(5.0)

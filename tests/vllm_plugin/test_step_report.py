@@ -62,8 +62,8 @@ def test_seconds_are_those_between_the_tokens_of_two_steps(timed):
         copies.now_ms = now_ms
         outputs.append(timed(main_stream=main, copy_stream=copies))
     # Taken late, as a host that launches the next step first does.
-    told = [step_report.report_of(output.get_output()).step_s for output in outputs]
-    assert told == [None, pytest.approx(0.007), pytest.approx(0.0025)]
+    seconds = [step_report.report_of(output.get_output()).step_s for output in outputs]
+    assert seconds == [None, pytest.approx(0.007), pytest.approx(0.0025)]
 
 
 def test_a_worker_that_does_not_tell_is_no_zero(timed):
@@ -87,11 +87,11 @@ def test_a_first_pass_belongs_to_the_step_whose_tokens_it_reads(timed):
         copies.now_ms, MAIN.now_ms = sampled_ms, read_ms
         outputs.append(timed(main_stream=MAIN, copy_stream=copies))
         speculator.on_prefill_end(3)
-    told = [output.get_output() for output in outputs]
-    assert [step_report.report_of(one).step_s for one in told] == [
+    answers = [output.get_output() for output in outputs]
+    assert [step_report.report_of(one).step_s for one in answers] == [
         None, pytest.approx(0.006), pytest.approx(0.006),
     ]  # fmt: skip
-    assert [step_report.report_of(one).read_s for one in told] == [
+    assert [step_report.report_of(one).read_s for one in answers] == [
         None, pytest.approx(0.001), pytest.approx(0.002),
     ]  # fmt: skip
     assert speculator.ended == [3, 3, 3]
@@ -108,9 +108,9 @@ def test_a_step_without_a_first_pass_behind_it_read_nothing(timed):
             MAIN.now_ms += 3.0
             speculator.on_prefill_end(1)
             step_report.skip_first_pass()
-    told = [output.get_output() for output in outputs]
-    assert [step_report.report_of(one).read_s for one in told] == [None, 0.0, 0.0]
-    assert step_report.report_of(told[2]).step_s == pytest.approx(0.008)
+    answers = [output.get_output() for output in outputs]
+    assert [step_report.report_of(one).read_s for one in answers] == [None, 0.0, 0.0]
+    assert step_report.report_of(answers[2]).step_s == pytest.approx(0.008)
 
 
 def test_a_speculator_of_one_pass_is_left_as_it_is(timed):
@@ -122,9 +122,9 @@ def test_a_speculator_of_one_pass_is_left_as_it_is(timed):
 
 def test_counts_travel_with_a_steps_answer(timed):
     verified_batches.count("penalties")
-    told = step_report.report_of(timed(main_stream=MAIN, copy_stream=Stream()).get_output())
-    assert told.verified_batches == {"batches_verified_by_engine_penalties": 1.0}
-    assert told.rejected is None
+    report = step_report.report_of(timed(main_stream=MAIN, copy_stream=Stream()).get_output())
+    assert report.verified_batches == {"batches_verified_by_engine_penalties": 1.0}
+    assert report.rejected is None
 
 
 def test_rejected_drafts_are_copied_beside_the_tokens(timed, monkeypatch):
@@ -138,6 +138,6 @@ def test_rejected_drafts_are_copied_beside_the_tokens(timed, monkeypatch):
 def test_a_report_that_fails_costs_the_step_nothing(timed, monkeypatch, fails):
     GUARD.failures.clear()
     monkeypatch.setattr(step_report._Begun, fails, lambda *_: 1 / 0)
-    told = timed(main_stream=MAIN, copy_stream=Stream()).get_output()
-    assert step_report.report_of(told).failures == Failures.here() != None  # noqa: E711
+    answer = timed(main_stream=MAIN, copy_stream=Stream()).get_output()
+    assert step_report.report_of(answer).failures == Failures.here() != None  # noqa: E711
     GUARD.failures.clear()

@@ -303,7 +303,7 @@ def use_any(made, slot):
     return made
 
 
-def test_rows_that_are_not_finite_are_told_some_batches_later():
+def test_rows_that_are_not_finite_are_reported_some_batches_later():
     device_count = verified_batches.not_finite_on(torch.device("cpu"))
     device_count += 3
     for _ in range(2 * verified_batches._READ_EVERY):

@@ -42,8 +42,8 @@ def _chats(path: Path) -> Iterator[str]:
     except SyntaxError:
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (told := ast.get_docstring(node)):
-            yield f"<|bos|><|user|>What does {node.name} do?<|end|><|assistant|>{told}<|end|>"
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (docstring := ast.get_docstring(node)):
+            yield f"<|bos|><|user|>What does {node.name} do?<|end|><|assistant|>{docstring}<|end|>"
 
 
 def trained_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:

@@ -1,9 +1,9 @@
 """The suffix index's rule on the device: one program drafts for one request.
 
-The twin of ``specctl.draft.proposal`` for a request's own tokens and one frozen corpus: the same occurrences,
-votes, probabilities and tokens. A corpus is searched as on the host, by its hash buckets and chains
-(``specctl.draft.chains``). A request's own text has no buckets here: what a chain would link to is found by
-scanning the tokens backwards, so that nothing has to be kept up to date between steps.
+It drafts as ``specctl.draft.proposal`` does from a request's own tokens and one frozen corpus: the same
+occurrences, votes, probabilities and tokens. A corpus is searched as on the host, by its hash buckets and
+chains (``specctl.draft.chains``). A request's own text has no buckets here: what a chain would link to is
+found by scanning the tokens backwards, so that nothing has to be kept up to date between steps.
 """
 
 from __future__ import annotations

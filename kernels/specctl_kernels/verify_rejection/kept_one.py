@@ -51,11 +51,11 @@ def is_kept(
     is_top_k = ((top_k > 0) & (top_k < columns)).to(tl.int32)
     is_top_p = (top_p < 1).to(tl.int32)
     weight = tl.exp2((value - top) * scale)
-    told = surely_kept(value, top, weight, total, top_k, top_p, min_p, columns)
-    is_open = 1 - told
+    kept = surely_kept(value, top, weight, total, top_k, top_p, min_p, columns)
+    is_open = 1 - kept
     if min_p > 0:
         is_in = (value >= bound_of_min_p(top, scale, min_p)).to(tl.int32)
-        told = tl.where((is_top_k == 0) & (is_top_p == 0), is_in, told & is_in)
+        kept = tl.where((is_top_k == 0) & (is_top_p == 0), is_in, kept & is_in)
         is_open = is_open & is_in & is_top_k
     if is_open != 0:
         index = tl.arange(0, PARTS)
@@ -70,5 +70,5 @@ def is_kept(
             number, over = _read_over(row_ptr, columns, best, value, top, scale, over_ptr, PARTS, PART)
             goal = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1e-30)
             is_in_k = (is_top_k == 0) | (number < top_k)
-            told = (is_in_k & ((is_top_p == 0) | (over < goal))).to(tl.int32)
-    return told
+            kept = (is_in_k & ((is_top_p == 0) | (over < goal))).to(tl.int32)
+    return kept

@@ -37,8 +37,8 @@ ROUNDS = tl.constexpr(8)
 
 @triton.jit
 def _rounds_of(columns, top_k, top_p, min_p):
-    """Where top-p follows another cut, a sample is kept by the mass that the other leaves: none is told of
-    without the kept set. With min-p nearly all of the first samples are kept."""
+    """Where top-p follows another cut, a sample is kept by the mass that the other leaves: none can be
+    judged without the kept set. With min-p nearly all of the first samples are kept."""
     is_top_k = (top_k > 0) & (top_k < columns)
     rounds = tl.where(min_p > 0, 1, top_k * 0 + ROUNDS)
     return tl.where((top_p < 1) & (is_top_k | (min_p > 0)), 0, rounds)

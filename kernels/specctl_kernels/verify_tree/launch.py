@@ -62,7 +62,7 @@ def verify_linked_trees(
                   rows; a row that no earlier row leads to is never accepted
     sampling      of each request
     positions     int64[R * rows], of each row, its place in the sequence; siblings have the same
-    depth         entries of ``index`` for a request; what a path has behind them is not told
+    depth         entries of ``index`` for a request; what a path has behind them is left out
     uniforms      float64[R * rows, 2] in [0, 1) instead of the random numbers: the first for a row's
                   children; what it has left after one is rejected is stretched to [0, 1) for the next; the
                   second samples in the row where the request stops

@@ -29,5 +29,5 @@ _DRAFT_MODEL = (
 def method_options(algorithm: str, spec: Any) -> dict[str, str]:
     """Those that are set, by SGLang's names. spec: its resolved arguments of speculation."""
     names = {"NGRAM": _NGRAM, "SPECCTL_SUFFIX": ()}.get(algorithm, _DRAFT_MODEL)
-    told = {name: getattr(spec, name) for name in names}
-    return {name: str(value) for name, value in told.items() if value is not None}
+    options = {name: getattr(spec, name) for name in names}
+    return {name: str(value) for name, value in options.items() if value is not None}

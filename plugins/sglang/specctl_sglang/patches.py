@@ -128,7 +128,7 @@ PATCHES: tuple[Patch, ...] = (
         "sglang.srt.speculative.eagle_utils:eagle_sample",
         imported("specctl_sglang.compat.verification", "wrap_eagle_sample"),
         "worker",
-        "There is no seam for a verifier, and which nodes of a tree were accepted is not told.",
+        "There is no seam for a verifier, and which nodes of a tree were accepted is not reported.",
         _REGISTRY,
         "a verifier can be registered, and a result names the accepted nodes",
         entries=("eagle_sample",),

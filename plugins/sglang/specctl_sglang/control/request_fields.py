@@ -23,9 +23,9 @@ def field_of(request: Any) -> RequestField:
     """It was checked where the request came in; what passed by that check is not learnt from."""
     field: RequestField | None = getattr(request, "specctl_field", None)
     if field is None:
-        told = request.sampling_params.custom_params
+        custom = request.sampling_params.custom_params
         try:
-            field = read_field(told.get(FIELD_KEY) if isinstance(told, dict) else None)
+            field = read_field(custom.get(FIELD_KEY) if isinstance(custom, dict) else None)
         except ValueError:
             field = _UNREAD
         request.specctl_field = field
@@ -40,11 +40,11 @@ def is_shared(request: Any) -> bool:
 def request_kind(request: Any) -> str:
     """Its traffic class by kind."""
     params = request.sampling_params
-    told = params.custom_params
+    custom = params.custom_params
     structured = (params.json_schema, params.regex, params.ebnf, params.structural_tag)
     return kind_of(
         field_of(request),
-        has_tools=isinstance(told, dict) and TOOLS_KEY in told,
+        has_tools=isinstance(custom, dict) and TOOLS_KEY in custom,
         is_structured=any(structured),
         # SGLang gives a request of temperature 0 a top_k of 1.
         is_sampled=params.top_k > 1,

@@ -141,7 +141,7 @@ def is_comparable(request: Any) -> bool:
 
 def _lead(logprobs: Any, row: int, expected: int) -> float:
     """Of the row's own token over ``expected``, in log probability; infinite where that is not among those
-    told."""
+    reported."""
     if logprobs is None:
         return float("inf")
     ids, values = list(logprobs.logprob_token_ids[row]), logprobs.logprobs[row]

@@ -319,9 +319,9 @@ class Steering(steering.Steering):
         legal = self.capabilities.num_speculative_tokens_legal
         return next((fewer for fewer in legal if most <= fewer < number), number)
 
-    def _note_failures(self, told: Failures | None) -> None:
-        if told is not None:
-            self._failures = told.elsewhere()
+    def _note_failures(self, failures: Failures | None) -> None:
+        if failures is not None:
+            self._failures = failures.elsewhere()
 
     def _is_resting(self) -> bool:
         """Whether too much of ours has failed, here or in the worker."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-__all__ = ["Step", "Twin"]
+__all__ = ["PlainPEagle", "Step"]
 
 Weights = dict[str, torch.Tensor]
 
@@ -82,7 +82,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Twin:
+class PlainPEagle:
     """reference-target and reference-peagle, or others of their shapes: the head reads the states before the
     layers that it names, else before 2, n / 2 and n - 3, and shares the target's embedding."""
 
