@@ -81,8 +81,10 @@ ENGINES = {
 
 @pytest.fixture(params=ENGINES)
 def engine(monkeypatch, request):
+    """With a method that does not rest there."""
     kind, is_async = ENGINES[request.param]
-    return kind(monkeypatch, is_async, "mtp", "mtp", is_v2=kind is OnDeviceV2)
+    method = "mtp" if kind is OnDeviceV2 else "draft_model"
+    return kind(monkeypatch, is_async, method, method, is_v2=kind is OnDeviceV2)
 
 
 def sample(number, every_steps):
@@ -152,10 +154,17 @@ def test_every_step_is_counted_once_and_all_time_with_it(monkeypatch):
     assert counted_s + engine.steering._carried_s == pytest.approx(engine.now_s - started_s)
 
 
-@pytest.mark.parametrize("method", ["eagle3", "specctl_peagle"])
-def test_a_head_that_rested_catches_up_in_steps_of_their_own_cell(monkeypatch, method):
+@pytest.mark.parametrize(
+    ("kind", "is_async", "method"),
+    [
+        pytest.param(OnDeviceV2, True, "eagle3", id="V2-eagle3"),
+        pytest.param(OnDeviceV2, True, "specctl_peagle", id="V2-specctl_peagle"),
+        pytest.param(OnHost, False, "eagle3", id="V1-eagle3"),
+    ],
+)
+def test_a_head_that_rested_catches_up_in_steps_of_their_own_cell(monkeypatch, kind, is_async, method):
     """At 0 drafts it keeps what it has to read; the first drafts behind that come with its catching up."""
-    engine = OnDeviceV2(monkeypatch, True, method, "eagle3", is_v2=True)
+    engine = kind(monkeypatch, is_async, method, "eagle3", is_v2=kind is OnDeviceV2)
     before = settled(engine, TOKENS, 0, 5)
     engine.run(50)
     assert grown(engine, before, 0).sampled_steps == 10
@@ -174,7 +183,7 @@ def test_a_sample_after_a_rest_is_told_apart(monkeypatch):
 
 
 def test_a_head_that_reads_along_never_rests(monkeypatch):
-    engine = OnHost(monkeypatch, False, "eagle3", "eagle3")
+    engine = OnHost(monkeypatch, False, "draft_model", "draft_model")
     settled(engine, TOKENS, 0, 3)
     assert not any(is_after_rest for _, is_after_rest in cells(engine))
 
