@@ -46,8 +46,17 @@ def ratios(name: str, *path: str | int, by: str = "at once", keys: Iterable[str]
 
 def of_loads(name: str, server: str, base: str) -> str:
     """A server against another one, by load."""
+    return of_loads_at(name, server, f"against {base}")
+
+
+def of_loads_at(name: str, server: str, figure: str) -> str:
+    """Another figure of a server, by the loads that have it."""
     loads = figure_at(name, "loads")
-    return "; ".join(f"{load}: {ratio(name, 'loads', load, server, f'against {base}')}" for load in loads)
+    return "; ".join(
+        f"{load}: {ratio(name, 'loads', load, server, figure)}"
+        for load, servers in loads.items()
+        if figure in servers[server]
+    )
 
 
 def of_rates(name: str) -> str:
@@ -100,6 +109,43 @@ def phases_h100(measure: str) -> str:
     medians = {phase: one["median"] for phase, one in found.items()}
     least, most = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
     return f"{medians[least]:.2f} ({least}) to {medians[most]:.2f} ({most})"
+
+
+def phases_h200(measure: str) -> str:
+    """Of the phases the least and the most, each with its range."""
+    found = figure_at("gpu-phases-h200.json", "phases")
+    medians = {phase: one[measure]["median"] for phase, one in found.items()}
+    ends = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    path = "gpu-phases-h200.json", "phases"
+    return " to ".join(f"{ratio(*path, phase, measure)} at {phase.replace('-', ' ')}" for phase in ends)
+
+
+def trees(measure: str) -> str:
+    """autotune, its search included, by requests at once."""
+    name = "gpu-trees-h200.json"
+    return "; ".join(
+        f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
+        for load in ("1-at-once", "8-at-once", "32-at-once")
+    )
+
+
+def verify_512(vocabulary: int) -> str:
+    """Over one read of the logits, by mode."""
+    name = "gpu-verify-512-h200.json"
+    head = f"bf16, vocabulary {vocabulary}, 512 rows, "
+    return "; ".join(
+        f"{key.removeprefix(head)} {found['ours over one read as measured']['median']:.2f}"
+        for key, found in figure_at(name, "figures").items()
+        if key.startswith(head)
+    )
+
+
+def smoke_h200() -> str:
+    servers = figure_at("gpu-sglang-smoke-h200.json", "servers")
+    return "; ".join(
+        f"{name}: {sum(one['same'] for key, one in found.items() if key[0].isdigit())} of 9 answers"
+        for name, found in servers.items()
+    )
 
 
 def smoke(engine: str) -> str:

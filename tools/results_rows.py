@@ -13,17 +13,22 @@ from tools.results_figures import (
     gate,
     hybrid,
     of_loads,
+    of_loads_at,
     of_rates,
     peagle_sglang,
     phases,
     phases_h100,
+    phases_h200,
     ratio,
     ratios,
     regret,
     resumed,
     smoke,
+    smoke_h200,
     suffix_kinds,
+    trees,
     verify,
+    verify_512,
     verify_greedy,
     verify_times,
 )
@@ -53,8 +58,12 @@ RATES = "python -m benchmarks.gpu.rates"
 # Hardware, command and file of several rows.
 REGRET = SIMULATED, "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
+PHASES_H200 = H200, "python -m benchmarks.gpu.phases", "gpu-phases-h200.json"
+SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
+TREES = H200, "python -m benchmarks.trees --on-gpu", "gpu-trees-h200.json"
 PHASES_H100 = H100, "python -m benchmarks.gpu.phases", "gpu-phases-h100.json"
 OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
+SUFFIX_H200 = H200, "python -m benchmarks.gpu.compare copying", "gpu-suffix-h200.json"
 BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 PEAGLE_SGLANG = H200, "python -m benchmarks.gpu.sglang_compare peagle", "gpu-sglang-peagle.json"
@@ -91,6 +100,13 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H100,
             "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
             "gpu-smoke.json",
+        ),
+        Row(
+            "SGLang 0.5.23, 8B shape in bf16: greedy answers as at 0 drafts, at full, 0 and full drafts",
+            smoke_h200,
+            H200,
+            "",
+            "gpu-sglang-smoke-h200.json",
         ),
     ),
     "daemon": (
@@ -148,6 +164,25 @@ TABLES: dict[str, tuple[Row, ...]] = {
             *PHASES_H100,
         ),
         Row(
+            "8 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
+            "best of 0, 3 and 8 drafts",
+            lambda: phases_h200("to_best_static"),
+            *PHASES_H200,
+        ),
+        Row(
+            "the same, against a server that never enabled speculation, by phase",
+            lambda: phases_h200("to_never_enabled"),
+            *PHASES_H200,
+        ),
+        Row(
+            "all phases together, against the best single static setting; against never enabled",
+            lambda: "; ".join(
+                ratio("gpu-phases-h200.json", "all phases", measure)
+                for measure in ("to_best_static", "to_never_enabled")
+            ),
+            *PHASES_H200,
+        ),
+        Row(
             "chat at 256 requests, held, against never enabled",
             lambda: ratio("gpu-never-worse.json", "figures", "chat 256", "autotune against never enabled"),
             H200,
@@ -158,16 +193,22 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "time per token at random arrivals, vLLM 0.33.0: EAGLE-3 with 3 drafts over the daemon (over 1: "
             "the daemon is faster)",
             lambda: of_rates("gpu-rates.json"),
-            H100,
+            H200,
             RATES,
             "gpu-rates.json",
         ),
         Row(
-            "the same from a table of 3 drafts",
-            lambda: of_rates("gpu-rates-32.json"),
-            H100,
-            RATES,
-            "gpu-rates-32.json",
+            "SGLang 0.5.23, EAGLE-3 with trees, runs of 6 s: against the best of 5 prepared settings",
+            lambda: trees("to_best_static"),
+            *TREES,
+        ),
+        Row("the same, against off", lambda: trees("to_off"), *TREES),
+        Row(
+            "the last load again, against off, runs of 14 s",
+            lambda: ratio("gpu-trees-32-h200.json", "32-at-once", "autotune", "against off"),
+            H200,
+            "",
+            "gpu-trees-32-h200.json",
         ),
         Row(
             "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
@@ -207,15 +248,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         *(
             Row(
-                f"{words}, vLLM 0.33.0, runs of 6 s",
-                partial(of_loads, "gpu-off-cost-h100.json", server, "never enabled"),
-                H100,
+                f"{words}, vLLM 0.33.0, answers of 512 tokens",
+                partial(of_loads, name, server, "never enabled"),
+                H200,
                 "python -m benchmarks.gpu.compare off-cost",
-                "gpu-off-cost-h100.json",
+                name,
             )
-            for words, server in (
-                ("`specctl_suffix` at 0 drafts", "specctl_suffix at 0"),
-                ("`eagle3` at 0 drafts, steered", "eagle3 at 0, steered"),
+            for words, server, name in (
+                ("`specctl_suffix` at 0 drafts", "specctl_suffix at 0", "gpu-off-cost-h200.json"),
+                ("`specctl_peagle` at 0 drafts", "specctl_peagle at 0", "gpu-off-cost-peagle-h200.json"),
+                ("`eagle3` at 0 drafts, steered", "eagle3 at 0, steered", "gpu-off-cost-h200.json"),
             )
         ),
         Row(
@@ -236,8 +278,18 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
             lambda: ratios("gpu-sglang-off.json", "tokens/s against off", "specctl_suffix"),
             H200,
-            "python -m benchmarks.gpu.sglang_compare off",
+            f"{SGLANG_COMPARE} off",
             "gpu-sglang-off.json",
+        ),
+        *(
+            Row(
+                f"`{server}` at 0 drafts, SGLang 0.5.23, answers of 512 tokens",
+                partial(of_loads, "gpu-sglang-off-h200.json", f"{server} at 0", "never enabled"),
+                H200,
+                f"{SGLANG_COMPARE} off",
+                "gpu-sglang-off-h200.json",
+            )
+            for server in ("SPECCTL_SUFFIX", "EAGLE3")
         ),
     ),
     "proposers": (
@@ -276,6 +328,27 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-suffix-h100.json",
         ),
         Row(
+            "`specctl_suffix` against stock `suffix` with 8 drafts (faster than with 4 at each load), runs "
+            "of 3 s",
+            partial(of_loads, "gpu-suffix-h200.json", "specctl_suffix", "suffix with 8 drafts"),
+            *SUFFIX_H200,
+        ),
+        Row(
+            "the same, by the time per token after the first of an answer",
+            partial(
+                of_loads_at,
+                "gpu-suffix-h200.json",
+                "specctl_suffix",
+                "decode alone against suffix with 8 drafts",
+            ),
+            *SUFFIX_H200,
+        ),
+        Row(
+            "the same against stock `suffix` with 4 drafts",
+            partial(of_loads, "gpu-suffix-h200.json", "specctl_suffix", "suffix with 4 drafts"),
+            *SUFFIX_H200,
+        ),
+        Row(
             "`specctl_peagle` against stock P-EAGLE, runs of 2.5 s",
             partial(of_loads, "gpu-peagle-h100.json", "specctl_peagle", "peagle"),
             H100,
@@ -298,6 +371,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             "python -m benchmarks.gpu.sglang_compare copying",
             "gpu-sglang-copying-fa3.json",
+        ),
+        Row(
+            "SGLang 0.5.23: `SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
+            partial(of_loads, "gpu-sglang-peagle-h200.json", "specctl_peagle", "eagle3"),
+            H200,
+            f"{SGLANG_COMPARE} peagle",
+            "gpu-sglang-peagle-h200.json",
+        ),
+        Row(
+            "SGLang 0.5.23: `SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
+            partial(of_loads, "gpu-sglang-suffix-h200.json", "specctl_suffix", "ngram"),
+            H200,
+            f"{SGLANG_COMPARE} copying",
+            "gpu-sglang-suffix-h200.json",
         ),
         Row(
             "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",
@@ -344,6 +431,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200,
             KERNELS,
             "gpu-verify-greedy.json",
+        ),
+        *(
+            Row(
+                f"512 rows of {vocabulary:,}, bf16, vLLM 0.33.0 and triton 3.8.0, by mode",
+                partial(verify_512, vocabulary),
+                H200,
+                "python -m benchmarks.gpu.verify_by_kernel",
+                "gpu-verify-512-h200.json",
+            )
+            for vocabulary in (151_936, 32_000)
         ),
         Row(
             "temperature only, drafts without a distribution, the same",

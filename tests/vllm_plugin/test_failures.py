@@ -76,7 +76,10 @@ def step(runner):
 
 def runner_with(fails):
     proposer = Proposer(fails)
-    return SimpleNamespace(drafter=proposer, input_batch=None, specctl_clock=DraftClock(False)), proposer
+    runner = SimpleNamespace(
+        drafter=proposer, input_batch=None, specctl_clock=DraftClock(False), specctl_resting_head=None
+    )
+    return runner, proposer
 
 
 ENTRIES = ["finish", "note_requests", "note_batch", "propose_step", "shadow_counts", "stats"]

@@ -135,7 +135,7 @@ def test_a_sample_is_really_drafted_and_verified(engine):
 
 
 def test_seconds_of_drafts_are_reported_with_the_step_that_verifies_them(monkeypatch):
-    engine = OnHost(monkeypatch, False, "mtp", "mtp")
+    engine = OnHost(monkeypatch, False, "draft_model", "draft_model")
     settled(engine, TOKENS, 0, 5)
     seen = cells(engine)
     assert seen[TOKENS, False].draft_s / seen[TOKENS, False].steps == pytest.approx(draft_s(TOKENS), rel=0.05)

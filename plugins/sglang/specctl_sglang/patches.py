@@ -42,7 +42,7 @@ PATCHES: tuple[Patch, ...] = (
         "The application learns of the scheduler's process by this function, and by no other.",
         _no_thread("no thread about routes of a plugin"),
         "a plugin can add routes with access to the schedulers",
-        entries=("set_global_state",),
+        entries=("set_global_state", "self_check"),
     ),
     Patch(
         "sglang.srt.sampling.sampling_params:SamplingParams.verify",
