@@ -94,29 +94,11 @@ def regret(group: str) -> str:
 
 
 def phases(measure: str) -> str:
-    found = figure_at("gpu-phases.json", "figures", measure)
-    if not isinstance(found, dict):
-        return f"{found:.2f}"
-    worst = min(found, key=found.__getitem__)
-    return f"{min(found.values()):.2f} ({worst}) to {max(found.values()):.2f}"
-
-
-def phases_h100(measure: str) -> str:
-    """By phase from the least to the most, or one figure for all phases."""
-    found = figure_at("gpu-phases-h100.json", "figures", measure)
-    if isinstance(found, list):
-        return ", ".join(f"{value:.2f}" for value in found)
-    medians = {phase: one["median"] for phase, one in found.items()}
-    least, most = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    return f"{medians[least]:.2f} ({least}) to {medians[most]:.2f} ({most})"
-
-
-def phases_h200(measure: str) -> str:
     """Of the phases the least and the most, each with its range."""
-    found = figure_at("gpu-phases-h200.json", "phases")
+    found = figure_at("gpu-phases.json", "phases")
     medians = {phase: one[measure]["median"] for phase, one in found.items()}
     ends = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    path = "gpu-phases-h200.json", "phases"
+    path = "gpu-phases.json", "phases"
     return " to ".join(f"{ratio(*path, phase, measure)} at {phase.replace('-', ' ')}" for phase in ends)
 
 

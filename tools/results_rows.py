@@ -17,8 +17,6 @@ from tools.results_figures import (
     of_rates,
     peagle_sglang,
     phases,
-    phases_h100,
-    phases_h200,
     ratio,
     ratios,
     regret,
@@ -58,10 +56,8 @@ RATES = "python -m benchmarks.gpu.rates"
 # Hardware, command and file of several rows.
 REGRET = SIMULATED, "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
-PHASES_H200 = H200, "python -m benchmarks.gpu.phases", "gpu-phases-h200.json"
 SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
 TREES = H200, "python -m benchmarks.trees --on-gpu", "gpu-trees-h200.json"
-PHASES_H100 = H100, "python -m benchmarks.gpu.phases", "gpu-phases-h100.json"
 OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
 SUFFIX_H200 = H200, "python -m benchmarks.gpu.compare copying", "gpu-suffix-h200.json"
 BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
@@ -131,56 +127,23 @@ TABLES: dict[str, tuple[Row, ...]] = {
             *REGRET,
         ),
         Row(
-            "8 phases of copying and chat, 1 to 256 requests, against each phase's best static setting",
-            lambda: phases("against the best static setting of each phase"),
-            *PHASES,
-        ),
-        Row(
-            "the same, against the best single static setting",
-            lambda: phases("against it"),
-            *PHASES,
-        ),
-        Row(
-            "the same, against a server that never enabled speculation, by phase",
-            lambda: phases("against never enabled, by phase"),
-            *PHASES,
-        ),
-        Row(
-            "8 phases, vLLM 0.33.0, prefix caching, one round: by phase, against its best static setting",
-            lambda: phases_h100("autotune / best static of the phase"),
-            *PHASES_H100,
-        ),
-        Row(
-            "all phases together, against the best single static setting; against each phase's best",
-            lambda: "; ".join(
-                phases_h100(f"all phases, autotune / best {words}, by round")
-                for words in ("single static", "static of each phase")
-            ),
-            *PHASES_H100,
-        ),
-        Row(
-            "the same, against a server that never enabled speculation, by phase",
-            lambda: phases_h100("autotune / never enabled"),
-            *PHASES_H100,
-        ),
-        Row(
             "8 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
             "best of 0, 3 and 8 drafts",
-            lambda: phases_h200("to_best_static"),
-            *PHASES_H200,
+            lambda: phases("to_best_static"),
+            *PHASES,
         ),
         Row(
             "the same, against a server that never enabled speculation, by phase",
-            lambda: phases_h200("to_never_enabled"),
-            *PHASES_H200,
+            lambda: phases("to_never_enabled"),
+            *PHASES,
         ),
         Row(
             "all phases together, against the best single static setting; against never enabled",
             lambda: "; ".join(
-                ratio("gpu-phases-h200.json", "all phases", measure)
+                ratio("gpu-phases.json", "all phases", measure)
                 for measure in ("to_best_static", "to_never_enabled")
             ),
-            *PHASES_H200,
+            *PHASES,
         ),
         Row(
             "chat at 256 requests, held, against never enabled",
