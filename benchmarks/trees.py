@@ -41,7 +41,8 @@ START = (
     "--speculative-num-draft-tokens",
     "8",
 )
-MAX_TOKENS = 96
+OUTPUT_TOKENS = "48-144"
+"""Of one length all answers without drafts would end in one step, and the next prompts be read together."""
 ON_GPU = (
     *("--dtype", "bfloat16", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
     *("--attention-backend", "triton", "--disable-prefill-cuda-graph"),
@@ -90,7 +91,7 @@ def _arguments(options: argparse.Namespace, arms: Sequence[str]) -> list[str]:
     for arm in (*arms, OURS):
         words += ["--arm", arm]
     for requests in options.requests.split(","):
-        load = f"copying+chat name={requests}-at-once concurrency={requests} output={MAX_TOKENS}"
+        load = f"copying+chat name={requests}-at-once concurrency={requests} output={OUTPUT_TOKENS}"
         words += ["--load", load]
     return [*words, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
 

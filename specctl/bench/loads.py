@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from specctl.bench.prompts import Prompt
 from specctl.bench.trace_file import read_arrivals
 from specctl.errors import BenchInputError
 from specctl.plain_text import plain_text
 
-__all__ = ["Load", "arrivals", "parse_load", "product"]
+__all__ = ["Load", "arrivals", "parse_load", "product", "with_lengths"]
 
 _KEYS = {
     "concurrency": "concurrency",
@@ -37,12 +38,17 @@ class Load(BaseModel):
     trace: str | None = None
     trace_speed: float = Field(default=1.0, gt=0, le=1e6)
     max_tokens: int = Field(default=128, ge=1, le=1_000_000)
+    min_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Each request asks for as many output tokens as are drawn from here to ``max_tokens``; None: for the
+    latter."""
     name: str = ""
 
     @model_validator(mode="after")
     def _check_one_kind(self) -> Load:
         if sum(one is not None for one in (self.concurrency, self.rate_per_s, self.trace)) != 1:
             raise ValueError("expected one of concurrency, rate and trace")
+        if self.min_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} output tokens first, got {self.min_tokens}")
         return self
 
     @property
@@ -62,7 +68,8 @@ class Load(BaseModel):
 
 
 def parse_load(text: str, defaults: Mapping[str, Any] | None = None) -> Load:
-    """``PROMPTS concurrency=8 output=64``, also with ``rate=``, ``trace=``, ``speed=`` and ``name=``.
+    """``PROMPTS concurrency=8 output=64``, also with ``output=32-96``, ``rate=``, ``trace=``, ``speed=`` and
+    ``name=``.
 
     Raises BenchInputError.
     """
@@ -77,6 +84,8 @@ def parse_load(text: str, defaults: Mapping[str, Any] | None = None) -> Load:
         key, is_given, value = word.partition("=")
         if key not in _KEYS or not is_given:
             raise BenchInputError(f"load {text!r}: {word!r}: expected one of {', '.join(_KEYS)} and a value")
+        if key == "output" and "-" in value:
+            values["min_tokens"], _, value = value.partition("-")
         values[_KEYS[key]] = value
     return _load(values, text)
 
@@ -105,6 +114,17 @@ def _load(values: Mapping[str, Any], text: str) -> Load:
         raise BenchInputError(
             f"load {plain_text(text)!r}: {where or 'arrivals'}: {plain_text(first['msg'])}"
         ) from error
+
+
+def with_lengths(prompts: Iterator[Prompt], load: Load, seed: int) -> Iterator[Prompt]:
+    """Prompts with the output tokens that a load draws for them; the same seed draws the same."""
+    if load.min_tokens is None:
+        yield from prompts
+        return
+    generator, least = random.Random(seed), min(load.min_tokens, load.max_tokens)
+    for prompt in prompts:
+        drawn = generator.randint(least, load.max_tokens)
+        yield prompt if prompt.output_tokens else prompt.model_copy(update={"output_tokens": drawn})
 
 
 def arrivals(load: Load, seed: int) -> Iterator[tuple[float, int | None, int | None]]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specctl.bench.loads import Load, arrivals
+from specctl.bench.loads import Load, arrivals, with_lengths
 from specctl.bench.prompts import Prompt
 from specctl.bench.records import RequestRecord
 from specctl.bench.sender import Live, Sender
@@ -40,6 +40,7 @@ async def run_load(
     sender: Sender, load: Load, prompts: Iterator[Prompt], span: Span, live: Live, *, seed: int
 ) -> LoadRun:
     """A closed loop cuts off what is in flight when its seconds are over; an open loop lets it end."""
+    prompts = with_lengths(prompts, load, seed)
     run = LoadRun(time.monotonic())
     if load.is_closed:
         await _closed(sender, load, prompts, span, live, run)

@@ -83,7 +83,8 @@ def _load_words(load: Load) -> str:
         how = f"Poisson arrivals, {load.rate_per_s:g}/s"
     else:
         how = "arrivals of a trace"
-    return f"prompts {load.prompts}, {how}, up to {load.max_tokens} output tokens"
+    least = "up to" if load.min_tokens is None else f"{load.min_tokens} to"
+    return f"prompts {load.prompts}, {how}, {least} {load.max_tokens} output tokens"
 
 
 def markdown(result: BenchResult) -> str:

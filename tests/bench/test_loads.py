@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specctl.bench.loads import Load, arrivals, parse_load, product
-from specctl.bench.prompts import PRESETS, load_prompts, numbered, rotated
+from specctl.bench.loads import Load, arrivals, parse_load, product, with_lengths
+from specctl.bench.prompts import PRESETS, Prompt, load_prompts, numbered, rotated
 from specctl.errors import BenchInputError
 
 
@@ -64,8 +64,39 @@ def test_a_load_in_one_text() -> None:
     ]
 
 
+def test_lengths_are_drawn_alike_for_all_arms_of_a_round() -> None:
+    load = parse_load("chat concurrency=4 output=24-96")
+    assert (load.min_tokens, load.max_tokens) == (24, 96)
+    given = Prompt(prompt="as recorded", output_tokens=7)
+    one, again, other = (
+        [
+            prompt.output_tokens
+            for prompt in with_lengths(iter([given, *load_prompts("chat") * 20]), load, seed)
+        ]
+        for seed in (1, 1, 2)
+    )
+    assert one == again != other
+    assert one[0] == 7
+    assert {24, 96} <= set(one[1:]) <= set(range(24, 97))
+    short = load.model_copy(update={"max_tokens": 16})
+    assert next(with_lengths(iter(load_prompts("chat")), short, 0)).output_tokens == 16
+    one_length = parse_load("chat concurrency=4 output=32")
+    assert next(with_lengths(iter(load_prompts("chat")), one_length, 0)).output_tokens is None
+
+
 @pytest.mark.parametrize(
-    "text", ["", "chat", "chat speed=2", "chat concurrency=0", "chat concurrency", "chat x=1"]
+    "text",
+    [
+        "",
+        "chat",
+        "chat speed=2",
+        "chat concurrency=0",
+        "chat concurrency",
+        "chat x=1",
+        "chat concurrency=1 output=9-8",
+        "chat concurrency=1 output=0-8",
+        "chat concurrency=1 output=-8",
+    ],
 )
 def test_other_loads_are_refused(text: str) -> None:
     with pytest.raises(BenchInputError, match="load"):
