@@ -36,7 +36,8 @@ class TelemetryCell(BaseModel):
     has_prefill: bool
     after_rest: bool = Field(
         default=False,
-        description="the draft head had rested and caught up in these steps: their seconds hold that work",
+        description="the draft head had rested and caught up in these steps, or they are the first at 0 "
+        "drafts behind one that drafted, where launches run ahead: their seconds are no other step's",
     )
     steps: int = Field(ge=0)
     request_steps: int = Field(ge=0)

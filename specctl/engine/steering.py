@@ -62,11 +62,15 @@ class Steering(ABC):
     log: logging.Logger
 
     def __init__(
-        self, capabilities: Capabilities, start_rows: Sequence[TableRow], classes: RequestClasses
+        self,
+        capabilities: Capabilities,
+        start_rows: Sequence[TableRow],
+        classes: RequestClasses,
+        off_sample_steps: int = 1,
     ) -> None:
         self.is_active = True
         self.capabilities = capabilities
-        self.table = LiveTable(capabilities, start_rows, time.monotonic)
+        self.table = LiveTable(capabilities, start_rows, time.monotonic, off_sample_steps)
         self.steering_s = 0.0
         self._counters = StepCounters(
             DecodeBatchBuckets(capabilities.decode_batch_max), capabilities.num_speculative_tokens_legal[-1]

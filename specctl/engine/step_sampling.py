@@ -11,14 +11,30 @@ __all__ = ["StepSampler"]
 class StepSampler:
     """Counts an engine's steps. Ranks that take the same steps by the same rows sample the same ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, off_steps: int = 1) -> None:
+        """off_steps: how many steps in a row a sample of 0 drafts takes beside steps that draft. It then
+        comes that much more rarely, so that its price is the same."""
+        self._off_steps = off_steps
         self._steps_since = 0
         """Steps since the last sample, of whichever row: a table that is replaced does not start over."""
+        self._steps_left = 0
+        """Of the sample that has begun."""
 
     def next_setting(self, row: TableRow) -> tuple[Setting, bool]:
         """What the next step runs under this row, and whether it is the row's sample."""
         self._steps_since += 1
-        if row.sample is None or self._steps_since < row.sample.every_steps:
+        sample = row.sample
+        if sample is None:
+            self._steps_left = 0
             return row, False
+        is_off = sample.setting.num_speculative_tokens == 0 < row.num_speculative_tokens
+        in_a_row = self._off_steps if is_off else 1
+        if 0 < self._steps_left < in_a_row:
+            self._steps_left -= 1
+        elif self._steps_since < sample.every_steps * in_a_row:
+            self._steps_left = 0
+            return row, False
+        else:
+            self._steps_left = in_a_row - 1
         self._steps_since = 0
-        return row.sample.setting, True
+        return sample.setting, True

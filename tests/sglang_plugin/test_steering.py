@@ -298,3 +298,38 @@ def test_the_table_tells_the_branches_too(engine):
     engine.put(4, topk=3)
     engine.launch([4, 4])
     assert (engine.steering.current.num_speculative_tokens, engine.steering.current.tree_topk) == (4, 3)
+
+
+def test_a_sample_of_off_takes_two_steps_of_which_the_second_is_measured(engine):
+    """The first waits for the host: its seconds are no steady step's."""
+    engine.put(4, sample=RowSample(setting=setting_of(chain(0)), every_steps=5))
+    order = []
+    for _ in range(40):
+        result = engine.launch(None)
+        order.append(result.specctl_step.num_speculative_tokens)
+        engine.finish(result, [0, 0])
+    assert order == ([*[4] * 9, 0, 0] * 4)[:40]
+    cells = {
+        (cell.num_speculative_tokens, cell.after_rest): (cell.steps, cell.sampled_steps)
+        for cell in engine.steering.telemetry().cells
+    }
+    assert cells == {(4, False): (34, 0), (0, True): (3, 3), (0, False): (3, 3)}
+
+
+def test_a_sample_of_off_is_one_step_where_a_launch_computes_it(engine):
+    engine.steering = Steering(CAPABILITIES, engine.view, None, computes_at_launch=True)
+    engine.put(4, sample=RowSample(setting=setting_of(chain(0)), every_steps=5))
+    for _ in range(40):
+        engine.finish(engine.launch(None), [0, 0])
+    assert (engine.cells()[0].steps, engine.cells()[0].after_rest) == (8, False)
+
+
+def test_only_the_first_step_without_drafts_is_told_apart_where_drafting_is_off(engine):
+    engine.finish(engine.launch(None), [0, 0])
+    engine.put(0)
+    for _ in range(10):
+        engine.finish(engine.launch(None), [0, 0])
+    steps = {
+        cell.after_rest: cell.steps for cell in engine.steering.telemetry().cells if not cell.drafted_at[0]
+    }
+    assert steps == {True: 1, False: 9}

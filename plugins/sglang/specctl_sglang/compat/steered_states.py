@@ -159,7 +159,8 @@ class SteeredByStates(Steered, BaseSpecWorker):
             wanted, shape = shape, self._limited(shape, limits, batch)
             step.take(shape)
             step.is_sampled = step.is_sampled and shape == wanted
-        step.after_rest = shape != OFF and self._has_rested(batch)
+        if shape != OFF:
+            step.after_rest = self._has_rested(batch)
         step.drafted = self._numbers_drafted(batch, shape)
         if limits is not None:
             step.drafted = list(map(min, step.drafted, limits))

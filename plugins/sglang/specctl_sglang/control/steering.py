@@ -105,12 +105,17 @@ class Steering(steering.Steering):
         if first not in legal:
             first = legal[-1]
         rows = (TableRow(decode_batch_from=1, **first.model_dump()),)
-        super().__init__(capabilities, rows, RequestClasses(longest, _class_key, _context_tokens))
+        classes = RequestClasses(longest, _class_key, _context_tokens)
+        # Where launches run ahead, the first step without drafts waits for the host, and those behind it do
+        # not: it would tell too much of a step at 0 drafts.
+        super().__init__(capabilities, rows, classes, off_sample_steps=1 if computes_at_launch else 2)
         self._view, self._proposer, self._answers = view, proposer, answers
         self._computes_at_launch = computes_at_launch
         self._ended_s = 0.0
         self._limits = DraftLimits(_class_key)
         self._penalty_request_steps = 0
+        self._drafted_before = False
+        """In the decode step before."""
         self.current: OpenStep | None = None
 
     def handle(self, operation: str, payload: str) -> str:
@@ -149,6 +154,7 @@ class Steering(steering.Steering):
             step = OpenStep(started_s=now_s, requests=requests, context_tokens=context)
             step.run_under(setting)
             step.is_sampled, step.min_token_prob = is_sampled, setting.min_token_prob
+            step.after_rest = self._is_first_off(setting.num_speculative_tokens)
             step.drafted = [setting.num_speculative_tokens] * len(requests)
             step.verified_tokens = setting.width_tokens * len(requests)
         else:
@@ -163,7 +169,13 @@ class Steering(steering.Steering):
         """The batch is under way; its result comes back later, maybe after the next launch."""
         if self.current is not None:
             self.current.run_s = time.monotonic() - self.current.started_s
+            if self.current.requests:
+                self._drafted_before = self.current.num_speculative_tokens > 0
             result.specctl_step = self.current
+
+    def _is_first_off(self, number: int) -> bool:
+        """Whether a step at this number is the first without drafts, whose seconds are its own."""
+        return number == 0 and self._drafted_before and not self._computes_at_launch
 
     def before_result(self, result: Any) -> None:
         step = getattr(result, "specctl_step", None)
