@@ -178,10 +178,5 @@ def assert_chains_are_sampled(
     assert [o[:32] for o in greedy_while_sampling(control, prompts, changing)] == short
     for found in (while_drafting, while_off):
         assert abs(found[full].first_acceptance - alone[full].first_acceptance) < margin
-        if not found[full].pure_steps:
-            # A head that rests catches up in each sample that drafts.
-            assert found is while_off
-            assert found[full].after_rest_steps >= found[full].steps - 2, found[full]
-            continue
         # Other programs run beside the tests.
         assert found[off].step_s < 1.3 * found[full].step_s

@@ -159,7 +159,6 @@ def test_every_step_is_counted_once_and_all_time_with_it(monkeypatch):
     [
         pytest.param(OnDeviceV2, True, "eagle3", id="V2-eagle3"),
         pytest.param(OnDeviceV2, True, "specctl_peagle", id="V2-specctl_peagle"),
-        pytest.param(OnHost, False, "eagle3", id="V1-eagle3"),
     ],
 )
 def test_a_head_that_rested_catches_up_in_steps_of_their_own_cell(monkeypatch, kind, is_async, method):
@@ -183,7 +182,7 @@ def test_a_sample_after_a_rest_is_told_apart(monkeypatch):
 
 
 def test_a_head_that_reads_along_never_rests(monkeypatch):
-    engine = OnHost(monkeypatch, False, "draft_model", "draft_model")
+    engine = OnHost(monkeypatch, False, "eagle3", "eagle3")
     settled(engine, TOKENS, 0, 3)
     assert not any(is_after_rest for _, is_after_rest in cells(engine))
 

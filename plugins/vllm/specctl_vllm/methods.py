@@ -8,7 +8,6 @@ __all__ = ["AUTOREGRESSIVE", "MethodSupport", "method_support"]
 
 AUTOREGRESSIVE = {"draft_model", "eagle", "eagle3", "mtp"}
 _ANY_LENGTH = {"ngram", "suffix", *AUTOREGRESSIVE}
-_EAGLE = {"eagle", "eagle3"}
 _CUT_ON_THE_DEVICE = {"ngram_gpu", "dflash"}
 """They draft the full number whatever is asked for; Model Runner V2 hands on as many as the table says."""
 
@@ -55,17 +54,15 @@ def method_support(
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):
-        is_on_host = engine_method == "custom_class"
-        return _of_ours(every, asked_method, is_on_host, rests=is_on_device or not has_one_pass)
+        return _of_ours(every, asked_method, engine_method == "custom_class", is_on_device)
     steered = _ANY_LENGTH | _CUT_ON_THE_DEVICE if is_on_device else _ANY_LENGTH
-    is_mtp = engine_method == "mtp" or engine_method.endswith("_mtp")
-    if engine_method in steered or is_mtp:
+    if engine_method in steered or engine_method.endswith("_mtp"):
         in_one_pass = {"dflash", "draft_model"} if is_on_device else {"suffix"}
         return MethodSupport(
             every,
             drafts_beside_prompts=has_one_pass or engine_method in in_one_pass,
             has_corpus=engine_method == "suffix",
-            head_rests=not has_one_pass and (engine_method in _EAGLE or (is_mtp and not is_on_device)),
+            head_rests=is_on_device and engine_method in ("eagle", "eagle3"),
         )
     why = (
         f"method {engine_method} drafts a fixed number of tokens in this vLLM; "
@@ -74,9 +71,9 @@ def method_support(
     return MethodSupport(fixed, why)
 
 
-def _of_ours(every: tuple[int, ...], method: str, is_on_host: bool, rests: bool) -> MethodSupport:
+def _of_ours(every: tuple[int, ...], method: str, is_on_host: bool, is_on_device: bool) -> MethodSupport:
     """is_on_host: drafts are found there. On the device they are not read back, so that nothing follows them;
-    all requests verify as many. rests: a head, at 0 drafts."""
+    all requests verify as many."""
     has_head = method != "specctl_suffix"
     return MethodSupport(
         every,
@@ -84,5 +81,5 @@ def _of_ours(every: tuple[int, ...], method: str, is_on_host: bool, rests: bool)
         can_weigh_tokens=is_on_host,
         drafts_beside_prompts=has_head,
         has_corpus=method != "specctl_peagle",
-        head_rests=has_head and rests,
+        head_rests=has_head and is_on_device,
     )

@@ -1,4 +1,4 @@
-"""EAGLE heads and MTP layers on the V1 model runner: where no draft of theirs is wanted they skip steps.
+"""A hybrid's EAGLE head or MTP layer on the V1 model runner: where no draft of its is wanted it skips steps.
 
 Stock vLLM runs the head in every step, for its KV cache. Here the steps' rows are held, and one pass reads
 what has gathered: before the head drafts again, or once a request has RING of them. The weights are read once
@@ -37,11 +37,13 @@ def resting_head_of(runner: Any) -> RestingHead | None:
 
 
 def _may_rest(runner: Any, head: Any) -> bool:
-    """Ranks of a mixture of experts make each pass together. The rest are ways of drafting whose first pass
+    """A head that drafts alone reads along, so that the seconds of a step at 0 drafts are those of a steady
+    one. Ranks of a mixture of experts make each pass together. The rest are ways of drafting whose first pass
     takes other rows than the target's."""
     speculative_config, parallel_config = runner.speculative_config, runner.vllm_config.parallel_config
     return (
-        speculative_config.use_eagle()
+        hasattr(runner, "specctl_hybrid")
+        and speculative_config.use_eagle()
         and not speculative_config.disable_padded_drafter_batch
         and parallel_config.data_parallel_size == parallel_config.decode_context_parallel_size == 1
         and not head.needs_extra_input_slots
