@@ -24,7 +24,6 @@ FAILING = Path(__file__).resolve().parents[1] / "support" / "failing"
 NOT_CALLED = {
     "clock.report",  # asynchronous scheduling
     "finished_output",  # Model Runner V2
-    "head.drop",  # a head that rests
     "self_check",  # verify_shadow_ratio
 }
 ENTRIES = [

@@ -65,7 +65,10 @@ def test_a_server_names_those_of_its_runner():
     ours = Options(method="specctl_suffix")
     assert of_runner(False, Options(method="specctl_hybrid")) == RUNNER_V1
     beside = set(RUNNER_V1) - set(of_runner(False, ours))
-    assert {patch.entry for patch in beside} == {"GPUModelRunner.initialize_kv_cache"}
+    assert {patch.entry for patch in beside} == {
+        "GPUModelRunner.initialize_kv_cache",
+        "SpecDecodeBaseProposer.propose",
+    }
     assert set(of_server(True, ours)) - set(of_server(True, Options(method="ngram"))) == set(VERIFIER)
     assert len(of_server(False, None)) == len(COMMAND_LINE) + len(SERVER) + len(ENGINE) + len(RUNNER_V1)
 

@@ -73,6 +73,7 @@ ADAPTER = Adapter(
         "compat/head_tables": _HEAD,
         "compat/peagle_device": _HEAD,
         "compat/hybrid_device": frozenset({"specctl_hybrid"}),
+        "compat/resting_head": frozenset({"specctl_hybrid"}),
         "compat/eagle_device": frozenset({"eagle", "eagle3"}),
         "proposers/suffix": frozenset({"specctl_suffix"}),
         "compat/suffix_device": frozenset({"specctl_suffix"}),

@@ -218,9 +218,10 @@ RUNNER_V1: tuple[Patch, ...] = (
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.propose",
         imported("specctl_vllm.compat.resting_head", "wrap_propose"),
         "worker",
-        "A head runs in every step with 0 drafts wanted, for its KV cache.",
+        "A hybrid's head runs in every step, for its KV cache, also where suffix drafts are taken.",
         _PROPOSERS,
         "a head rests at 0 drafts",
+        frozenset({"specctl_hybrid"}),
         entries=("head.rests", "head.drop"),
     ),
     Patch(

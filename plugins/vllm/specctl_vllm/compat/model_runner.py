@@ -111,7 +111,6 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
             # A new request's prompt is read here: that is no part of drafting for the next step.
             GUARD.call("note_batch", None, proposer.note_batch, self.input_batch, len(sampled_token_ids))
         GUARD.call("watch_first_pass", None, watch_first_pass, self)
-        _begin_head_step(self, sampled_token_ids)
         clock = self.specctl_clock
         GUARD.call("clock.mark", None, clock.mark)
         stock = functools.partial(original, self, scheduler_output, sampled_token_ids, *args, **kwargs)
@@ -132,28 +131,24 @@ def wrap_propose_draft_token_ids(original: Any) -> Any:
     return propose_draft_token_ids
 
 
-def _begin_head_step(runner: Any, sampled_token_ids: Any, rejected: Any = None) -> None:
-    resting = GUARD.call("head.rests", None, resting_head_of, runner)
-    if resting is not None:
-        resting.begin(list(runner.input_batch.req_ids[: len(sampled_token_ids)]), rejected)
-
-
 def _propose_hybrid(
     stock: Any, runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any
 ) -> Any:
     wanted = scheduler_output.num_spec_tokens_to_schedule
     found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
     asked = wanted if found is None or found.choice.head_runs else 0
-    if found is not None:
-        _begin_head_step(runner, sampled_token_ids, found.rejected)
+    resting = GUARD.call("head.rests", None, resting_head_of, runner)
+    if resting is not None:
+        ids = list(runner.input_batch.req_ids[: len(sampled_token_ids)])
+        resting.begin(ids, None if found is None else found.rejected)
     with _scheduled(scheduler_output, asked):
         drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
     clock = runner.specctl_clock
     GUARD.call("clock.mark", None, clock.mark)
     if found is None:
         return drafts
-    rests = getattr(runner, "specctl_resting_head", None) is not None
-    GUARD.call("hybrid.timed", None, hybrid.timed, found, clock.seconds(with_first_pass=rests))
+    head_s = clock.seconds(with_first_pass=resting is not None)
+    GUARD.call("hybrid.timed", None, hybrid.timed, found, head_s)
     of_head = drafts.tolist()
     return GUARD.call("hybrid.merged", of_head, hybrid.merged, found, of_head)
 

@@ -2,7 +2,8 @@
 
 Stock vLLM runs the head in every step, for its KV cache. Here the steps' rows are held, and one pass reads
 what has gathered: before the head drafts again, or once a request has RING of them. The weights are read once
-instead of RING times, and the cache is complete when drafts are wanted.
+instead of RING times, and the cache is complete when drafts are wanted. A head that drafts alone reads along:
+the seconds of a step at 0 drafts are then those of a steady one.
 
 Where a request ends while rows of it are held, the head's cache lacks them: another one that takes these
 blocks from the prefix cache drafts worse at no more than RING positions.
@@ -26,7 +27,7 @@ RING = 32
 
 
 def resting_head_of(runner: Any) -> RestingHead | None:
-    """Of a runner whose head may rest; made at its first step."""
+    """Of a hybrid's runner whose head may rest; made at its first step."""
     if not hasattr(runner, "specctl_resting_head"):
         runner.specctl_resting_head = None
         head = runner.drafter
@@ -37,13 +38,11 @@ def resting_head_of(runner: Any) -> RestingHead | None:
 
 
 def _may_rest(runner: Any, head: Any) -> bool:
-    """A head that drafts alone reads along, so that the seconds of a step at 0 drafts are those of a steady
-    one. Ranks of a mixture of experts make each pass together. The rest are ways of drafting whose first pass
+    """Ranks of a mixture of experts make each pass together. The rest are ways of drafting whose first pass
     takes other rows than the target's."""
     speculative_config, parallel_config = runner.speculative_config, runner.vllm_config.parallel_config
     return (
-        hasattr(runner, "specctl_hybrid")
-        and speculative_config.use_eagle()
+        speculative_config.use_eagle()
         and not speculative_config.disable_padded_drafter_batch
         and parallel_config.data_parallel_size == parallel_config.decode_context_parallel_size == 1
         and not head.needs_extra_input_slots
