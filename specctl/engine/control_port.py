@@ -20,7 +20,18 @@ from fastapi import FastAPI
 from specctl.engine import rank_calls, routes
 from specctl.engine.options import check_address
 
-__all__ = ["ControlPort"]
+__all__ = ["ControlPort", "opened"]
+
+
+async def opened(address: str, token_file: Path | None, engine: rank_calls.Ranks) -> ControlPort | None:
+    """An address that cannot be had costs the control, and never the engine."""
+    try:
+        port = ControlPort(address, token_file)
+        await port.start(engine)
+    except Exception as error:
+        engine.log.error("specctl: control address %s: %s; this engine cannot be steered", address, error)
+        return None
+    return port
 
 
 class ControlPort:

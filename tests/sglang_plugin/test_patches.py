@@ -73,6 +73,7 @@ def test_without_options_stock_algorithms_are_left_alone():
     served = {patch.entry for patch in PATCHES if register._serves(patch, None) and CPU not in patch.methods}
     assert served == {
         "set_global_state",
+        "TokenizerManager.auto_create_handle_loop",
         "SamplingParams.verify",
         "ChatCompletionRequest.to_sampling_params",
         "ResponsesRequest.to_sampling_params",

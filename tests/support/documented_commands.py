@@ -27,7 +27,7 @@ DAEMON = re.compile(r"^http://HOST:9109$")
 OF_A_SERVER = ("top", "server.log")
 """Words of commands that read what a server's daemon or recording has."""
 ELSEWHERE = re.compile(r"^unix://")
-"""The socket of a program that embeds the engine; tests/engine/test_embedded_vllm.py has one."""
+"""The socket of a program that embeds the engine; tests/engine/test_embedded_engines.py has one."""
 LIMIT_S = 240.0
 SPECCTL = str(Path(sys.executable).parent / "specctl")
 SHORTER = {

@@ -21,7 +21,7 @@ cpu_stand_ins.install()
 OVERLAP_ENV = "SPECCTL_SGLANG_CPU_OVERLAP"
 """Set: the overlap scheduler runs, as on a GPU. With speculation on a CPU SGLang leaves it out, as it gains
 nothing there; what depends on its order of events can be tested all the same."""
-_DEFAULTS = (
+DEFAULTS = (
     "--device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
     "--disable-cuda-graph --skip-server-warmup --disable-hybrid-swa-memory"
 )
@@ -38,7 +38,7 @@ def main() -> None:
     # Also for SGLang's own algorithms: without us there is no attention over drafts on a CPU.
     asks()
     load_plugins()
-    arguments = [*_DEFAULTS.split(), *sys.argv[1:]]
+    arguments = [*DEFAULTS.split(), *sys.argv[1:]]
     if os.environ.get(OVERLAP_ENV):
         speculative_hook._disable_overlap_schedule_for_cpu = lambda _server_args: None
     else:

@@ -45,6 +45,14 @@ PATCHES: tuple[Patch, ...] = (
         entries=("set_global_state", "self_check"),
     ),
     Patch(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager.auto_create_handle_loop",
+        imported("specctl_sglang.compat.embedded", "wrap_auto_create_handle_loop"),
+        "server",
+        "A program that embeds the Engine has no HTTP server, and so no routes.",
+        _no_thread("no thread about routes of a plugin"),
+        "an Engine tells plugins of its event loop",
+    ),
+    Patch(
         "sglang.srt.sampling.sampling_params:SamplingParams.verify",
         imported("specctl_sglang.compat.requests", "wrap_verify"),
         "server",

@@ -18,7 +18,7 @@ from specctl_sglang.compat.self_checks import generate_by
 from specctl_sglang.control.repeated_answers import RepeatedAnswers
 from specctl_sglang.options import Options, options_from_env
 
-__all__ = ["attach_closed", "install", "wrap_set_global_state"]
+__all__ = ["Schedulers", "attach_closed", "install", "wrap_set_global_state"]
 
 logger = logging.getLogger("sglang.specctl")
 
@@ -44,10 +44,10 @@ def wrap_set_global_state(original: Any) -> Any:
 
 
 def _open() -> None:
-    routes.open_to(http_server.app.state, _Schedulers(http_server.get_global_state().tokenizer_manager))
+    routes.open_to(http_server.app.state, Schedulers(http_server.get_global_state().tokenizer_manager))
 
 
-class _Schedulers:
+class Schedulers:
     """specctl.engine.rank_calls.Ranks."""
 
     log = logger

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from typing import Any
 
-from specctl.engine.control_port import ControlPort
+from specctl.engine.control_port import opened
 from specctl_vllm.control.endpoint import EngineCores
 from specctl_vllm.options import options_from_env
 
 __all__ = ["wrap_run_output_handler"]
-
-logger = logging.getLogger("vllm.specctl")
 
 
 def wrap_run_output_handler(original: Any) -> Any:
@@ -27,18 +24,7 @@ def wrap_run_output_handler(original: Any) -> Any:
             return
         # The task is kept, as the loop itself would not.
         self.specctl_port = asyncio.get_running_loop().create_task(
-            _opened(options.control.control_address, options.control.token_file, self)
+            opened(options.control.control_address, options.control.token_file, EngineCores(self))
         )
 
     return _run_output_handler
-
-
-async def _opened(address: str, token_file: Any, engine_client: Any) -> ControlPort | None:
-    """An address that cannot be had costs the control, and never the engine."""
-    try:
-        port = ControlPort(address, token_file)
-        await port.start(EngineCores(engine_client))
-    except Exception as error:
-        logger.error("specctl: control address %s: %s; this engine cannot be steered", address, error)
-        return None
-    return port

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.sglang_control import NEEDS_SGLANG
+
+from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = pytest.mark.engine
 
@@ -20,9 +23,9 @@ PROMPT = "1 2 3 4 1 2 3 4 1 2 3"
 
 
 @contextmanager
-def embedded(model, log, config):
-    command = [sys.executable, "-m", "support.embedded_vllm", str(model), json.dumps(config)]
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+def embedded(command, log, **environment):
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": path, **environment}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stderr=errors, cwd=TESTS, env=environment, **pipes)
@@ -56,14 +59,22 @@ def completed(process, prompt):
     return answer(process)
 
 
-def test_an_embedded_engine_is_steered(target_model, tmp_path):
+def vllm(model, log, options):
+    config = {"method": "specctl_suffix", "num_speculative_tokens": 8, "specctl": options}
+    command = [sys.executable, "-m", "support.embedded_vllm", str(model), json.dumps(config)]
+    return embedded(command, log, VLLM_CPU_KVCACHE_SPACE="1")
+
+
+def sglang(model, log, options):
+    command = [str(SGLANG_PYTHON), "-m", "support.embedded_sglang", str(model)]
+    return embedded(command, log, **KEEP_BYTECODE, SPECCTL_SGLANG_OPTIONS=json.dumps(options))
+
+
+@pytest.mark.parametrize("engine", [vllm, pytest.param(sglang, marks=NEEDS_SGLANG)])
+def test_an_embedded_engine_is_steered(engine, target_model, tmp_path):
     socket = tmp_path / "control.sock"
-    config = {
-        "method": "specctl_suffix",
-        "num_speculative_tokens": 8,
-        "specctl": {"control_address": f"unix:{socket}"},
-    }
-    with embedded(target_model, tmp_path / "engine.log", config) as process:
+    options = {"control_address": f"unix:{socket}"}
+    with engine(target_model, tmp_path / "engine.log", options) as process:
         assert answer(process) == "ready"
         drafted = completed(process, PROMPT)
         transport = httpx.HTTPTransport(uds=str(socket))
