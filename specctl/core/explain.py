@@ -68,6 +68,8 @@ def choice_words(choice: Choice) -> str:
         if choice.predicted_tokens_per_s and choice.present_tokens_per_s:
             predicted, present = _rate(choice.predicted_tokens_per_s), _rate(choice.present_tokens_per_s)
             line += f", predicted {predicted} tok/s instead of {present}"
+            if choice.gain and choice.predicted_tokens_per_s < choice.present_tokens_per_s:
+                line += f" without prompts in the step, {choice.gain:+.1%} with them"
         if choice.reason is not Reason.GAIN:
             line += f", {why}"
     else:

@@ -46,6 +46,12 @@ class Forecast:
         return found
 
     @cached_property
+    def is_measured(self) -> list[bool]:
+        """By bucket: whether any step of it was measured."""
+        found: list[bool] = self.cost.is_measured.any(axis=1).tolist()
+        return found
+
+    @cached_property
     def rate_rows(self) -> list[list[float]]:
         """Tokens per second of decode-only steps."""
         found: list[list[float]] = (self.tokens / self.cost.step_s).tolist()

@@ -30,6 +30,10 @@ def test_a_change_as_a_line_of_the_log() -> None:
     [
         (GAIN._replace(after=ONE, before=EIGHT, reason=Reason.LATENCY_BOUND, detail="bound broken"),
          "batch 1: 8 tokens -> 1 tokens, predicted 41 tok/s instead of 17, latency bound: bound broken"),
+        (GAIN._replace(before=EIGHT, after=ONE, gain=0.034, predicted_tokens_per_s=38.0,
+                       present_tokens_per_s=41.0),
+         "batch 1: 8 tokens -> 1 tokens, predicted 38 tok/s instead of 41 without prompts in the step, +3.4% "
+         "with them"),
         (Choice(3, 4, ONE, ONE, Reason.DWELL, "changed less than 2 s ago", True, present_tokens_per_s=9.87,
                 off_tokens_per_s=5.0),
          "batch 3-4: stays at 1 tokens, too soon after the last change, predicted 9.9 tok/s, off 5.0: "
