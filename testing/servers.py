@@ -18,11 +18,16 @@ from typing import Any
 
 import httpx
 
+from testing.forked import ForkedProcess, can_be_forked, forked
+
 START_TIMEOUT_S = 600.0
 SGLANG_PYTHON = Path(
     os.environ.get("SPECCTL_SGLANG_PYTHON", Path(__file__).parents[1] / ".venv-sglang" / "bin" / "python")
 )
 """Of the environment that ``make setup-sglang`` makes."""
+FORKS_ENV = "SPECCTL_FORKED_SERVERS"
+"""Set: servers are forks of a process that has imported their engine, unless they have another PYTHONPATH."""
+_PYTHONPATH = os.environ.get("PYTHONPATH")
 KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 """The set-up compiles nothing, and each of SGLang's processes imports thousands of modules."""
 _STOP_TIMEOUT_S = 30.0
@@ -35,7 +40,7 @@ class Server:
     url: str
     model: str
     log: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
 
 
 def free_port() -> int:
@@ -129,14 +134,15 @@ def started(
 ) -> Iterator[Server]:
     """A server by its command line, killed ``stop_s`` after the signal to stop. Raises RuntimeError with the
     end of its log where it does not start."""
+    full = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    process: subprocess.Popen[bytes] | ForkedProcess
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            parts,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
-            start_new_session=True,
-        )
+        if full.get(FORKS_ENV) and can_be_forked(parts) and full.get("PYTHONPATH") == _PYTHONPATH:
+            process = forked(parts, full, output)
+        else:
+            process = subprocess.Popen(
+                parts, stdout=output, stderr=subprocess.STDOUT, env=full, start_new_session=True
+            )
     server = Server(f"http://127.0.0.1:{port}", "model", log, process)
     try:
         _wait_until_healthy(server, timeout_s)
@@ -163,7 +169,7 @@ def end_of(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
-def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+def _stop(process: subprocess.Popen[bytes] | ForkedProcess, timeout_s: float) -> None:
     """The engine core and its workers are in the server's process group."""
     if process.poll() is None:
         process.terminate()

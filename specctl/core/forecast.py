@@ -48,8 +48,7 @@ class Forecast:
     @cached_property
     def is_measured(self) -> list[bool]:
         """By bucket: whether any step of it was measured."""
-        found: list[bool] = self.cost.is_measured.any(axis=1).tolist()
-        return found
+        return [bool(row.any()) for row in self.cost.is_measured]
 
     @cached_property
     def rate_rows(self) -> list[list[float]]:

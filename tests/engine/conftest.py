@@ -6,9 +6,12 @@ import pytest
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
 from support.random_models import write_sliding_gemma
 
+from testing.servers import FORKS_ENV
+
 # Two modules run at a time, each with its servers: vLLM would bind all of them to one and the same core.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault(FORKS_ENV, "1")
 
 
 @pytest.fixture(scope="session")
@@ -18,14 +21,15 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def suffix(target_model: Path, logs: Path) -> Iterator[Control]:
-    """specctl_suffix, one server for a module; loopback is let in without a token."""
+    """specctl_suffix, started as users start it; loopback is let in without a token."""
     config = {
         "method": "specctl_suffix",
         "num_speculative_tokens": 8,
         "corpus_file": str(logs / "corpus"),
         "corpus_save_every_s": 10,
     }
-    with controlled_server(target_model, logs / "suffix.log", config) as control:
+    environment = {FORKS_ENV: ""}
+    with controlled_server(target_model, logs / "suffix.log", config, environment=environment) as control:
         yield control
 
 

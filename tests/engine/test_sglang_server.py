@@ -34,7 +34,7 @@ from support.sglang_control import (
 )
 
 from testing.autotune import autotune
-from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
+from testing.servers import FORKS_ENV, KEEP_BYTECODE, SGLANG_PYTHON
 from tools.setup_sglang import SGLANG
 
 pytestmark = NEEDS_SGLANG
@@ -47,7 +47,7 @@ def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def suffix(shared_models: Path, logs: Path):
-    """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too."""
+    """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too. Started as users do."""
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
         [
@@ -55,7 +55,7 @@ def suffix(shared_models: Path, logs: Path):
             *("--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"),
             "--enable-metrics",
         ],
-        {"SPECCTL_SGLANG_CPU_OVERLAP": "1"},
+        {"SPECCTL_SGLANG_CPU_OVERLAP": "1", FORKS_ENV: ""},
     ) as control:  # fmt: skip
         yield control
 
