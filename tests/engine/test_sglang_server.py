@@ -47,7 +47,7 @@ def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def suffix(shared_models: Path, logs: Path):
-    """Up to 8 drafted tokens, under the overlap scheduler; it tells its own metrics too. Started as users do."""
+    """Up to 8 drafted tokens, under the overlap scheduler, with metrics; started as users start it."""
     with controlled_sglang_server(
         shared_models / "reference-target", logs / "sglang-suffix.log", "SPECCTL_SUFFIX",
         [
