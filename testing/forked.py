@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 __all__ = ["ForkedProcess", "can_be_forked", "forked"]
 
@@ -84,15 +85,15 @@ def forked(command: Sequence[str], environment: Mapping[str, str], output: Binar
     python, module = (program.with_name("python"), _VLLM) if is_vllm else (program, _SGLANG)
     arguments = command[1:] if is_vllm else command[3:]
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(_fork_server(str(python), module)))
+    connection.connect(str(_fork_server(str(python), module).socket))
     request = {"module": module, "arguments": arguments, "environment": dict(environment)}
     socket.send_fds(connection, [json.dumps(request).encode()], [output.fileno()])
     return ForkedProcess(command, connection)
 
 
 @functools.cache
-def _fork_server(python: str, module: str) -> Path:
-    """Its socket. It ends with this process, and is there for all of its servers."""
+def _fork_server(python: str, module: str) -> _ForkServer:
+    """There for all servers of this process."""
     folder = Path(tempfile.mkdtemp(prefix="forked-"))
     path, log = folder / "socket", folder / "log"
     with log.open("wb") as output:
@@ -100,10 +101,16 @@ def _fork_server(python: str, module: str) -> Path:
             [python, "-m", "testing.fork_server", str(path), *_MODULES[module]],
             stdout=output, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[1],
         )  # fmt: skip
+    atexit.register(process.terminate)
     ends_s = time.monotonic() + _IMPORT_TIMEOUT_S
     while not path.exists():
         if process.poll() is not None or time.monotonic() > ends_s:
             process.kill()
             raise RuntimeError(f"{module} cannot be imported:\n{log.read_text()[-4000:]}")
         time.sleep(0.1)
-    return path
+    return _ForkServer(process, path)
+
+
+class _ForkServer(NamedTuple):
+    process: subprocess.Popen[bytes]
+    socket: Path
