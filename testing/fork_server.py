@@ -79,6 +79,8 @@ def _become(asked: _Asked) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(asked.environment)
+    path = asked.environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in path if folder and folder not in sys.path]
     copy_spawns()
     sys.argv = [asked.module, *asked.arguments]
     sys.exit(importlib.import_module(asked.module).main())

@@ -74,8 +74,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def can_be_forked(command: Sequence[str]) -> bool:
-    return Path(command[0]).name == "vllm" or _SGLANG in command
+def can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """A start file of Python's own on its PYTHONPATH wants to be read before anything is imported."""
+    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
+    starts_plain = not any(Path(folder, "sitecustomize.py").is_file() for folder in folders if folder)
+    return starts_plain and (Path(command[0]).name == "vllm" or _SGLANG in command)
 
 
 def forked(command: Sequence[str], environment: Mapping[str, str], output: BinaryIO) -> ForkedProcess:

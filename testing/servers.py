@@ -26,8 +26,7 @@ SGLANG_PYTHON = Path(
 )
 """Of the environment that ``make setup-sglang`` makes."""
 FORKS_ENV = "SPECCTL_FORKED_SERVERS"
-"""Set: servers are forks of a process that has imported their engine, unless they have another PYTHONPATH."""
-_PYTHONPATH = os.environ.get("PYTHONPATH")
+"""Set: servers are forks of a process that has imported their engine, where that can be."""
 KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 """The set-up compiles nothing, and each of SGLang's processes imports thousands of modules."""
 _STOP_TIMEOUT_S = 30.0
@@ -137,7 +136,7 @@ def started(
     full = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
     process: subprocess.Popen[bytes] | ForkedProcess
     with log.open("wb") as output:
-        if full.get(FORKS_ENV) and can_be_forked(parts) and full.get("PYTHONPATH") == _PYTHONPATH:
+        if full.get(FORKS_ENV) and can_be_forked(parts, full):
             process = forked(parts, full, output)
         else:
             process = subprocess.Popen(
