@@ -46,11 +46,6 @@ class Forecast:
         return found
 
     @cached_property
-    def is_measured(self) -> list[bool]:
-        """By bucket: whether any step of it was measured."""
-        return [bool(row.any()) for row in self.cost.is_measured]
-
-    @cached_property
     def rate_rows(self) -> list[list[float]]:
         """Tokens per second of decode-only steps."""
         found: list[list[float]] = (self.tokens / self.cost.step_s).tolist()

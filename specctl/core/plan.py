@@ -93,18 +93,15 @@ class Decider:
     def _by_gain(self, bucket: int, may: Sequence[int]) -> tuple[int, Reason, str]:
         """The setting that gains most over the one in force, if it gains enough; off where that is better."""
         present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
-        sigma = self.forecast.sigma_rows[bucket]
-        # A bucket without a step of its own is moved by what the others say, but not within its error.
-        doubts = 0.0 if self.forecast.is_measured[bucket] else 1.0
         best = max(may, key=gain.__getitem__)
-        if gain[best] > self.rails.min_gain_ratio + doubts * sigma[best]:
+        if gain[best] > self.rails.min_gain_ratio:
             return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
-        if may[0] == 0 and gain[0] > OFF_MIN_GAIN_RATIO + doubts * sigma[0]:
+        if may[0] == 0 and gain[0] > OFF_MIN_GAIN_RATIO:
             return 0, Reason.OFF_NO_GAIN, ""
         words = ""
         if gain[best] > 0.0:
-            named = self.forecast.space.settings[best]
-            words = f"{setting_words(named)} would gain {gain[best]:+.1%}, +- {sigma[best]:.1%}"
+            named, sigma = self.forecast.space.settings[best], self.forecast.sigma_rows[bucket][best]
+            words = f"{setting_words(named)} would gain {gain[best]:+.1%}, +- {sigma:.1%}"
         return present, Reason.NO_BETTER, words
 
 

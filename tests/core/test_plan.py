@@ -29,14 +29,13 @@ def decider(
     present: int = 0,
     sigma: float = 0.0,
     step_s: tuple[float, ...] = STEPS,
-    measured: bool = True,
     trials: float = 100.0,
     eligible: tuple[bool, ...] = (True, True, True),
     used: tuple[float, ...] = (0.0, 0.0, 0.0),
     constraints: tuple[Constraint, ...] = (),
 ) -> Decider:
     found = forecast_of(
-        SPACE, emitted, cost(SPACE, step_s, sigma=sigma, measured=measured), present=present, trials=trials
+        SPACE, emitted, cost(SPACE, step_s, sigma=sigma), present=present, trials=trials
     )
     return Decider(
         found,
@@ -73,23 +72,6 @@ def decider(
 )  # fmt: skip
 def test_a_choice(one: Decider, setting: int, reason: Reason) -> None:
     assert one.choose(0)[:2] == (setting, reason)
-
-
-@pytest.mark.parametrize(
-    ("emitted", "present", "sigma", "wanted"),
-    [
-        ((1.0, 1.5, 1.2), 0, 0.1, 1),
-        ((1.0, 1.2, 1.1), 0, 0.2, 0),
-        ((1.0, 0.9, 0.9), 2, 0.2, 2),
-        ((1.0, 0.5, 0.5), 2, 0.2, 0),
-    ],
-    ids=["more than its error", "within its error", "off within its error", "off by more"],
-)
-def test_a_bucket_without_steps_is_moved_by_more_than_the_error(emitted, present, sigma, wanted):
-    """What is foretold of it comes from other buckets."""
-    assert decider(emitted, present=present, sigma=sigma, measured=False).choose(0)[0] == wanted
-    best = int(np.argmax(emitted))
-    assert decider(emitted, present=present, sigma=sigma).choose(0)[0] == best
 
 
 def test_what_would_gain_is_said_with_its_error() -> None:
