@@ -34,9 +34,7 @@ def decider(
     used: tuple[float, ...] = (0.0, 0.0, 0.0),
     constraints: tuple[Constraint, ...] = (),
 ) -> Decider:
-    found = forecast_of(
-        SPACE, emitted, cost(SPACE, step_s, sigma=sigma), present=present, trials=trials
-    )
+    found = forecast_of(SPACE, emitted, cost(SPACE, step_s, sigma=sigma), present=present, trials=trials)
     return Decider(
         found,
         RAILS,
