@@ -5,12 +5,14 @@
 One CPU server of the reference target with its EAGLE-3 head (``make reference-models``). By hand means: the
 table is put, ``vllm bench serve`` runs, the next arm's table is put, and so on, in rounds, as the command
 does it. Compared are output tokens per second, medians over the rounds, and the order of the arms.
+``vllm bench serve`` reads prompts by pandas, which comes with ``vllm[bench]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import subprocess
 import sys
@@ -37,6 +39,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
+    if importlib.util.find_spec("pandas") is None:
+        parser.error("vllm bench serve needs pandas: pip install pandas")
     target, head = given.models / "reference-target", given.models / "reference-eagle3"
     config = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 4, "specctl": {}}
     with tempfile.TemporaryDirectory() as name:
