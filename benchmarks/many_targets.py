@@ -157,8 +157,10 @@ class Arm:
 
     def _command(self, folder: Path, urls: list[str]) -> list[str]:
         targets, profile = folder / "targets.yaml", self._options.profile
+        policy = folder / "once-a-second.yaml"
+        policy.write_text("kind: goodput\npoll_interval_s: 1.0\nknobs: {min_token_prob: choose}\n")
         lines = [
-            "policies: [{match: {}, policy: balanced}]",
+            f"policies: [{{match: {{}}, policy: {policy}}}]",
             "targets:",
             *(f"  - url: {url}" for url in urls),
         ]

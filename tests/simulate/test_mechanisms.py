@@ -1,7 +1,7 @@
 """One short cell for each mechanism of the controller, which is clearly worse where it is switched off.
 
 Cells are of the regret suite's kind: closed loops of half a minute to two minutes on the costs of an H200,
-or of a machine as slow as a CPU.
+or of a machine as slow as a CPU. The daemon polls once a second: at two polls some cells differ less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specctl.core import acceptance, controller, plan, sampling, step_cost
 from specctl.core.acceptance import Acceptance
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.step_cost import StepCost
-from specctl.policy.loader import find_policy, load_policy, parse_policy
+from specctl.policy.loader import AnyPolicy, find_policy, load_policy, parse_policy
 from specctl.simulate.closed_loop import ClosedLoad
 from specctl.simulate.compare import ArmResult, quiet_daemon, simulate
 from specctl.simulate.daemon import Autotune
@@ -34,6 +34,10 @@ NO_DWELL = "kind: goodput\nguard_rails: {dwell_s: 0.0}"
 NO_GAIN_ASKED = "kind: goodput\nguard_rails: {min_gain_ratio: 0.0}"
 SHORT = {"prompt_median_tokens": 60.0, "output_median_tokens": 100.0}
 Run = Callable[..., ArmResult]
+
+
+def balanced() -> AnyPolicy:
+    return load_policy(find_policy("balanced")).model_copy(update={"poll_interval_s": 1.0})
 
 
 @pytest.fixture
@@ -55,9 +59,7 @@ def run(h200: EngineProfile) -> Run:
             perturbation = PERTURBATIONS[perturbation]
         lengths = lengths or (SHORT if is_slow else {})
         load = ClosedLoad(np.atleast_1d(requests), span_s, **lengths)  # type: ignore[arg-type]
-        arm = Autotune(
-            "ours", parse_policy(policy, "test") if policy else load_policy(find_policy("balanced"))
-        )
+        arm = Autotune("ours", parse_policy(policy, "test") if policy else balanced())
         with quiet_daemon():
             return simulate(
                 load, machine, scenario, arm, seed=0,
@@ -212,7 +214,7 @@ def test_what_prompts_add_to_a_step_that_is_known_without_them(monkeypatch: pyte
     case = task.case()
 
     def lost_ratio() -> float:
-        arm = Autotune("ours", load_policy(find_policy("balanced")))
+        arm = Autotune("ours", balanced())
         with quiet_daemon():
             return simulate(case.load, case.profile, case.scenario, arm, seed=0).lost_ratio
 
