@@ -11,11 +11,13 @@ import fcntl
 import functools
 import json
 import os
+import re
 import socket
 import sys
 import threading
 from collections.abc import Sequence
 from multiprocessing import util
+from multiprocessing.spawn import spawn_main
 from typing import Any
 
 __all__ = ["copy_spawns"]
@@ -49,7 +51,9 @@ def _spawned(
         pid: int = original(path, args, passfds)
         return pid
     numbers = sorted(map(int, passfds))
-    request = {"code": args[args.index("-c") + 1], "numbers": numbers, "environment": dict(os.environ)}
+    # ``from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=7, pipe_handle=9)``
+    named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", args[args.index("-c") + 1])}
+    request = {"named": named, "numbers": numbers, "environment": dict(os.environ)}
     with lock:
         socket.send_fds(aside, [json.dumps(request).encode()], numbers)
         return int(aside.recv(32))
@@ -94,4 +98,4 @@ def _run(wanted: dict[str, Any]) -> None:
     os.environ.update(wanted["environment"])
     sys.argv = ["-c", "--multiprocessing-fork"]
     copy_spawns()
-    exec(wanted["code"], {})
+    spawn_main(**wanted["named"])
