@@ -158,7 +158,8 @@ class Arm:
     def _command(self, folder: Path, urls: list[str]) -> list[str]:
         targets, profile = folder / "targets.yaml", self._options.profile
         policy = folder / "once-a-second.yaml"
-        policy.write_text("kind: goodput\npoll_interval_s: 1.0\nknobs: {min_token_prob: choose}\n")
+        balanced = load_policy(find_policy("balanced"))
+        policy.write_text(balanced.model_copy(update={"poll_interval_s": 1.0}).model_dump_json())
         lines = [
             f"policies: [{{match: {{}}, policy: {policy}}}]",
             "targets:",

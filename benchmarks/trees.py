@@ -99,12 +99,13 @@ def _arguments(options: argparse.Namespace, arms: Sequence[str]) -> list[str]:
 def summary(result: BenchResult) -> dict[str, Any]:
     """By load: tokens/s of all arms, and autotune's over the best prepared setting's; whole, and once the
     search is over where the runs are longer."""
-    found: dict[str, Any] = {}
-    for load in result.loads:
-        found[load.title] = {"whole": against(_speeds(result, load.title, 0))}
-        if all(len(run.timeline) > SEARCH_S + 1 for run in result.runs):
-            found[load.title][f"after {SEARCH_S} s"] = against(_speeds(result, load.title, SEARCH_S))
-    return found
+    parts = {"whole": 0}
+    if all(len(run.timeline) > SEARCH_S + 1 for run in result.runs):
+        parts[f"after {SEARCH_S} s"] = SEARCH_S
+    return {
+        load.title: {name: against(_speeds(result, load.title, from_s)) for name, from_s in parts.items()}
+        for load in result.loads
+    }
 
 
 def _speeds(result: BenchResult, load: str, from_s: int) -> list[dict[str, float]]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["ForkedProcess", "can_be_forked", "forked"]
+__all__ = ["ForkedProcess", "forked"]
 
 _IMPORT_TIMEOUT_S = 300.0
 _VLLM, _SGLANG = "vllm.entrypoints.cli.main", "specctl_sglang.cpu_serve"
@@ -74,21 +74,23 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """A start file of Python's own on its PYTHONPATH wants to be read before anything is imported."""
+def forked(command: Sequence[str], environment: Mapping[str, str], output: BinaryIO) -> ForkedProcess | None:
+    """A server by its command line with this whole environment, by a process that has imported its engine.
+
+    None: there is no such process for this command, or a start file of Python's own on the PYTHONPATH wants
+    to be read before anything is imported.
+    """
     folders = environment.get("PYTHONPATH", "").split(os.pathsep)
-    starts_plain = not any(Path(folder, "sitecustomize.py").is_file() for folder in folders if folder)
-    return starts_plain and (Path(command[0]).name == "vllm" or _SGLANG in command)
-
-
-def forked(command: Sequence[str], environment: Mapping[str, str], output: BinaryIO) -> ForkedProcess:
-    """A server by its command line with this whole environment, by a process that has imported its engine."""
-    program = Path(command[0])
-    is_vllm = program.name == "vllm"
-    python, module = (program.with_name("python"), _VLLM) if is_vllm else (program, _SGLANG)
-    arguments = command[1:] if is_vllm else command[3:]
+    if any(Path(folder, "sitecustomize.py").is_file() for folder in folders if folder):
+        return None
+    if Path(command[0]).name == "vllm":
+        python, module, arguments = str(Path(command[0]).with_name("python")), _VLLM, command[1:]
+    elif _SGLANG in command:
+        python, module, arguments = command[0], _SGLANG, command[3:]
+    else:
+        return None
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(_fork_server(str(python), module).socket))
+    connection.connect(str(_fork_server(python, module).socket))
     request = {"module": module, "arguments": arguments, "environment": dict(environment)}
     socket.send_fds(connection, [json.dumps(request).encode()], [output.fileno()])
     return ForkedProcess(command, connection)

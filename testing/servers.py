@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from testing.forked import ForkedProcess, can_be_forked, forked
+from testing.forked import ForkedProcess, forked
 
 START_TIMEOUT_S = 600.0
 SGLANG_PYTHON = Path(
@@ -134,14 +134,11 @@ def started(
     """A server by its command line, killed ``stop_s`` after the signal to stop. Raises RuntimeError with the
     end of its log where it does not start."""
     full = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-    process: subprocess.Popen[bytes] | ForkedProcess
     with log.open("wb") as output:
-        if full.get(FORKS_ENV) and can_be_forked(parts, full):
-            process = forked(parts, full, output)
-        else:
-            process = subprocess.Popen(
-                parts, stdout=output, stderr=subprocess.STDOUT, env=full, start_new_session=True
-            )
+        copy = forked(parts, full, output) if full.get(FORKS_ENV) else None
+        process = copy or subprocess.Popen(
+            parts, stdout=output, stderr=subprocess.STDOUT, env=full, start_new_session=True
+        )
     server = Server(f"http://127.0.0.1:{port}", "model", log, process)
     try:
         _wait_until_healthy(server, timeout_s)

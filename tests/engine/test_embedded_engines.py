@@ -13,7 +13,7 @@ import httpx
 import pytest
 from support.sglang_control import NEEDS_SGLANG
 
-from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
+from testing.servers import KEEP_BYTECODE, free_port, sglang_command
 
 pytestmark = pytest.mark.engine
 
@@ -66,7 +66,8 @@ def vllm(model, log, options):
 
 
 def sglang(model, log, options):
-    command = [str(SGLANG_PYTHON), "-m", "support.embedded_sglang", str(model)]
+    drafts = ["--speculative-num-draft-tokens", "9"]
+    command = sglang_command(model, free_port(), "SPECCTL_SUFFIX", drafts, "support.embedded_sglang")
     return embedded(command, log, **KEEP_BYTECODE, SPECCTL_SGLANG_OPTIONS=json.dumps(options))
 
 

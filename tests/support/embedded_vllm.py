@@ -1,20 +1,17 @@
 """A program that embeds vLLM as Ray Serve does: an AsyncLLM in its own process, and no API server.
 
-``python -m support.embedded_vllm MODEL CONFIG``: prompts as JSON lines in, token ids out.
+``python -m support.embedded_vllm MODEL CONFIG``.
 """
 
 import asyncio
 import json
 import sys
+from itertools import count
 
+from support.embedded_program import answer_prompts
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
-
-
-def tell(value: object) -> None:
-    """On a line of its own, with a mark: processes of vLLM write to the same output."""
-    print(f"\n@{json.dumps(value)}", flush=True)
 
 
 async def course(model: str, config: dict) -> None:
@@ -27,15 +24,14 @@ async def course(model: str, config: dict) -> None:
         speculative_config=config,
     )
     engine = AsyncLLM.from_engine_args(arguments)
-    tell("ready")
-    loop = asyncio.get_running_loop()
-    number = 0
-    # In a thread: the control port is served by this loop.
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        number += 1
+    numbers = count(1)
+
+    async def generate(prompt: str) -> list[int]:
         sampling = SamplingParams(temperature=0, max_tokens=32)
-        outputs = [output async for output in engine.generate(json.loads(line), sampling, str(number))]
-        tell(list(outputs[-1].outputs[0].token_ids))
+        outputs = [output async for output in engine.generate(prompt, sampling, str(next(numbers)))]
+        return list(outputs[-1].outputs[0].token_ids)
+
+    await answer_prompts(generate)
     engine.shutdown()
 
 

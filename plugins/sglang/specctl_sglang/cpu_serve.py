@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 # Small models on few cores: threads that wait for each other cost more than they bring.
@@ -21,30 +22,36 @@ cpu_stand_ins.install()
 OVERLAP_ENV = "SPECCTL_SGLANG_CPU_OVERLAP"
 """Set: the overlap scheduler runs, as on a GPU. With speculation on a CPU SGLang leaves it out, as it gains
 nothing there; what depends on its order of events can be tested all the same."""
-DEFAULTS = (
+_DEFAULTS = (
     "--device cpu --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
     "--disable-cuda-graph --skip-server-warmup --disable-hybrid-swa-memory"
 )
 
 
-def main() -> None:
-    """SGLang's own arguments; the ones that a CPU needs come first, so that others win."""
-    from sglang.launch_server import run_server
+def server_args() -> Any:
+    """SGLang's, of the command line; the arguments that a CPU needs come first, so that others win."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
-    from sglang.srt.utils.common import kill_process_tree
 
     # Also for SGLang's own algorithms: without us there is no attention over drafts on a CPU.
     asks()
     load_plugins()
-    arguments = [*DEFAULTS.split(), *sys.argv[1:]]
+    arguments = [*_DEFAULTS.split(), *sys.argv[1:]]
     if os.environ.get(OVERLAP_ENV):
         speculative_hook._disable_overlap_schedule_for_cpu = lambda _server_args: None
     else:
         arguments.insert(0, "--disable-overlap-schedule")
+    return prepare_server_args(arguments)
+
+
+def main() -> None:
+    from sglang.launch_server import run_server
+    from sglang.srt.utils.common import kill_process_tree
+
+    arguments = server_args()
     try:
-        run_server(prepare_server_args(arguments))
+        run_server(arguments)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 
