@@ -1,8 +1,11 @@
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from specctl.engine.guard import GUARD
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("SPECCTL_CACHE", ROOT / ".cache"))
@@ -25,6 +28,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("engine") and ROOT / "tests" / "engine" not in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid}: what needs a server belongs in tests/engine")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails() -> Iterator[None]:
+    """What the guard of this process counts is one test's; a test that expects failures clears them."""
+    GUARD.failures.clear()
+    yield
+    failures = dict(GUARD.failures)
+    GUARD.failures.clear()
+    assert not failures
 
 
 def _folder(path: Path, setting: str) -> Path:

@@ -44,7 +44,6 @@ def settings(**changed):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     batches.counts.clear()
-    GUARD.failures.clear()
     monkeypatch.setattr(verification, "_compiled", set())
     monkeypatch.setattr(verification, "_engine_settings", lambda: SETTINGS)
     monkeypatch.setattr(verification, "_sanitize", lambda logits: None)
@@ -200,6 +199,7 @@ def test_after_failures_sglang_verifies_and_the_log_says_it_once(monkeypatch, ca
         assert (answer, len(called)) == ("engine", 1)
     assert batches.snapshot() == {"batches_verified_by_engine_failed": FAILURES_MAX + 1.0}
     assert caplog.text.count("eagle_sample failed; this step goes on without it") == 1
+    GUARD.failures.clear()
 
 
 def test_one_kernel_for_a_few_numbers_of_rows():
@@ -302,3 +302,4 @@ def test_what_compiling_ahead_raises_is_counted(monkeypatch):
     monkeypatch.setattr(verification, "_compile", fail)
     verification.compile_ahead(result_of(torch.float32))
     assert GUARD.failures == {"eagle_sample": 1}
+    GUARD.failures.clear()

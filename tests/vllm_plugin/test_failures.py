@@ -19,8 +19,7 @@ from specctl.engine.guard import FAILURES_MAX, GUARD
 
 
 @pytest.fixture(autouse=True)
-def _no_failures():
-    GUARD.failures.clear()
+def _failures_are_expected():
     yield
     GUARD.failures.clear()
 

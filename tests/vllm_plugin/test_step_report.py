@@ -136,7 +136,6 @@ def test_rejected_drafts_are_copied_beside_the_tokens(timed, monkeypatch):
 
 @pytest.mark.parametrize("fails", ["of", "report"])
 def test_a_report_that_fails_costs_the_step_nothing(timed, monkeypatch, fails):
-    GUARD.failures.clear()
     monkeypatch.setattr(step_report._Begun, fails, lambda *_: 1 / 0)
     answer = timed(main_stream=MAIN, copy_stream=Stream()).get_output()
     assert step_report.report_of(answer).failures == Failures.here() != None  # noqa: E711

@@ -15,6 +15,8 @@ from specctl_vllm.options import parse_speculative_config
 from support.verify_tests import LEAST_CHANCE, chi_square_chance
 from support.vllm_batches import COLUMNS, REQUESTS, batch, rejection
 
+from specctl.engine.guard import GUARD
+
 
 class SomebodysProcessor:
     pass
@@ -296,6 +298,8 @@ def test_a_failure_of_ours_leaves_this_and_every_later_batch_to_the_engine(monke
     answer, _ = called(monkeypatch, use_any(broken, 0), [0])
     assert answer[0] == "engine"
     assert verified_batches.batches.snapshot() == {"batches_verified_by_engine_failed": 2.0}
+    assert GUARD.failures.total() == 2
+    GUARD.failures.clear()
 
 
 def use_any(made, slot):
