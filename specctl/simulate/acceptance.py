@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from specctl.simulate.compiled import inner
 from specctl.simulate.luck import uniform
 
 __all__ = ["accepted_nodes", "expected_tokens", "set_conditional"]
@@ -20,10 +21,13 @@ def set_conditional(law, now_s, batch, conditional):
     kept = 1.0
     if law.fall_ratio > 0.0 and batch > 1:
         kept = max(1.0 - law.fall_ratio * np.log2(batch), 0.0)
-    conditional[:] = law.conditional[at] * kept
+    # numba compiles an assignment of arrays in 6 s: it writes the message of shapes that differ.
+    for kind in range(conditional.shape[0]):
+        for position in range(conditional.shape[1]):
+            conditional[kind, position] = law.conditional[at, kind, position] * kept
 
 
-@njit(cache=True)
+@inner
 def _reached(law, prepared, conditional, kind, setting, chance, by_level):
     """by_level[j]: chance that at least j + 1 tokens of a request of this class are accepted."""
     by_level[:] = 0.0
@@ -57,7 +61,7 @@ def expected_tokens(law, prepared, conditional, ends, chance, by_level, tokens):
                 tokens[setting] += longer * by_level[level - 1]
 
 
-@njit(cache=True)
+@inner
 def _runner_up(shares, luck):
     """Rank of the draft's choice where its first one misses; -1: none of them hits."""
     for at in range(shares.size):

@@ -149,7 +149,11 @@ def _simulate(options: _Options) -> int:
     """Raises PolicyError and SpecctlError. Prints the table; progress goes to the log."""
     _need_numba()
     from specctl.simulate.compare import compare
+    from specctl.simulate.compiled import is_cached
+    from specctl.simulate.stepping import advance
 
+    if not is_cached(advance):
+        logger.info("compiling the simulator, once: about half a minute")
     profile = load_profile(find_file(options.engine_profile, "profiles"))
     profile.refuse_unless(dict(options.fingerprint))
     asked = None if options.acceptance is None else load_scenario(find_file(options.acceptance, "scenarios"))

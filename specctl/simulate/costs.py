@@ -13,10 +13,11 @@ from numba import njit
 
 from specctl.simulate import step_seconds as plain
 from specctl.simulate.acceptance import expected_tokens
+from specctl.simulate.compiled import inner
 
 __all__ = ["Scratch", "draft_seconds", "setting_seconds", "wave_factor", "weigh"]
 
-step_seconds = njit(cache=True)(plain.step_seconds)
+step_seconds = inner(plain.step_seconds)
 
 
 class Scratch(NamedTuple):
@@ -33,7 +34,7 @@ class Scratch(NamedTuple):
     values: npt.NDArray[np.float64]
 
 
-@njit(cache=True)
+@inner
 def draft_seconds(steps, batch, depth):
     if depth == 0 or batch == 0:
         return steps.draft_at_zero_s
@@ -68,7 +69,7 @@ def wave_factor(wave, now_s):
     return wave[at % wave.size] * (1.0 - share) + wave[(at + 1) % wave.size] * share
 
 
-@njit(cache=True)
+@inner
 def weigh(law, costs, prepared, scratch, context, prefill, pairs):
     """Fill the figures of every setting for the requests in ``scratch.ends``; returns the rate of the best.
 

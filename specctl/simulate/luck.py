@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from specctl.simulate.compiled import inner
+
 __all__ = ["class_of", "classes_of", "jitter", "stalls", "uniform"]
 
 # Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014): SplitMix64's
@@ -22,7 +24,7 @@ _TO_UNIT = 2.0**-53
 _CLASS_STREAM, _JITTER_STREAM, _STALL_STREAM = -1, -2, -5
 
 
-@njit(cache=True)
+@inner
 def _mixed(x):
     x = (x ^ (x >> _SHIFTS[0])) * _MIX_1
     x = (x ^ (x >> _SHIFTS[1])) * _MIX_2
@@ -38,7 +40,7 @@ def uniform(seed, first, second):
     return float(x >> _SHIFTS[3]) * _TO_UNIT
 
 
-@njit(cache=True)
+@inner
 def class_of(seed, shares, r):
     """The class of request r, drawn from ``shares``."""
     luck, k = uniform(seed, r, _CLASS_STREAM), 0
@@ -55,7 +57,7 @@ def classes_of(seed, shares, row, kind):
         kind[r] = class_of(seed, shares[row[r]], r)
 
 
-@njit(cache=True)
+@inner
 def jitter(ratio, seed, step):
     """Factor with the mean 1 and this deviation: of a sum of three uniforms, whose deviation is 1/2."""
     if ratio == 0.0:
@@ -64,7 +66,7 @@ def jitter(ratio, seed, step):
     return 1.0 + 2.0 * ratio * (luck + uniform(seed, step, _JITTER_STREAM - 2) - 1.5)
 
 
-@njit(cache=True)
+@inner
 def stalls(step_s, every_s, seed, step):
     """Whether a step stalls: once in ``every_s`` seconds of steps in the mean."""
     return uniform(seed, step, _STALL_STREAM) < step_s / every_s

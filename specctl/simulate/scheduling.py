@@ -7,8 +7,7 @@ queue; a new request is admitted only while its whole prompt fits, and never in 
 
 from __future__ import annotations
 
-from numba import njit
-
+from specctl.simulate.compiled import inner
 from specctl.simulate.luck import class_of
 from specctl.simulate.state import (
     HEAD,
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 
-@njit(cache=True)
+@inner
 def admit_arrivals(requests, server):
     """Everything that has arrived by now queues up."""
     counts = server.counts
@@ -47,7 +46,7 @@ def admit_arrivals(requests, server):
         counts[NEXT] += 1
 
 
-@njit(cache=True)
+@inner
 def keep_in_flight(requests, server, arrivals):
     """A closed loop: requests start now until as many are in flight as the load says.
 
@@ -69,7 +68,7 @@ def keep_in_flight(requests, server, arrivals):
     return True
 
 
-@njit(cache=True)
+@inner
 def next_arrival_s(requests, server, arrivals):
     """When the next request may start, while none is in flight; -1: there is none."""
     if arrivals.in_flight.size:
@@ -78,7 +77,7 @@ def next_arrival_s(requests, server, arrivals):
     return requests.arrival_s[at] if at < requests.arrival_s.size else -1.0
 
 
-@njit(cache=True)
+@inner
 def decoding(requests, server):
     """Running requests past their prefill."""
     count = 0
@@ -88,7 +87,7 @@ def decoding(requests, server):
     return count
 
 
-@njit(cache=True)
+@inner
 def pending_prefill(requests, server):
     """Prompt tokens that the next step would take if it had the whole budget."""
     tokens = 0
@@ -104,19 +103,19 @@ def pending_prefill(requests, server):
     return min(tokens, server.limits[MAX_BATCHED])
 
 
-@njit(cache=True)
+@inner
 def release(requests, server, r):
     server.counts[KV_USED] -= requests.allocated[r]
     requests.allocated[r] = 0
 
 
-@njit(cache=True)
+@inner
 def _blocks(tokens, block):
     """Tokens, rounded up to whole blocks."""
     return (tokens + block - 1) // block * block
 
 
-@njit(cache=True)
+@inner
 def _grow(requests, server, r, tokens):
     """Whether the request now holds blocks for ``tokens``."""
     counts, limits = server.counts, server.limits
@@ -131,7 +130,7 @@ def _grow(requests, server, r, tokens):
     return True
 
 
-@njit(cache=True)
+@inner
 def _preempt_last(requests, server):
     counts = server.counts
     counts[RUNNING] -= 1
@@ -144,7 +143,7 @@ def _preempt_last(requests, server):
     counts[PREEMPTIONS] += 1
 
 
-@njit(cache=True)
+@inner
 def schedule(requests, server, width):
     """Fill ``server.chunk`` for the running requests; those left without a token in the step get 0.
 
@@ -170,7 +169,7 @@ def schedule(requests, server, width):
         _admit(requests, server, budget)
 
 
-@njit(cache=True)
+@inner
 def _admit(requests, server, budget):
     counts, limits = server.counts, server.limits
     while budget > 0 and counts[HEAD] < counts[TAIL] and counts[RUNNING] < limits[MAX_SEQS]:

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from specctl.simulate.acceptance import accepted_nodes, set_conditional
+from specctl.simulate.compiled import inner
 from specctl.simulate.costs import Scratch, draft_seconds, setting_seconds, wave_factor, weigh
 from specctl.simulate.luck import jitter, stalls
 from specctl.simulate.scheduling import (
@@ -66,14 +67,14 @@ from specctl.simulate.state import (
 __all__ = ["advance"]
 
 
-@njit(cache=True)
+@inner
 def _add_member(requests, r, ends):
     to_go = requests.output[r] - requests.emitted[r]
     ends[requests.kind[r], min(to_go, ends.shape[1] - 1)] += 1
     return requests.prompt[r] + requests.emitted[r]
 
 
-@njit(cache=True)
+@inner
 def _load(requests, server, ends):
     """(context tokens of decoding requests, prompt tokens, pairs of the prompts) of the scheduled step."""
     context, prefill, pairs = 0, 0, 0.0
@@ -91,7 +92,7 @@ def _load(requests, server, ends):
     return context, prefill, pairs
 
 
-@njit(cache=True)
+@inner
 def _clairvoyant(world, scratch):
     """The best setting for who decodes now, with the prompts that the step could take."""
     requests, server = world.requests, world.server
@@ -110,7 +111,7 @@ def _clairvoyant(world, scratch):
     return int(np.argmax(scratch.values))
 
 
-@njit(cache=True)
+@inner
 def _chosen(world, table, by_scheduled, scratch):
     """(setting of the row in force, setting of the step, whether the step is a sample of the row)."""
     counts = world.server.counts
@@ -128,7 +129,7 @@ def _chosen(world, table, by_scheduled, scratch):
     return row[SETTING], row[SAMPLE], True
 
 
-@njit(cache=True)
+@inner
 def _finish_step(world, setting, conditional, log):
     """Emit, finish, free. Returns (emitted tokens of decoding requests, of prompts)."""
     requests, server, prepared = world.requests, world.server, world.prepared
@@ -172,7 +173,7 @@ def _finish_step(world, setting, conditional, log):
     return by_decode, by_prefill
 
 
-@njit(cache=True)
+@inner
 def _prefill(requests, r, chunk, now_s):
     """Emitted tokens: one with the last chunk of the prompt."""
     requests.computed[r] += chunk
@@ -184,7 +185,7 @@ def _prefill(requests, r, chunk, now_s):
     return 1
 
 
-@njit(cache=True)
+@inner
 def _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens):
     counts, sums = world.server.counts, world.server.sums
     counts[STEPS] += 1
@@ -206,7 +207,7 @@ def _account(world, scratch, batch, base, setting, is_sampled, step_s, best_toke
     counts[LAST_BATCH] = batch
 
 
-@njit(cache=True)
+@inner
 def _watch_flips(world, base):
     """Before a step with decoding requests: is the row in force back from off since drafting pays again?"""
     flips, counts, now_s = world.flips, world.server.counts, world.server.sums[NOW]
@@ -220,7 +221,7 @@ def _watch_flips(world, base):
         counts[WAS_OFF] = 0
 
 
-@njit(cache=True)
+@inner
 def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s):
     if log.floats.shape[0] == 0 or batch == 0:
         return
@@ -237,7 +238,7 @@ def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sam
     counts[LOGGED] += 1
 
 
-@njit(cache=True)
+@inner
 def _step(world, table, by_scheduled, log, scratch):
     requests, server, costs, prepared = world.requests, world.server, world.costs, world.prepared
     counts, sums = server.counts, server.sums
@@ -270,7 +271,7 @@ def _step(world, table, by_scheduled, log, scratch):
     _write(log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s)
 
 
-@njit(cache=True)
+@inner
 def _scratch(world):
     kinds, positions = world.law.conditional.shape[1], world.law.conditional.shape[2]
     settings = world.prepared.depth.size

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support.doctor_codes import doctor_codes
 from support.engine_control import PROMPTS, controlled_server
+
+from specctl.engine.releases import TESTED
 
 pytestmark = pytest.mark.engine
 
@@ -18,6 +21,10 @@ CASES = {
         "other_plugin"
     ),
     "untested": "was not tested with this version of specctl (tested: 0.31.0)",
+}
+DOCTORS = {
+    "other_plugin": {"plugin-not-loaded"},
+    "untested": {"plugin-not-loaded", "engine-untested"},
 }
 
 
@@ -33,5 +40,8 @@ def test_it_runs_as_stock_and_the_log_says_why(
         metrics = control.client.get("/metrics").text
         assert any(line.startswith("vllm:spec_decode_num_drafts") for line in metrics.splitlines())
         log = control.server.log.read_text(encoding="utf-8")
+        if folder == "untested":
+            monkeypatch.setitem(TESTED, "vllm", ("0.31.0",))
+        assert doctor_codes(control.server.url) == DOCTORS[folder]
     (line,) = (one for one in log.splitlines() if "The server runs without specctl." in one)
     assert CASES[folder] in line
