@@ -24,7 +24,7 @@ def wrap_auto_create_handle_loop(original: Any) -> Any:
         self.specctl_port = None  # the first call of a scheduler comes here again
         # The task is kept, as the loop itself would not.
         self.specctl_port = self.event_loop.create_task(
-            opened(options.control_address, options.token_file, Schedulers(self))
+            opened(options.control_address, options.token_file, Schedulers.of(self))
         )
 
     return auto_create_handle_loop

@@ -44,7 +44,7 @@ def wrap_set_global_state(original: Any) -> Any:
 
 
 def _open() -> None:
-    routes.open_to(http_server.app.state, Schedulers(http_server.get_global_state().tokenizer_manager))
+    routes.open_to(http_server.app.state, Schedulers.of(http_server.get_global_state().tokenizer_manager))
 
 
 class Schedulers:
@@ -60,6 +60,15 @@ class Schedulers:
         if options.checks_answers(len(self.numbers())):
             ask = functools.partial(self._call, 0)
             self._checks = RepeatedAnswers(ask, generate_by(tokenizer_manager))
+
+    @classmethod
+    def of(cls, tokenizer_manager: Any) -> Schedulers:
+        """The one of a tokenizer manager, which may be asked on the server's routes and on an address of
+        their own: each one more would check answers again."""
+        made: Schedulers | None = getattr(tokenizer_manager, "specctl", None)
+        if made is None:
+            made = tokenizer_manager.specctl = cls(tokenizer_manager)
+        return made
 
     def numbers(self) -> list[int]:
         return list(range(self._manager.server_args.dp_size or 1))
