@@ -17,7 +17,7 @@ from specctl.simulate.compiled import inner
 
 __all__ = ["Scratch", "draft_seconds", "setting_seconds", "wave_factor", "weigh"]
 
-step_seconds = inner(plain.step_seconds)
+step_seconds = njit(cache=True)(plain.step_seconds)
 
 
 class Scratch(NamedTuple):
