@@ -153,7 +153,7 @@ def _simulate(options: _Options) -> int:
     from specctl.simulate.stepping import advance
 
     if not is_cached(advance):
-        logger.info("compiling the simulator, once: about half a minute")
+        logger.info("compiling the simulator, once: up to a minute")
     profile = load_profile(find_file(options.engine_profile, "profiles"))
     profile.refuse_unless(dict(options.fingerprint))
     asked = None if options.acceptance is None else load_scenario(find_file(options.acceptance, "scenarios"))

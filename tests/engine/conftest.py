@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
-from support.random_models import write_sliding_gemma
+from support.random_models import write_sliding_gemma, write_tiny_mtp
 
 from testing.servers import FORKS_ENV
 
@@ -17,6 +17,12 @@ os.environ.setdefault(FORKS_ENV, "1")
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def tiny_mtp(target_model: Path, logs: Path) -> Path:
+    """A model with a head of its own, for ``--load-format dummy``: the weights of both are random."""
+    return write_tiny_mtp(target_model, logs / "tiny-mtp")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 from support.daemon_beside import wait_for_polls, write_policy
 from support.doctor_codes import doctor_codes, doctor_codes_of_launch
 from support.engine_control import Control, controlled_server, wait_for
-from support.random_models import write_tiny_mtp
 
 from testing.autotune import autotune
 from testing.servers import free_port, vllm_server
@@ -23,12 +22,11 @@ PROMPT = "Once upon a time there was a"
 
 
 @pytest.fixture(scope="module")
-def random_head(target_model: Path, logs: Path) -> Iterator[Control]:
+def random_head(tiny_mtp: Path, logs: Path) -> Iterator[Control]:
     """A head of random weights in a model of random weights: its drafts are luck. Its metrics are off."""
-    model = write_tiny_mtp(target_model, logs / "tiny-mtp")
     config = {"method": "mtp", "num_speculative_tokens": 3, "specctl": {}}
     arguments = ["--load-format", "dummy", "--disable-log-stats"]
-    with controlled_server(model, logs / "random-head.log", config, arguments=arguments) as control:
+    with controlled_server(tiny_mtp, logs / "random-head.log", config, arguments=arguments) as control:
         yield control
 
 
@@ -70,14 +68,13 @@ def test_a_head_that_is_never_right_makes_the_server_slower(random_head: Control
 
 
 def test_a_head_of_another_model_is_found_before_the_start(
-    random_head: Control, shared_models: Path, logs: Path
+    tiny_mtp: Path, shared_models: Path, logs: Path
 ) -> None:
     config = {"method": "eagle3", "model": str(shared_models / "reference-eagle3"), "specctl": {}}
     config |= {"num_speculative_tokens": 2}
-    model = logs / "tiny-mtp"
-    command = ["vllm", "serve", str(model), "--speculative-config", json.dumps(config)]
+    command = ["vllm", "serve", str(tiny_mtp), "--speculative-config", json.dumps(config)]
     assert "draft-hidden-size" in doctor_codes_of_launch(*command)
-    server = vllm_server(model, logs / "foreign-head.log", config, ["--load-format", "dummy"])
+    server = vllm_server(tiny_mtp, logs / "foreign-head.log", config, ["--load-format", "dummy"])
     with pytest.raises(RuntimeError):
         server.__enter__()
 

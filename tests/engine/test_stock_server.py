@@ -13,7 +13,6 @@ from specctl_vllm.patches import of_server
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.doctor_codes import doctor_codes, doctor_codes_of_launch
 from support.engine_control import CONTROL_TOKEN, controlled_server
-from support.random_models import write_tiny_mtp
 from support.sampled_steps import assert_chains_are_sampled, assert_samples_fill_both_cells, chain, ran
 
 from benchmarks.simulation_check import Check, Load
@@ -166,11 +165,6 @@ class TestEagle3:
         gain_miss = (1.0 + drafting["miss"]) / (1.0 + off["miss"]) - 1.0
         assert abs(gain_miss) <= 0.07 + hypot(off["error"], drafting["error"]), (off, drafting)
         assert max(abs(off["miss"]), abs(drafting["miss"])) <= 0.2, (off, drafting)
-
-
-@pytest.fixture(scope="module")
-def tiny_mtp(shared_models, logs):
-    return write_tiny_mtp(shared_models / "reference-target", logs / "tiny-mtp")
 
 
 def test_mtp_is_lossless_while_the_table_changes(tiny_mtp, logs, tmp_path):
