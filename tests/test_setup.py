@@ -1,5 +1,6 @@
 """Set-up's stamps: what ran is not run again, what failed or changed is."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,19 @@ def test_requirement_name(requirement: str, name: str) -> None:
 def test_every_import_package_is_known_to_the_install() -> None:
     names = {Path(folder).name for folder in setup.packages()}
     assert names == {"specctl", "specctl_vllm", "specctl_sglang", "specctl_kernels"}
+
+
+def test_uv_looks_where_pip_is_configured_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"INDEX_URL": "https://a/simple", "FIND_LINKS": "/b /c"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
+    setup.pip_places.cache_clear()
+    places = setup.pip_places()
+    setup.pip_places.cache_clear()
+    found = list(zip(places[::2], places[1::2], strict=True))
+    assert sorted(found) == [
+        ("--find-links", "/b"),
+        ("--find-links", "/c"),
+        ("--index-url", "https://a/simple"),
+    ]

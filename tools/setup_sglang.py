@@ -49,9 +49,8 @@ def install_sglang() -> None:
     if setup.HAS_GPU:
         setup.pip("install", f"sglang=={SGLANG}")
         return
-    # What it declares is for a GPU: 2 GB of kernels that a CPU cannot load. Most modules are never imported,
-    # and those that are get compiled then.
-    setup.pip("install", "--no-compile", "--no-deps", f"sglang=={SGLANG}", "-r", str(NEEDS))
+    # What it declares is for a GPU: 2 GB of kernels that a CPU cannot load.
+    setup.pip("install", "--no-deps", f"sglang=={SGLANG}", "-r", str(NEEDS))
 
 
 def install_first() -> None:
