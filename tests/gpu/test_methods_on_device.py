@@ -20,6 +20,7 @@ METHODS = {
         "rejection_sample_method": "block",
     },
     "specctl_hybrid": {"method": "specctl_hybrid", "model": "reference-peagle"},
+    "specctl_hybrid, eagle3": {"method": "specctl_hybrid", "head": "eagle3", "model": "reference-eagle3"},
     "specctl_suffix, adaptive": {"method": "specctl_suffix", "enable_adaptive_verification": True},
     "eagle3": {"method": "eagle3", "model": "reference-eagle3", "specctl": {}},
 }
@@ -31,7 +32,7 @@ SAMPLED_TOKENS = 4
 ALLOWED = list(range(300, 316))
 """A small vocabulary for sampled output."""
 P_MIN = 1e-4
-"""20 positions of methods are tested: a sound build fails in one run of 500."""
+"""24 positions of methods are tested: a sound build fails in one run of 500."""
 _ENGINE = {
     "dtype": "float32",
     "skip_tokenizer_init": True,

@@ -24,6 +24,13 @@ OURS = {
     "specctl_suffix": {"method": "specctl_suffix"},
     "specctl_peagle": {"method": "specctl_peagle", "model": "reference-peagle"},
     "specctl_hybrid": {"method": "specctl_hybrid", "model": "reference-peagle"},
+    "specctl_hybrid, eagle3": {"method": "specctl_hybrid", "head": "eagle3", "model": "reference-eagle3"},
+    "specctl_hybrid, draft_model": {
+        "method": "specctl_hybrid",
+        "head": "draft_model",
+        "model": "reference-target",
+    },
+    "specctl_hybrid, mtp": {"method": "specctl_hybrid", "head": "mtp"},
 }
 STOCK = {
     "eagle3": {"method": "eagle3", "model": "reference-eagle3"},
@@ -64,9 +71,9 @@ def servers(shared_models, tmp_path_factory, fail_file):
             config["model"] = str(write_random_dflash(target, logs / "random-dflash"))
         elif "model" in config:
             config["model"] = str(shared_models / config["model"])
-        if name == "mtp":
+        if name.endswith("mtp"):
             dummy = (*arguments, "--load-format", "dummy")
-            return controlled_server(write_tiny_mtp(target, logs / "mtp"), log, config, arguments=dummy)
+            return controlled_server(write_tiny_mtp(target, logs / name), log, config, arguments=dummy)
         if name == FAILING:
             environment = failing_environment(fail_file)
         return controlled_server(target, log, config, arguments=arguments, environment=environment)

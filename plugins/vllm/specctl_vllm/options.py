@@ -63,7 +63,7 @@ class HybridOptions(BaseModel):
     model_config = _FROZEN
 
     head: Literal["draft_model", "eagle", "eagle3", "mtp", "peagle"] = Field(
-        default="peagle", description="what drafts beside the suffix index; on a GPU peagle"
+        default="peagle", description="what drafts beside the suffix index"
     )
 
 
@@ -213,11 +213,6 @@ def _of_ours(
     _check_num_speculative_tokens(config["num_speculative_tokens"])
     table = _start_table(config)
     beside = _take(HybridOptions, config).head
-    if on_device and beside != "peagle":
-        raise ValueError(
-            f"speculative-config: head: expected 'peagle' on Model Runner V2, got {beside!r}; set "
-            "VLLM_USE_V2_MODEL_RUNNER=0 to draft on the host"
-        )
     suffix = _take(SuffixOptions, config) if method in _WITH_SUFFIX else None
     head = _take(HeadOptions, config) if method in HEAD_METHODS else None
     if method == "specctl_suffix" and not on_device:

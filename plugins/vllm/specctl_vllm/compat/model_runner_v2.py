@@ -37,35 +37,46 @@ def wrap_init_speculator(original: Any) -> Any:
         from specctl_vllm.proposers.guarded import guarded_speculator
 
         options = options_from_env()
+        if options is None:
+            return original(vllm_config, device, req_states)
         found = _own_speculator(options, vllm_config, device, req_states)
         if found is not None:
             return guarded_speculator(found)
-        found = original(vllm_config, device, req_states)
-        return found if options is None else step_report.watch_first_pass(found)
+        resting = _resting_speculator(vllm_config, device)
+        found = step_report.watch_first_pass(resting or original(vllm_config, device, req_states))
+        if options.method == "specctl_hybrid":
+            from specctl_vllm.compat.hybrid_device import with_suffix
+
+            return guarded_speculator(with_suffix(found, vllm_config, req_states))
+        return guarded_speculator(found) if resting else found
 
     return init_speculator
 
 
-def _own_speculator(options: Options | None, vllm_config: Any, device: Any, req_states: Any) -> Any:
-    """None: the engine's own."""
-    method = options.method if options is not None else None
-    if method == "specctl_suffix":
+def _own_speculator(options: Options, vllm_config: Any, device: Any, req_states: Any) -> Any:
+    """None: the engine's own, or one that rests."""
+    if options.method == "specctl_suffix":
         from specctl_vllm.compat.suffix_device import DeviceSuffixSpeculator
 
         return DeviceSuffixSpeculator(vllm_config, device, req_states)
-    if method == "specctl_peagle":
+    if options.method == "specctl_peagle":
         from specctl_vllm.compat.peagle_device import PEagleSpeculator
 
         return PEagleSpeculator(vllm_config, device)
-    if method == "specctl_hybrid":
+    if options.method == "specctl_hybrid" and vllm_config.speculative_config.parallel_drafting:
         from specctl_vllm.compat.hybrid_device import HybridSpeculator
 
         return HybridSpeculator(vllm_config, device, req_states)
-    if options is not None and _may_rest(vllm_config):
-        from specctl_vllm.compat.eagle_device import RestingEagleSpeculator
-
-        return step_report.watch_first_pass(RestingEagleSpeculator(vllm_config, device))
     return None
+
+
+def _resting_speculator(vllm_config: Any, device: Any) -> Any:
+    """None: the engine's own."""
+    if not _may_rest(vllm_config):
+        return None
+    from specctl_vllm.compat.eagle_device import RestingEagleSpeculator
+
+    return RestingEagleSpeculator(vllm_config, device)
 
 
 def _may_rest(vllm_config: Any) -> bool:
