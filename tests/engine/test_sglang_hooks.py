@@ -13,7 +13,8 @@ def test_patches_are_put_in_force_where_they_are_asked_for(tmp_path):
     assert set(found["asked"]) == {
         patch.target for patch in PATCHES if patch.process in ("engine", "worker") and not patch.methods
     } | {patch.target for patch in PATCHES if patch.methods & {"cpu stand-ins"}} | {
-        "sglang.srt.speculative.ngram_worker:NgramCorpus"
+        "sglang.srt.speculative.ngram_worker:NgramCorpus",
+        "sglang.srt.speculative.ngram_worker:move_accept_tokens_to_target_kvcache",
     }
     assert set(found["hooks"]) == {1}, "loaded twice, wrapped once"
     assert found["why not"] is None

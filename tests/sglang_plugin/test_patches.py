@@ -64,7 +64,10 @@ def test_each_patch_is_explained_and_named_once():
 
 
 def test_a_class_is_replaced_for_the_algorithm_that_needs_it():
-    assert [patch.entry for patch in of_algorithm("SPECCTL_SUFFIX")] == ["NgramCorpus"]
+    assert [patch.entry for patch in of_algorithm("SPECCTL_SUFFIX")] == [
+        "NgramCorpus",
+        "move_accept_tokens_to_target_kvcache",
+    ]
     assert [patch.entry for patch in of_algorithm("SPECCTL_PEAGLE")] == ["EagleDraftWorker"]
     assert not any(register._serves(patch, Options()) for patch in of_algorithm("SPECCTL_PEAGLE"))
 

@@ -170,6 +170,15 @@ PATCHES: tuple[Patch, ...] = (
         entries=("FutureMap.resolve_seq_lens_cpu",),
     ),
     Patch(
+        "sglang.srt.speculative.ngram_worker:move_accept_tokens_to_target_kvcache",
+        imported("specctl_sglang.compat.suffix_worker", "wrap_move_accept_tokens_to_target_kvcache"),
+        "worker",
+        "Accepted tokens of a chain are copied in the KV cache to where they already are.",
+        _SUFFIX_PR,
+        "NGRAM moves no chain, as EAGLE does not",
+        frozenset({_SUFFIX}),
+    ),
+    Patch(
         "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.forward_extend",
         imported("specctl_sglang.compat.cpu_stand_ins", "wrap_forward_extend"),
         "worker",

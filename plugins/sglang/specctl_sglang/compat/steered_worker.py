@@ -270,6 +270,7 @@ class SteeredWorker(Steered, NGRAMWorker):
             retrieve_next_sibling=places.next_sibling,
             draft_token_num=drafts.width,
         )
+        batch.spec_info.specctl_is_chain = drafts.parents is None
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         """Stock NGRAM learns after each step; ours read histories when they draft."""

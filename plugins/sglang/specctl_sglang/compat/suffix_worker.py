@@ -14,13 +14,21 @@ from specctl_sglang.proposers.suffix import SuffixDrafts
 from specctl_sglang.proposers.weighing import Weighing
 from specctl_sglang.terms import drafts_of, width_of
 
-__all__ = ["SuffixWorker", "wrap_NgramCorpus"]
+__all__ = ["SuffixWorker", "wrap_NgramCorpus", "wrap_move_accept_tokens_to_target_kvcache"]
 
 logger = logging.getLogger("sglang.specctl")
 
 
 def wrap_NgramCorpus(_original: type) -> type:
     return _NoCorpus
+
+
+def wrap_move_accept_tokens_to_target_kvcache(original: Any) -> Any:
+    def move(batch: Any, *args: Any, **kwargs: Any) -> None:
+        if not getattr(batch.spec_info, "specctl_is_chain", False):
+            original(batch, *args, **kwargs)
+
+    return move
 
 
 class SuffixWorker(SteeredWorker):
