@@ -132,6 +132,40 @@ def test_a_step_is_counted_by_what_it_drafted_and_what_was_accepted(engine):
     assert cell.step_s == 1.0
 
 
+class Stream:
+    """A device that works on what was launched, one after the other."""
+
+    def __init__(self):
+        self.free_s = 0.0
+        self.takes_s = 0.0
+
+    def span(self, now_s):
+        stream, began_s = self, max(now_s, self.free_s)
+
+        class Span:
+            def end(self):
+                self.ended_s = stream.free_s = max(now_s, stream.free_s) + stream.takes_s
+
+            def seconds(self, before):
+                return self.ended_s - (began_s if before is None else before.ended_s)
+
+        return Span()
+
+
+def test_the_launch_of_a_prompt_is_not_a_part_of_the_step_before_it(engine):
+    """A prompt of 8 s takes 4 s to launch, before the result of a decode step of 1 s is taken."""
+    stream = Stream()
+    engine.steering = Steering(CAPABILITIES, engine.view, None, new_span=lambda: stream.span(engine.now_s))
+    stream.takes_s = 1.0
+    engine.finish(engine.launch([4, 4]), [2, 2], after_s=2.0)
+    first, stream.takes_s = engine.launch([4, 4]), 8.0
+    prompt = engine.launch(None, [engine.request(7)], is_decode=False, takes_s=4.0)
+    engine.finish(first, [2, 2], after_s=0.0)
+    engine.finish(prompt, [0], after_s=8.0)
+    assert engine.cells()[4].step_s == 2.0
+    assert engine.steering.telemetry().cells[0].step_s == pytest.approx(8.0)
+
+
 def test_a_request_that_ends_inside_its_draft_emits_less(engine):
     engine.requests[1].finished_len = 3
     engine.finish(engine.launch([4, 4]), [4, 4])

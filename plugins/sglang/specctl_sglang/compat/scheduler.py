@@ -7,12 +7,14 @@ more than numbers.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from sglang.srt.managers.io_struct import AbortReq, GetInternalStateReqOutput
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.version import __version__ as engine_version
@@ -26,6 +28,7 @@ from specctl_sglang.asked import misfits
 from specctl_sglang.compat import hooks, verified_batches
 from specctl_sglang.compat.adaptivity import adaptivity_of, adaptivity_state
 from specctl_sglang.compat.algorithms import why_as_stock
+from specctl_sglang.compat.device_clock import DeviceSpan
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
 from specctl_sglang.compat.steered import Steered
@@ -126,7 +129,12 @@ def _steer(scheduler: Any) -> None:
     on_cpu = str(scheduler.device) == "cpu"
     view = _View(scheduler)
     answers = _kept_answers(scheduler, view, options or Options())
-    steering = Steering(capabilities, view, proposer, at_start, answers=answers, computes_at_launch=on_cpu)
+    new_span = None
+    if scheduler.enable_overlap and torch.device(scheduler.device).type == "cuda":
+        new_span = functools.partial(DeviceSpan, scheduler.forward_stream)
+    steering = Steering(
+        capabilities, view, proposer, at_start, answers=answers, computes_at_launch=on_cpu, new_span=new_span
+    )
     scheduler.specctl = steering
     if is_ours:
         worker.specctl = steering

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +60,18 @@ class Proposer(Protocol):
     def stats(self) -> dict[str, float]: ...
 
 
+class Span(Protocol):
+    """Of a step, on the device."""
+
+    def end(self) -> None:
+        """The step was launched."""
+        ...
+
+    def seconds(self, before: Any) -> float:
+        """From the end of another one that was still under way when it began, or else from its own start."""
+        ...
+
+
 @dataclass(slots=True)
 class OpenStep(steering.OpenStep):
     """Without requests: a step of prompts. The worker fills in what it drafted."""
@@ -69,6 +81,8 @@ class OpenStep(steering.OpenStep):
     run_s: float = 0.0
     """Until its launch came back: where that is its computation too."""
     result_from_s: float = 0.0
+    span: Span | None = None
+    """None: the host's clock tells its seconds."""
     output_tokens_before: int = 0
     is_guarded: bool = False
     limits: list[int] | None = None
@@ -93,12 +107,16 @@ class Steering(steering.Steering):
         *,
         answers: KeptAnswers | None = None,
         computes_at_launch: bool = False,
+        new_span: Callable[[], Span] | None = None,
     ) -> None:
         """at_start: until a table comes; None: the longest chain, or what there is instead. answers: of which
         some are checked; None: nothing is.
 
         computes_at_launch: a launch comes back when its step is computed (on a CPU), while the step before it
         still waits for its result: the time between two results would be the next step's.
+
+        new_span: where launches run ahead on a device. The time between two results would hold the launch of
+        the next step.
         """
         longest, legal = capabilities.num_speculative_tokens_legal[-1], legal_settings(capabilities)
         first = setting_of(at_start or chain(longest))
@@ -110,8 +128,9 @@ class Steering(steering.Steering):
         # not: it would tell too much of a step at 0 drafts.
         super().__init__(capabilities, rows, classes, off_sample_steps=1 if computes_at_launch else 2)
         self._view, self._proposer, self._answers = view, proposer, answers
-        self._computes_at_launch = computes_at_launch
+        self._computes_at_launch, self._new_span = computes_at_launch, new_span
         self._ended_s = 0.0
+        self._last_span: Span | None = None
         self._limits = DraftLimits(_class_key)
         self._penalty_request_steps = 0
         self._drafted_before = False
@@ -163,12 +182,15 @@ class Steering(steering.Steering):
                 if not hasattr(request, "specctl_class"):
                     self._classes.arrived(request, now_s)
                     self._limits.arrived(request)
+        step.span = None if self._new_span is None else self._new_span()
         self.current = step
 
     def after_run(self, result: Any) -> None:
         """The batch is under way; its result comes back later, maybe after the next launch."""
         if self.current is not None:
             self.current.run_s = time.monotonic() - self.current.started_s
+            if self.current.span is not None:
+                self.current.span.end()
             if self.current.requests:
                 self._drafted_before = self.current.num_speculative_tokens > 0
             result.specctl_step = self.current
@@ -179,7 +201,9 @@ class Steering(steering.Steering):
 
     def before_result(self, result: Any) -> None:
         step = getattr(result, "specctl_step", None)
-        if step is not None:
+        if step is None:
+            self._last_span = None
+        else:
             step.result_from_s = time.monotonic()
             step.output_tokens_before = sum(map(_output_tokens, step.requests))
 
@@ -192,7 +216,7 @@ class Steering(steering.Steering):
             self._answers.after_step(step.requests)
         now_s = time.monotonic()
         step.step_s = self._seconds_of(step, now_s)
-        self._ended_s = now_s
+        self._ended_s, self._last_span = now_s, step.span
         if step.prefill_tokens:
             self._counters.add_prompts(step.prefill_tokens, step.step_s)
         accepted = result.num_correct_drafts_per_req_cpu
@@ -211,6 +235,8 @@ class Steering(steering.Steering):
     def _seconds_of(self, step: OpenStep, now_s: float) -> float:
         if self._computes_at_launch:
             return step.run_s + now_s - step.result_from_s
+        if step.span is not None:
+            return step.span.seconds(self._last_span if step.started_s < self._ended_s else None)
         return now_s - max(step.started_s, self._ended_s)
 
     def _gauges(self) -> steering.Gauges:
