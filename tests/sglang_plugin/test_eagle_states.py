@@ -167,6 +167,7 @@ def test_a_tree_that_memory_does_not_hold_is_named_by_its_shape(engine, caplog):
 
 
 def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
+    """What a tree was made of is copied with the draft: the target's graph may write where it is."""
     seen = []
     drafter, worker = engine.worker.draft_worker, engine.worker
 
@@ -181,7 +182,7 @@ def test_a_draft_takes_the_first_tokens_of_the_active_branches(engine):
         carried = SimpleNamespace(topk_p=torch.ones(1, 4), topk_index=torch.tensor([[9, 8, 7, 6]]))
         mode = SimpleNamespace(is_idle=lambda: False)
         drafted = draft(drafter, SimpleNamespace(spec_info=carried, forward_mode=mode))
-        assert getattr(drafted, "specctl_made", None) == ("made" if topk > 1 else None)
+        assert getattr(drafted, "specctl_made", None) == ("copy of made" if topk > 1 else None)
         assert drafter.topk == 4
     assert seen == [(4, (1, 4), [[9, 8, 7, 6]]), (2, (1, 2), [[9, 8]]), (1, (1, 1), [[9]])]
 

@@ -59,6 +59,7 @@ def sglang_of_states(monkeypatch: pytest.MonkeyPatch, configuration: Any = None)
         "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
         "sglang.srt.runtime_context",
         "sglang.srt.speculative.spec_info",
+        "sglang.srt.utils.common",
     )
     found = SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
     found.utils.speculative_moe_backend_context = nullcontext
@@ -67,4 +68,5 @@ def sglang_of_states(monkeypatch: pytest.MonkeyPatch, configuration: Any = None)
     found.cuda_graph_setup.capture_decode_graph = lambda model_runner: model_runner.capture()
     found.runtime_context.get_context = lambda: configuration
     found.spec_info.SpeculativeAlgorithm = SimpleNamespace(NONE="none")
+    found.common.async_d2h = lambda made: f"copy of {made}"
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang.srt.utils.common import async_d2h
 
-__all__ = ["AcceptedNodes", "copied"]
+__all__ = ["AcceptedNodes", "copied", "note_made"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,12 @@ class AcceptedNodes:
 
 
 def copied(verify_input: Any) -> AcceptedNodes | None:
-    """Starts the copies, in the order of the stream: before the next draft writes to ``specctl_made``, and
-    before the copies of the result. None: it was no tree."""
+    """Starts the copy of the path, before those of the step's result. None: it was no tree."""
     made, nodes = (getattr(verify_input, f"specctl_{name}", None) for name in ("made", "nodes"))
-    return None if made is None or nodes is None else AcceptedNodes(async_d2h(made), async_d2h(nodes))
+    return None if made is None or nodes is None else AcceptedNodes(made, async_d2h(nodes))
+
+
+def note_made(verify_input: Any, made: Any) -> None:
+    """Of a tree that the draft model has just made. Its copy starts now: ``made`` is in the memory of a graph,
+    and the target's graph, where it was captured before, may write to the same places."""
+    verify_input.specctl_made = async_d2h(made)

@@ -11,6 +11,7 @@ import torch
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
 
+from specctl_sglang.compat.accepted_nodes import note_made
 from specctl_sglang.compat.releases import draft_context
 from specctl_sglang.compat.runtime_states import RuntimeStates, as_if, as_if_configured, capture_target
 from specctl_sglang.terms import Shape
@@ -117,8 +118,7 @@ def wrap_draft(original: Any) -> Any:
 
     def noted(drafter: Any, batch: Any, with_topology: bool = False) -> Any:
         verify_input, parents, made = original(drafter, batch, with_topology=True)
-        # For compat.accepted_nodes, which copies it before the next draft.
-        verify_input.specctl_made = made
+        note_made(verify_input, made)
         return (verify_input, parents, made) if with_topology else verify_input
 
     return draft
