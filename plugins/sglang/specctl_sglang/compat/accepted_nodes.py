@@ -30,6 +30,6 @@ def copied(verify_input: Any) -> AcceptedNodes | None:
 
 
 def note_made(verify_input: Any, made: Any) -> None:
-    """Of a tree that the draft model has just made. Its copy starts now: ``made`` is in the memory of a graph,
+    """Of a tree that the draft model has just made. Its copy starts now: ``made`` is in a graph's memory,
     and the target's graph, where it was captured before, may write to the same places."""
     verify_input.specctl_made = async_d2h(made)
