@@ -26,9 +26,9 @@ class LiveTable:
         capabilities: Capabilities,
         start_rows: Sequence[TableRow],
         monotonic_s: Callable[[], float],
-        off_sample_steps: int = 1,
+        samples: StepSampler | None = None,
     ) -> None:
-        """off_sample_steps: as ``StepSampler.off_steps``."""
+        """samples: None: a sample takes one step."""
         self.capabilities = capabilities
         self._monotonic_s = monotonic_s
         self._start = self._table = SpeculationTable(start_rows, capabilities)
@@ -38,7 +38,7 @@ class LiveTable:
         self._version = 0
         self._decider: str | None = None
         self._fallback_number: int | None = None
-        self._samples = StepSampler(off_sample_steps)
+        self._samples = samples or StepSampler()
         self._lease_s: float | None = None
         self._lease_ends_s = math.inf
         self._owner: str | None = None

@@ -27,6 +27,7 @@ from specctl.engine.live_table import LiveTable
 from specctl.engine.request_classes import EngineTelemetry
 from specctl.engine.service import handle
 from specctl.engine.step_counters import StepCounters, StepRecord
+from specctl.engine.step_sampling import StepSampler
 from specctl.engine.traffic_classes import RequestClasses
 
 __all__ = ["Gauges", "OpenStep", "Steering"]
@@ -66,11 +67,11 @@ class Steering(ABC):
         capabilities: Capabilities,
         start_rows: Sequence[TableRow],
         classes: RequestClasses,
-        off_sample_steps: int = 1,
+        samples: StepSampler | None = None,
     ) -> None:
         self.is_active = True
         self.capabilities = capabilities
-        self.table = LiveTable(capabilities, start_rows, time.monotonic, off_sample_steps)
+        self.table = LiveTable(capabilities, start_rows, time.monotonic, samples)
         self.steering_s = 0.0
         self._counters = StepCounters(
             DecodeBatchBuckets(capabilities.decode_batch_max), capabilities.num_speculative_tokens_legal[-1]

@@ -11,10 +11,11 @@ __all__ = ["StepSampler"]
 class StepSampler:
     """Counts an engine's steps. Ranks that take the same steps by the same rows sample the same ones."""
 
-    def __init__(self, off_steps: int = 1) -> None:
-        """off_steps: how many steps in a row a sample of 0 drafts takes beside steps that draft. It then
-        comes that much more rarely, so that its price is the same."""
-        self._off_steps = off_steps
+    def __init__(self, off_steps: int = 1, draft_steps: int = 1) -> None:
+        """off_steps: how many steps in a row a sample of 0 drafts takes beside steps that draft; draft_steps:
+        a sample of drafts beside steps without, where the first one holds what a head at rest has missed. It
+        then comes that much more rarely, so that its price is the same."""
+        self._off_steps, self._draft_steps = off_steps, draft_steps
         self._steps_since = 0
         """Steps since the last sample, of whichever row: a table that is replaced does not start over."""
         self._steps_left = 0
@@ -27,8 +28,7 @@ class StepSampler:
         if sample is None:
             self._steps_left = 0
             return row, False
-        is_off = sample.setting.num_speculative_tokens == 0 < row.num_speculative_tokens
-        in_a_row = self._off_steps if is_off else 1
+        in_a_row = self._in_a_row(sample.setting.num_speculative_tokens, row.num_speculative_tokens)
         if 0 < self._steps_left < in_a_row:
             self._steps_left -= 1
         elif self._steps_since < sample.every_steps * in_a_row:
@@ -38,3 +38,9 @@ class StepSampler:
             self._steps_left = in_a_row - 1
         self._steps_since = 0
         return sample.setting, True
+
+    def _in_a_row(self, sampled: int, usual: int) -> int:
+        """Steps of a sample of so many drafts in a row of so many."""
+        if sampled == 0 < usual:
+            return self._off_steps
+        return self._draft_steps if usual == 0 < sampled else 1

@@ -21,6 +21,7 @@ from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.namespaces import namespace_of
 from specctl.engine.request_classes import ClassKey
+from specctl.engine.step_sampling import StepSampler
 from specctl.engine.traffic_classes import RequestClasses, key_of
 from specctl_sglang.control.draft_limits import DraftLimits, penalty_limits
 from specctl_sglang.control.request_fields import request_kind
@@ -126,7 +127,10 @@ class Steering(steering.Steering):
         classes = RequestClasses(longest, _class_key, _context_tokens)
         # Where launches run ahead, the first step without drafts waits for the host, and those behind it do
         # not: it would tell too much of a step at 0 drafts.
-        super().__init__(capabilities, rows, classes, off_sample_steps=1 if computes_at_launch else 2)
+        samples = StepSampler(
+            1 if computes_at_launch else 2, 2 if capabilities.method == "specctl_peagle" else 1
+        )
+        super().__init__(capabilities, rows, classes, samples)
         self._view, self._proposer, self._answers = view, proposer, answers
         self._computes_at_launch, self._new_span = computes_at_launch, new_span
         self._ended_s = 0.0

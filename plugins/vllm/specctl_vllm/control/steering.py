@@ -22,6 +22,7 @@ from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine import steering
 from specctl.engine.capabilities import described
 from specctl.engine.guard import FAILURES_MAX, GUARD
+from specctl.engine.step_sampling import StepSampler
 from specctl_vllm.compat.machine import engine_version, machine_of
 from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
@@ -104,7 +105,8 @@ class Steering(steering.Steering):
         self._sampling_problem = sampled_verification_problem()
         capabilities = self._capabilities(options.method, options.control.lease_max_s)
         rows = start_rows(options.start_table, capabilities.num_speculative_tokens_legal)
-        super().__init__(capabilities, rows, RequestClasses(config.num_speculative_tokens))
+        samples = StepSampler(draft_steps=2 if self._head_rests else 1)
+        super().__init__(capabilities, rows, RequestClasses(config.num_speculative_tokens), samples)
         self._limits = RequestLimits()
         self._last_number = config.num_speculative_tokens
         self._shares_steps = config.parallel_config.data_parallel_size > 1
