@@ -104,7 +104,7 @@ def phases(measure: str) -> str:
 
 def trees(measure: str) -> str:
     """autotune, its search included, by requests at once."""
-    name = "gpu-trees-h200.json"
+    name = "gpu-trees-h100.json"
     return "; ".join(
         f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
         for load in ("1-at-once", "8-at-once", "32-at-once")
@@ -122,8 +122,25 @@ def verify_512(vocabulary: int) -> str:
     )
 
 
-def smoke_h200() -> str:
-    servers = figure_at("gpu-sglang-smoke-h200.json", "servers")
+def hybrid_heads() -> str:
+    found = figure_at(
+        "gpu-hybrid-heads-h200.json", "served: start, live table, greedy tokens of 0 drafts, our kernels"
+    )
+    return "; ".join(f"{head}: {result}" for head, result in found.items())
+
+
+def of_steps(name: str) -> str:
+    """Milliseconds of a step with all requests decoding, in a torch profile."""
+    found = []
+    for server, one in figure_at(name, "servers").items():
+        profile = one.get("profile, GPU activities alone") or one["profile, CPU activities too"]
+        busy, idle = (profile[f"GPU {part} ms per step"] for part in ("busy", "idle"))
+        found.append(f"{server}: {busy:.2f} + {idle:.2f} ms")
+    return "; ".join(found)
+
+
+def smoke_sglang(name: str) -> str:
+    servers = figure_at(name, "servers")
     return "; ".join(
         f"{name}: {sum(one['same'] for key, one in found.items() if key[0].isdigit())} of 9 answers"
         for name, found in servers.items()

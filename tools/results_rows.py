@@ -12,9 +12,11 @@ from tools.results_figures import (
     differing,
     gate,
     hybrid,
+    hybrid_heads,
     of_loads,
     of_loads_at,
     of_rates,
+    of_steps,
     peagle_sglang,
     phases,
     ratio,
@@ -22,7 +24,7 @@ from tools.results_figures import (
     regret,
     resumed,
     smoke,
-    smoke_h200,
+    smoke_sglang,
     suffix_kinds,
     trees,
     verify,
@@ -57,7 +59,7 @@ RATES = "python -m benchmarks.gpu.rates"
 REGRET = SIMULATED, "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
-TREES = H200, "python -m benchmarks.trees --on-gpu", "gpu-trees-h200.json"
+TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
 SUFFIX_H200 = H200, "python -m benchmarks.gpu.compare copying", "gpu-suffix-h200.json"
 BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
@@ -97,12 +99,25 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
             "gpu-smoke.json",
         ),
+        *(
+            Row(
+                "SGLang 0.5.23, 8B shape in bf16: greedy answers as at 0 drafts, at full, 0 and full drafts",
+                partial(smoke_sglang, name),
+                hardware,
+                "",
+                name,
+            )
+            for hardware, name in (
+                (H200, "gpu-sglang-smoke-h200.json"),
+                (H100, "gpu-sglang-smoke-h100.json"),
+            )
+        ),
         Row(
-            "SGLang 0.5.23, 8B shape in bf16: greedy answers as at 0 drafts, at full, 0 and full drafts",
-            smoke_h200,
-            H200,
-            "",
-            "gpu-sglang-smoke-h200.json",
+            "vLLM 0.33.0, runner V2: `specctl_hybrid` by head: start, live table, greedy tokens of 0 drafts",
+            hybrid_heads,
+            f"{H200}, float32",
+            "python -m pytest -m gpu tests/gpu/test_serve_on_device.py -k hybrid",
+            "gpu-hybrid-heads-h200.json",
         ),
     ),
     "daemon": (
@@ -127,7 +142,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
             *REGRET,
         ),
         Row(
-            "8 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
+            "6 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
             "best of 0, 3 and 8 drafts",
             lambda: phases("to_best_static"),
             *PHASES,
@@ -161,13 +176,21 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-rates.json",
         ),
         Row(
-            "SGLang 0.5.23, EAGLE-3 with trees, runs of 6 s: against the best of 5 prepared settings",
+            "the same, where the daemon starts from a table of 0 drafts at every batch",
+            lambda: of_rates("gpu-rates-high.json"),
+            H200,
+            RATES,
+            "gpu-rates-high.json",
+        ),
+        Row(
+            "SGLang 0.5.23, EAGLE-3 with trees, runs of 14 s, answers of 48 to 144 tokens: against the best "
+            "of 3 prepared settings",
             lambda: trees("to_best_static"),
             *TREES,
         ),
         Row("the same, against off", lambda: trees("to_off"), *TREES),
         Row(
-            "the last load again, against off, runs of 14 s",
+            "the last load with answers of 96 tokens, before samples at 0 drafts took two steps, against off",
             lambda: ratio("gpu-trees-32-h200.json", "32-at-once", "autotune", "against off"),
             H200,
             "",
@@ -223,6 +246,19 @@ TABLES: dict[str, tuple[Row, ...]] = {
                 ("`eagle3` at 0 drafts, steered", "eagle3 at 0, steered", "gpu-off-cost-h200.json"),
             )
         ),
+        *(
+            Row(
+                f"{words} at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
+                partial(of_loads, "gpu-off-cost-eagle3-h200.json", server, "never enabled"),
+                H200,
+                "python -m benchmarks.gpu.compare off-cost",
+                "gpu-off-cost-eagle3-h200.json",
+            )
+            for words, server in (
+                ("`eagle3`, steered,", "eagle3 at 0, steered"),
+                ("`specctl_hybrid` with an EAGLE-3 head", "specctl_hybrid with an EAGLE-3 head at 0"),
+            )
+        ),
         Row(
             "acceptance after 200 tokens at 0 drafts, against a head that never rested",
             resumed,
@@ -253,6 +289,26 @@ TABLES: dict[str, tuple[Row, ...]] = {
                 "gpu-sglang-off-h200.json",
             )
             for server in ("SPECCTL_SUFFIX", "EAGLE3")
+        ),
+        Row(
+            "`EAGLE3` at 0 drafts, SGLang 0.5.23, answers of 384 tokens",
+            partial(of_loads, "gpu-sglang-off-h100.json", "EAGLE3 at 0", "never enabled"),
+            H100,
+            f"{SGLANG_COMPARE} off",
+            "gpu-sglang-off-h100.json",
+        ),
+        *(
+            Row(
+                f"GPU time and idle time of a step, {words}",
+                partial(of_steps, name),
+                hardware,
+                "",
+                name,
+            )
+            for words, hardware, name in (
+                ("vLLM 0.33.0, `eagle3`", H200, "gpu-off-steps-h200.json"),
+                ("SGLang 0.5.23, by server", H100, "gpu-sglang-steps-h100.json"),
+            )
         ),
     ),
     "proposers": (
@@ -335,19 +391,31 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "python -m benchmarks.gpu.sglang_compare copying",
             "gpu-sglang-copying-fa3.json",
         ),
-        Row(
-            "SGLang 0.5.23: `SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
-            partial(of_loads, "gpu-sglang-peagle-h200.json", "specctl_peagle", "eagle3"),
-            H200,
-            f"{SGLANG_COMPARE} peagle",
-            "gpu-sglang-peagle-h200.json",
+        *(
+            Row(
+                "SGLang 0.5.23: `SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
+                partial(of_loads, name, "specctl_peagle", "eagle3"),
+                hardware,
+                f"{SGLANG_COMPARE} peagle",
+                name,
+            )
+            for hardware, name in (
+                (H200, "gpu-sglang-peagle-h200.json"),
+                (H100, "gpu-sglang-peagle-h100.json"),
+            )
         ),
-        Row(
-            "SGLang 0.5.23: `SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
-            partial(of_loads, "gpu-sglang-suffix-h200.json", "specctl_suffix", "ngram"),
-            H200,
-            f"{SGLANG_COMPARE} copying",
-            "gpu-sglang-suffix-h200.json",
+        *(
+            Row(
+                "SGLang 0.5.23: `SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
+                partial(of_loads, name, "specctl_suffix", "ngram"),
+                hardware,
+                f"{SGLANG_COMPARE} copying",
+                name,
+            )
+            for hardware, name in (
+                (H200, "gpu-sglang-suffix-h200.json"),
+                (H100, "gpu-sglang-suffix-h100.json"),
+            )
         ),
         Row(
             "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",
