@@ -218,6 +218,7 @@ class Controller:
             acceptance,
             cost,
             objective.price(cost.decoding_s, cost.verified),
+            objective.price(cost.decoding_least_s, cost.verified),
             objective.price(cost.step_s, cost.verified),
             eligible,
         )

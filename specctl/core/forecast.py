@@ -64,17 +64,19 @@ def forecast(
     acceptance: AcceptanceEstimate,
     cost: StepCostEstimate,
     price: Floats,
+    least_price: Floats,
     plain_price: Floats,
     eligible: Bools,
 ) -> Forecast:
     """
     Args:
         present, is_active: setting in force, and whether steps ran in the last interval; by bucket.
-        price: of a usual step, what its prompts cost left out; plain_price: of a decode-only one.
+        price, least_price: of a usual step, what its prompts cost left out: at most and at least.
+        plain_price: of a decode-only one.
         eligible: settings that may be chosen, by setting or by bucket and setting.
 
     A second is worth what the best eligible setting would emit in it. Steps with prompts pay the prompts in
-    any case, so there drafts compete only with what decoding takes of them.
+    any case, so there drafts compete only with what decoding takes of them. A gain is one at either price.
     """
     tokens = cost.batch[:, None] * acceptance.emitted[None, :]
     here = np.arange(len(present)), present
@@ -82,7 +84,8 @@ def forecast(
     may[here] = True
     rate = np.where(may & np.isfinite(plain_price), tokens / plain_price, 0.0).max(axis=1)
     own = tokens[here][:, None]
-    gain = (tokens - own - rate[:, None] * (price - price[here][:, None])) / own
+    dearer = np.maximum(*(one - one[here][:, None] for one in (price, least_price)))
+    gain = (tokens - own - rate[:, None] * dearer) / own
     sigma = _sigma(acceptance, cost, present, tokens / own, rate[:, None] * plain_price / own)
     return Forecast(space, present, is_active, tokens, price, gain, sigma, acceptance, cost)
 

@@ -28,6 +28,8 @@ class PromptCost:
         self._extra_s = self._extra_tokens = 0.0
         self._square = np.zeros((2, 2))
         self._seconds = np.zeros(2)
+        self.least_token_s = np.inf
+        """Of the steps that computed most tokens in their time: a token takes no longer."""
 
     def forget(self, interval_s: float) -> None:
         kept = 0.5 ** (interval_s / HALF_LIFE_S)
@@ -35,13 +37,16 @@ class PromptCost:
         self._extra_tokens *= kept
         self._square *= kept
         self._seconds *= kept
+        self.least_token_s /= kept
 
     def add(self, cell: CellDelta, plain_s: float | None) -> None:
         """``cell``: of steps with prompts; ``plain_s``: of such a step without them; None: not measured."""
         if plain_s is not None:
             self._extra_s += max(cell.step_s - cell.steps * plain_s, 0.0)
             self._extra_tokens += cell.prefill_tokens
-        row = np.array([cell.prefill_tokens + cell.verified_tokens, cell.context_tokens]) / cell.steps
+        tokens = cell.prefill_tokens + cell.verified_tokens
+        self.least_token_s = min(self.least_token_s, cell.step_s / tokens)
+        row = np.array([tokens, cell.context_tokens]) / cell.steps
         self._square += cell.steps * np.outer(row, row)
         self._seconds += row * cell.step_s
 

@@ -44,7 +44,8 @@ class StepCostEstimate:
     """[bucket, setting] but for ``batch``, ``mixed_share`` [bucket]. NaN: not known.
 
     ``step_s``: seconds of a decode-only step; ``sigma``: standard error of its logarithm.
-    ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out.
+    ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out, at most;
+    ``decoding_least_s``: at least, where prompts are too short to tell what a token computes.
     ``mixed_share``: share of the bucket's steps that hold prompts, too.
     """
 
@@ -52,6 +53,7 @@ class StepCostEstimate:
     sigma: Floats
     is_measured: Bools
     decoding_s: Floats
+    decoding_least_s: Floats
     batch: Floats
     mixed_share: Floats
     verified: Floats
@@ -86,10 +88,14 @@ class StepCost:
     def prompt_token_s(self) -> float:
         """Seconds that a prompt token computes; 0: not known.
 
-        At most what a token took of any step without prompts. What is beyond comes with each step that holds
-        prompts, however few: such steps run without full CUDA graphs.
+        At most what a token took of any step, with prompts or without. What is beyond comes with each step
+        that holds prompts, however few: such steps run without full CUDA graphs.
         """
-        return min(self._prompts.token_s, self._least_token_s)
+        return min(self._prompts.token_s, self._token_s_most)
+
+    @property
+    def _token_s_most(self) -> float:
+        return min(self._prompts.least_token_s, self._least_token_s)
 
     def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
         """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
@@ -121,10 +127,16 @@ class StepCost:
         log_s, sigma, is_measured = self._predicted(verified, np.log(curve))
         step_s = np.exp(log_s)
         share = self._mixed_steps / np.maximum(self._steps, 1e-9)
-        # A verified token of a step that is full of prompts costs what a prompt token does.
-        in_mixed = np.maximum(verified * self.prompt_token_s, step_s - step_s[:, :1])
-        decoding_s = (1.0 - share)[:, None] * step_s + share[:, None] * in_mixed
-        return StepCostEstimate(step_s, sigma, is_measured, decoding_s, self._batch.copy(), share, verified)
+        # A verified token of a step that is full of prompts costs what a prompt token does; of one with a few
+        # prompt tokens, what it costs without them.
+        beside_off = step_s - step_s[:, :1]
+        in_mixed = np.maximum(verified * self.prompt_token_s, beside_off)
+        in_mixed_least = in_mixed if self._prompts.token_s <= self._token_s_most else beside_off
+        usual, mixed = (1.0 - share)[:, None] * step_s, share[:, None]
+        return StepCostEstimate(
+            step_s, sigma, is_measured, usual + mixed * in_mixed, usual + mixed * in_mixed_least,
+            self._batch.copy(), share, verified,
+        )  # fmt: skip
 
     def _place(self, bucket: int, cells: list[CellDelta], interval_s: float) -> None:
         """Where in its bucket the batch is, and how many of its steps hold prompts."""

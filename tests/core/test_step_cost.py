@@ -246,3 +246,17 @@ def test_prompt_tokens_from_steps_that_are_full_of_them() -> None:
         )  # fmt: skip
     assert cost.token_s == pytest.approx(1e-3, rel=0.01)
     assert cost.floor_s(np.array([1000.0])) == pytest.approx([150 * 1e-3 + 1e-3], rel=0.02)
+
+
+def test_no_token_computes_longer_than_those_of_the_fullest_step() -> None:
+    """A long prompt: 405 tokens in 0.81 s, 2 ms each at most. It is forgotten like all that prompts tell."""
+    plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
+    known = after(*(plain,) * 10)
+    known.update((*plain, steps(4, 0.81, count=8, has_prefill=True, prefill_tokens=3200)), 1.0)
+    known.update((*plain, steps(4, 0.4, count=80, has_prefill=True, prefill_tokens=320)), 1.0)
+    known.estimate(FULL)
+    least_s = 0.81 / 405
+    assert known.prompt_token_s == pytest.approx(least_s * 2 ** (1 / 60), rel=0.02)
+    known.update(plain, 60.0)
+    known.estimate(FULL)
+    assert known.prompt_token_s == pytest.approx(2 * least_s, rel=0.05)

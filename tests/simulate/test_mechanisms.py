@@ -175,9 +175,9 @@ def test_a_trees_own_mean_corrects_the_product_of_its_depths(
 
 def test_the_search_may_spend_more_than_the_usual_share(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine there are few steps to learn from."""
-    ours = run(4, scenario_of(0.43), 120.0, is_slow=True)
+    ours = run(2, scenario_of(0.46), 120.0, is_slow=True)
     monkeypatch.setattr(sampling, "SEARCH_FACTOR", 1.0)
-    without = run(4, scenario_of(0.43), 120.0, is_slow=True)
+    without = run(2, scenario_of(0.46), 120.0, is_slow=True)
     assert without.tokens_per_s < 0.98 * ours.tokens_per_s
     assert without.lost_ratio > 3.0 * ours.lost_ratio
 
@@ -230,7 +230,7 @@ def test_what_any_prompt_adds_to_a_step_is_not_charged_to_drafts(
     machine = h200.model_copy(update={"prefill_step_s": 0.015})
     lengths = {"prompt_median_tokens": 42.0, "output_median_tokens": 200.0}
     ours = run(64, scenario_of(0.75), 60.0, machine=machine, **lengths)
-    monkeypatch.setattr(StepCost, "prompt_token_s", property(lambda self: self._prompts.token_s))
+    monkeypatch.setattr(StepCost, "_token_s_most", np.inf)
     without = run(64, scenario_of(0.75), 60.0, machine=machine, **lengths)
     assert without.tokens_per_s < 0.8 * ours.tokens_per_s
     assert without.lost_ratio > 5.0 * ours.lost_ratio
@@ -247,9 +247,9 @@ def test_off_needs_no_least_gain(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_a_least_gain_the_table_never_rests(run: Run) -> None:
-    """Two requests on a slow machine whose seconds wander."""
-    ours = run(2, scenario_of(0.6), 120.0, is_slow=True, perturbation="all")
-    without = run(2, scenario_of(0.6), 120.0, policy=NO_GAIN_ASKED, is_slow=True, perturbation="all")
+    """One request on a slow machine whose seconds wander."""
+    ours = run(1, scenario_of(0.65), 120.0, is_slow=True, perturbation="all")
+    without = run(1, scenario_of(0.65), 120.0, policy=NO_GAIN_ASKED, is_slow=True, perturbation="all")
     assert without.switches > ours.switches + 4
 
 
