@@ -176,11 +176,19 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "gpu-rates.json",
         ),
         Row(
-            "the same, where the daemon starts from a table of 0 drafts at every batch",
+            "the same, where the daemon starts from a table of 0 drafts at every batch, and a sample of "
+            "drafts beside off takes one step",
             lambda: of_rates("gpu-rates-high.json"),
             H200,
             RATES,
             "gpu-rates-high.json",
+        ),
+        Row(
+            "the same with samples of two steps, one round",
+            lambda: of_rates("gpu-rates-from-off-h100.json"),
+            H100,
+            RATES,
+            "gpu-rates-from-off-h100.json",
         ),
         Row(
             "SGLang 0.5.23, EAGLE-3 with trees, runs of 14 s, answers of 48 to 144 tokens: against the best "
