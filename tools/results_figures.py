@@ -147,6 +147,15 @@ def smoke_sglang(name: str) -> str:
     )
 
 
+def tensor_parallel_answers() -> str:
+    """Greedy answers that are those of 0 drafts, held and under tables that change."""
+    found = figure_at("gpu-tensor-parallel.json", "checks", "specctl_suffix")
+    held = [(one["drafts"], one["all at once"]) for one in found["tables"]]
+    texts = [f"{drafts} drafts: {one['identical']} of {one['compared']}" for drafts, one in held]
+    changing = found["a new table every 0.4 s"]["outputs"]
+    return "; ".join([*texts, f"changing: {changing['identical']} of {changing['compared']}"])
+
+
 def smoke(engine: str) -> str:
     methods = figure_at("gpu-smoke.json", engine, "methods")
     results = [one["result"] if isinstance(one, dict) else one for one in methods.values()]

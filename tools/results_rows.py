@@ -26,6 +26,7 @@ from tools.results_figures import (
     smoke,
     smoke_sglang,
     suffix_kinds,
+    tensor_parallel_answers,
     trees,
     verify,
     verify_512,
@@ -35,6 +36,7 @@ from tools.results_figures import (
 
 H200 = "1 H200"
 H100 = "1 H100"
+H100_X2 = "2 H100"
 CPU = "2 CPU cores"
 SIMULATED = "simulated, costs of an H200"
 
@@ -61,6 +63,7 @@ PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
+TENSOR_PARALLEL = H100_X2, "python -m benchmarks.gpu.compare copying", "gpu-tensor-parallel.json"
 SUFFIX_H200 = H200, "python -m benchmarks.gpu.compare copying", "gpu-suffix-h200.json"
 BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
@@ -118,6 +121,14 @@ TABLES: dict[str, tuple[Row, ...]] = {
             f"{H200}, float32",
             "python -m pytest -m gpu tests/gpu/test_serve_on_device.py -k hybrid",
             "gpu-hybrid-heads-h200.json",
+        ),
+        Row(
+            "`specctl_suffix`, two tensor-parallel ranks, vLLM 0.33.0, 8B shape in bf16: greedy answers as "
+            "at 0 drafts, held and with a new table every 0.4 s",
+            tensor_parallel_answers,
+            H100_X2,
+            "",
+            "gpu-tensor-parallel.json",
         ),
     ),
     "daemon": (
@@ -318,6 +329,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
                 ("SGLang 0.5.23, by server", H100, "gpu-sglang-steps-h100.json"),
             )
         ),
+        Row(
+            "`specctl_suffix` at 0 drafts, two tensor-parallel ranks, vLLM 0.33.0, copying, runs of 4 s",
+            partial(of_loads, "gpu-tensor-parallel.json", "specctl_suffix, off", "never enabled"),
+            *TENSOR_PARALLEL,
+        ),
     ),
     "proposers": (
         Row(
@@ -442,6 +458,26 @@ TABLES: dict[str, tuple[Row, ...]] = {
             CPU,
             "make bench",
             "cpu.json",
+        ),
+        Row(
+            "`specctl_suffix` with 8 drafts, two tensor-parallel ranks, copying, against never enabled",
+            partial(of_loads, "gpu-tensor-parallel.json", "specctl_suffix, always 8", "never enabled"),
+            *TENSOR_PARALLEL,
+        ),
+        Row(
+            "the same against its own 0 drafts",
+            partial(of_loads_at, "gpu-tensor-parallel.json", "specctl_suffix, always 8", "against 0 drafts"),
+            *TENSOR_PARALLEL,
+        ),
+        Row(
+            "the same, tokens of a request's step",
+            partial(
+                of_loads_at,
+                "gpu-tensor-parallel.json",
+                "specctl_suffix, always 8",
+                "tokens of a request's step",
+            ),
+            *TENSOR_PARALLEL,
         ),
         Row(
             "tokens per step of the suffix index against arctic-inference, equal drafts",
