@@ -39,12 +39,15 @@ class DeviceSuffixSource:
         self._foreign: set[int] = set()
         """Slots of requests of other namespaces: they read no shared outputs."""
         self._foreign_ids: set[str] = set()
-        self.drafts = torch.zeros((requests, width), dtype=torch.int64, device=device)
-        self.probs = torch.zeros((requests, width), dtype=torch.float32, device=device)
-        self._heads = torch.zeros((3, requests), dtype=torch.int32, device=device)
+        places = requests * width
+        # One piece of memory, so that one broadcast brings it to all ranks.
+        self._found = torch.zeros(3 * (places + requests), dtype=torch.int32, device=device)
+        self.drafts = self._found[: 2 * places].view(torch.int64).view(requests, width)
+        self.probs = self._found[2 * places : 3 * places].view(torch.float32).view(requests, width)
+        self._heads = self._found[3 * places :].view(3, requests)
         self.counts = self._heads[0]
-        self._tp_group = get_tp_group()
         self._use_global = suffix.use_global
+        self._tp_group = get_tp_group()
         self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
         self._keeper = kept_by_rank_0(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
 
@@ -53,6 +56,7 @@ class DeviceSuffixSource:
         none = torch.zeros(1, dtype=torch.int32, device=self._heads.device)
         slots = torch.zeros(1, dtype=torch.int64, device=self._heads.device)
         self._launch(slots, none, 1)
+        self._agree()
 
     def note_step(self, scheduler_output: Any) -> None:
         """What the scheduler sends along: outputs that finished, and namespaces of new requests."""
@@ -77,10 +81,13 @@ class DeviceSuffixSource:
         self._feeder.poll()
         self._mark_foreign()
         self._launch(slots, num_sampled, wanted)
-        if self._tp_group.world_size > 1:
-            # Each rank swaps its corpus in when its own thread has built it; all must verify the same drafts.
-            for found in (self.drafts, self.probs, self.counts):
-                self._tp_group.broadcast(found, src=0)
+        self._agree()
+
+    def _agree(self) -> None:
+        """All tensor-parallel ranks must verify the same drafts, and each swaps its corpus in when its own
+        thread has built it. Without a corpus they draft alike."""
+        if self._use_global and self._tp_group.world_size > 1:
+            self._tp_group.broadcast(self._found, src=0)
 
     def _launch(self, slots: torch.Tensor, is_drafting: torch.Tensor, wanted: int) -> None:
         requests, states = slots.shape[0], self._req_states
