@@ -209,7 +209,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         Row("the same, against off", lambda: trees("to_off"), *TREES),
         Row(
-            "the last load with answers of 96 tokens, before samples at 0 drafts took two steps, against off",
+            "the last load with answers of 96 tokens, where samples at 0 drafts take one step, against off",
             lambda: ratio("gpu-trees-32-h200.json", "32-at-once", "autotune", "against off"),
             H200,
             "",
@@ -417,29 +417,27 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         *(
             Row(
-                "SGLang 0.5.23: `SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
-                partial(of_loads, name, "specctl_peagle", "eagle3"),
+                f"SGLang 0.5.23: {words}",
+                partial(of_loads, f"gpu-sglang-{proposer}-{card}.json", f"specctl_{proposer}", stock),
                 hardware,
-                f"{SGLANG_COMPARE} peagle",
-                name,
+                f"{SGLANG_COMPARE} {comparison}",
+                f"gpu-sglang-{proposer}-{card}.json",
             )
-            for hardware, name in (
-                (H200, "gpu-sglang-peagle-h200.json"),
-                (H100, "gpu-sglang-peagle-h100.json"),
+            for proposer, stock, comparison, words in (
+                (
+                    "peagle",
+                    "eagle3",
+                    "peagle",
+                    "`SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
+                ),
+                (
+                    "suffix",
+                    "ngram",
+                    "copying",
+                    "`SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
+                ),
             )
-        ),
-        *(
-            Row(
-                "SGLang 0.5.23: `SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
-                partial(of_loads, name, "specctl_suffix", "ngram"),
-                hardware,
-                f"{SGLANG_COMPARE} copying",
-                name,
-            )
-            for hardware, name in (
-                (H200, "gpu-sglang-suffix-h200.json"),
-                (H100, "gpu-sglang-suffix-h100.json"),
-            )
+            for hardware, card in ((H200, "h200"), (H100, "h100"))
         ),
         Row(
             "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",

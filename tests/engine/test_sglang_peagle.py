@@ -18,7 +18,7 @@ from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON
 
 pytestmark = NEEDS_SGLANG
 FULL = 5
-TOKENS = 24
+TOKENS = 36
 PROMPTS = [
     "The quick brown fox jumps over the lazy dog. The quick brown fox jumps",
     "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return",
@@ -36,7 +36,7 @@ SCENARIOS = {
     "without room": {"values": [FULL], "apart": 3, "has_room": False},
     "off, without room": {"values": [0, FULL], "every": 6, "has_room": False},
     "samples of off": {"values": [[FULL, 0, 3]], "every": 1000},
-    "samples while off": {"values": [[0, 4, 5]], "every": 1000},
+    "samples while off": {"values": [[0, 4, 2]], "every": 1000},
     "samples of fewer": {"values": [[FULL, 2, 2]], "every": 1000},
     "sampled": {"values": [FULL], "sampling": {"temperature": 0.8, "top_k": 20}},
 }
@@ -123,7 +123,7 @@ def test_steps_after_a_rest_have_a_cell_of_their_own(results):
     assert found[FULL, False, False] > found[FULL, True, False] / 2
     found = counted(results, "samples while off")
     assert found.keys() == {(0, False, False), (4, True, True), (4, False, True)}
-    assert found[4, True, True] > 1
+    assert found[4, True, True] > 3
     assert abs(found[4, True, True] - found[4, False, True]) <= 1
     assert counted(results, "samples of fewer").keys() == {(FULL, False, False), (2, False, True)}
 

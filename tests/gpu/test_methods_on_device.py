@@ -32,7 +32,7 @@ SAMPLED_TOKENS = 4
 ALLOWED = list(range(300, 316))
 """A small vocabulary for sampled output."""
 P_MIN = 1e-4
-"""24 positions of methods are tested: a sound build fails in one run of 500."""
+"""28 positions of methods are tested: a sound build fails in one run of 350."""
 _ENGINE = {
     "dtype": "float32",
     "skip_tokenizer_init": True,

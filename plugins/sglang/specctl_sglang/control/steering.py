@@ -126,9 +126,10 @@ class Steering(steering.Steering):
         rows = (TableRow(decode_batch_from=1, **first.model_dump()),)
         classes = RequestClasses(longest, _class_key, _context_tokens)
         # Where launches run ahead, the first step without drafts waits for the host, and those behind it do
-        # not: it would tell too much of a step at 0 drafts.
+        # not: it would tell too much of a step at 0 drafts. A P-EAGLE head rests at 0, others read along.
         samples = StepSampler(
-            1 if computes_at_launch else 2, 2 if capabilities.method == "specctl_peagle" else 1
+            off_steps=1 if computes_at_launch else 2,
+            draft_steps=2 if capabilities.method == "specctl_peagle" else 1,
         )
         super().__init__(capabilities, rows, classes, samples)
         self._view, self._proposer, self._answers = view, proposer, answers

@@ -46,8 +46,8 @@ class DeviceSuffixSource:
         self.probs = self._found[2 * places : 3 * places].view(torch.float32).view(requests, width)
         self._heads = self._found[3 * places :].view(3, requests)
         self.counts = self._heads[0]
-        self._use_global = suffix.use_global
         self._tp_group = get_tp_group()
+        self._use_global = suffix.use_global
         self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
         self._keeper = kept_by_rank_0(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
 
