@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from specctl_kernels.suffix_draft import DeviceCorpus, SuffixDraftRule, suffix_draft
+from specctl_kernels.suffix_draft import DeviceCorpus, DeviceLessons, SuffixDraftRule, suffix_draft
 
 from specctl.draft import device_rule
 from specctl.draft.calibration import ENTRIES
@@ -41,6 +41,49 @@ def outcomes() -> dict[str, np.ndarray]:
     return {"": np.concatenate(parts)}
 
 
+class OnDevice:
+    """The state that ``suffix_draft`` works on, for the texts of some requests."""
+
+    def __init__(self, options: SuffixIndexOptions, texts: list[list[int]], table: np.ndarray) -> None:
+        self.rule = SuffixDraftRule(**device_rule.rule_of(options))
+        self.limits = torch.tensor(device_rule.limits_of(options), dtype=torch.float64, device=DEVICE)
+        self.corpus = DeviceCorpus(2**20, ROW_WORDS, DEVICE)
+        self.table = torch.from_numpy(table).to(DEVICE)
+        self.lessons = DeviceLessons(len(texts), WIDTH, ENTRIES, DEVICE)
+        self.prefills = int32([len(text) for text in texts])
+
+    def draft(self, texts: list[list[int]], slots: np.ndarray, budget: int) -> tuple[torch.Tensor, ...]:
+        """drafts, probs and heads of requests in this order, as the kernel writes them."""
+        tokens = torch.zeros((len(texts), 256), dtype=torch.int32)
+        for slot, text in enumerate(texts):
+            tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
+        drafts = torch.zeros((slots.size, WIDTH), dtype=torch.int64, device=DEVICE)
+        probs = torch.zeros((slots.size, WIDTH), dtype=torch.float32, device=DEVICE)
+        heads = torch.zeros((3, slots.size), dtype=torch.int32, device=DEVICE)
+        suffix_draft(
+            tokens.to(DEVICE),
+            int32([len(text) for text in texts]),
+            torch.from_numpy(slots).to(DEVICE),
+            int32([1] * slots.size),
+            int32([1] * len(texts)),
+            self.corpus,
+            self.table,
+            self.prefills,
+            self.lessons,
+            self.rule,
+            self.limits,
+            budget,
+            drafts,
+            probs,
+            heads,
+        )
+        return drafts.cpu(), probs.cpu(), heads.cpu()
+
+
+def int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
 @pytest.mark.parametrize(
     ("vocabulary", "min_match", "budget", "has_outcomes"),
     [(2, 1, 6, True), (9, 1, 1, False), (40, 2, 5, True), (200_000, 1, 6, False)],
@@ -54,47 +97,68 @@ def test_drafts_as_the_host(
     )
     requests = streams(vocabulary, 7, vocabulary)
     index = SuffixIndex(options, len(requests), 256)
-    rule = SuffixDraftRule(**device_rule.rule_of(options))
-    corpus = DeviceCorpus(2**20, ROW_WORDS, DEVICE)
+    outputs = [np.array(text, np.int32) for text in streams(vocabulary, 20, vocabulary)]
+    block = build_block(outputs if has_corpus else [], index.rungs)
+    index.attach(replace(block, outcomes=outcomes()) if has_outcomes else block)
+    device = OnDevice(options, requests, index.outcomes.chances_of())
     if has_corpus:
-        outputs = [np.array(text, np.int32) for text in streams(vocabulary, 20, vocabulary)]
-        block = build_block(outputs, index.rungs)
-        index.attach(block)
         for _ in range(3):  # both halves
-            corpus.commit(corpus.stage(block.mem, block.row))
-    if has_outcomes:
-        block = replace(build_block([], index.rungs) if not has_corpus else block, outcomes=outcomes())
-        index.attach(block)
-    table = torch.from_numpy(index.outcomes.chances_of()).to(DEVICE)
-    tokens = torch.zeros((len(requests), 256), dtype=torch.int32)
+            device.corpus.commit(device.corpus.stage(block.mem, block.row))
     for slot, text in enumerate(requests):
         index.start(slot, np.array(text, np.int32))
-        tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
     order = np.random.default_rng(0).permutation(len(requests)).astype(np.int32)
     batch = index.propose_batch(order, np.full(order.size, budget, np.int32))
-    drafts = torch.zeros((order.size, WIDTH), dtype=torch.int64, device=DEVICE)
-    probs = torch.zeros((order.size, WIDTH), dtype=torch.float32, device=DEVICE)
-    heads = torch.zeros((3, order.size), dtype=torch.int32, device=DEVICE)
-    suffix_draft(
-        tokens.to(DEVICE),
-        torch.tensor([len(text) for text in requests], dtype=torch.int32, device=DEVICE),
-        torch.from_numpy(order).to(DEVICE),
-        torch.ones(order.size, dtype=torch.int32, device=DEVICE),
-        torch.ones(len(requests), dtype=torch.int32, device=DEVICE),
-        corpus,
-        table,
-        rule,
-        torch.tensor(device_rule.limits_of(options), dtype=torch.float64, device=DEVICE),
-        budget,
-        drafts,
-        probs,
-        heads,
-    )
-    assert heads.cpu().numpy().tolist() == batch.heads.tolist()
+    drafts, probs, heads = device.draft(requests, order, budget)
+    assert heads.numpy().tolist() == batch.heads.tolist()
     assert batch.lengths.sum() > 0
     for row, slot in enumerate(order.tolist()):
         length = int(batch.lengths[row])
         assert drafts[row, :length].tolist() == batch.tokens[row, :length].tolist()
-        np.testing.assert_allclose(probs[row, :length].cpu(), batch.probs[row, :length], rtol=1e-6)
+        np.testing.assert_allclose(probs[row, :length], batch.probs[row, :length], rtol=1e-6)
         last = requests[slot][-1] if requests[slot] else 0
         assert drafts[row, length:budget].tolist() == [last] * (budget - length)
+
+
+@pytest.mark.parametrize("least", [0.02, 0.4], ids=["long drafts", "drafts that end as improbable"])
+def test_outcomes_are_counted_as_on_the_host(least: int) -> None:
+    """Texts that go on as drafted, in part; the first tokens are sampled, as on a server."""
+    options = SuffixIndexOptions(index_bytes=2**17, min_token_prob=least)
+    generator = random.Random(0)
+    requests = [text[:60] + text[:20] for text in streams(6, 8, 3)]
+    index = SuffixIndex(options, len(requests), 256)
+    index.outcomes.is_learning = False
+    block = build_block([np.array(text, np.int32) for text in streams(6, 20, 3)], index.rungs)
+    index.attach(block)
+    device = OnDevice(options, requests, index.outcomes.chances_of())
+    device.corpus.commit(device.corpus.stage(block.mem, block.row))
+    order = np.arange(len(requests), dtype=np.int32)
+    for slot, text in enumerate(requests):
+        index.start(slot, np.array(text, np.int32))
+    drafts, budget = torch.zeros((len(requests), WIDTH), dtype=torch.int64), WIDTH
+    for step in range(6):
+        for slot, text in enumerate(requests):
+            accepted = drafts[slot, : generator.randint(0, 4) if step else 0].tolist()
+            new = [*accepted, generator.randrange(6)]
+            text += new
+            index.extend(slot, np.array(new, np.int32))
+        index.propose_batch(order, np.full(order.size, budget, np.int32))
+        drafts, _, _ = device.draft(requests, order, budget)
+    counted = index.outcomes.counted.sum(axis=0).reshape(-1, ENTRIES, 2)
+    assert counted[:2, :, 0].sum(axis=1).min() > 10
+    assert counted[..., 1].sum() > 10
+    assert not counted[2:].any()
+    np.testing.assert_array_equal(device.lessons.counted.cpu().numpy(), counted[:2])
+
+
+def test_a_slot_that_another_request_takes_teaches_nothing() -> None:
+    options = SuffixIndexOptions(index_bytes=2**17, min_token_prob=0.0)
+    index = SuffixIndex(options, 1, 256)
+    text = [1, 2, 3, 4] * 5
+    device = OnDevice(options, [text], index.outcomes.chances_of())
+    slots = np.zeros(1, np.int32)
+    device.draft([[*text, 1]], slots, WIDTH)
+    device.prefills[0] = 12
+    device.draft([[*text, 1, 2, 3, 4]], slots, WIDTH)
+    assert not device.lessons.counted.any()
+    device.draft([[*text, 1, 2, 3, 4, 1, 2]], slots, WIDTH)
+    assert device.lessons.counted[0, :, 1].sum() == 2

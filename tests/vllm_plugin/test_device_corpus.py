@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from specctl_vllm.proposers import device_corpus  # noqa: E402
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder  # noqa: E402
+from specctl_vllm.proposers.device_outcomes import DeviceOutcomes  # noqa: E402
 
 from specctl.draft.chains import HEAD  # noqa: E402
 from specctl.draft.frozen_corpus import build_block  # noqa: E402
@@ -28,6 +29,11 @@ def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_corpus, "_LEAST_PAUSE_S", 0.0)
 
 
+def feeder_of(max_bytes: int) -> DeviceCorpusFeeder:
+    device = torch.device("cpu")
+    return DeviceCorpusFeeder(max_bytes, RUNGS, device, DeviceOutcomes(1, 4, device, is_learning=True))
+
+
 def polled(feeder: DeviceCorpusFeeder, words: int) -> None:
     deadline = time.monotonic() + 60
     while int(feeder.corpus.row[HEAD]) != words:
@@ -37,7 +43,7 @@ def polled(feeder: DeviceCorpusFeeder, words: int) -> None:
 
 
 def test_outputs_come_in_bit_by_bit() -> None:
-    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
+    feeder = feeder_of(2**17)
     feeder.poll()
     assert int(feeder.corpus.row[HEAD]) == 0
     for count in (1, 2, 3):  # each goes to the half that is not read
@@ -51,20 +57,20 @@ def test_outputs_come_in_bit_by_bit() -> None:
 
 def test_the_table_is_that_of_the_outcomes_in_a_file() -> None:
     """Uploaded to where a captured graph reads it."""
-    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
-    address, built_in = feeder.chances.data_ptr(), feeder.chances.clone()
+    feeder = feeder_of(2**17)
+    address, built_in = feeder._outcomes.chances.data_ptr(), feeder._outcomes.chances.clone()
     outcomes = {"chat": np.array([[0, 700, 90, 10]]), "sql": np.array([[1, 700, 90, 80]])}
     feeder.attach(replace(build_block([], RUNGS), outcomes=outcomes))
     index = SuffixIndex(SuffixIndexOptions(index_bytes=2**17), 1, 64)
     both = {"": np.concatenate(list(outcomes.values()))}
     index.attach(replace(build_block([], RUNGS), outcomes=both))
-    np.testing.assert_array_equal(feeder.chances.numpy(), index.outcomes.chances_of())
-    assert feeder.chances.data_ptr() == address
-    assert not torch.equal(feeder.chances, built_in)
+    np.testing.assert_array_equal(feeder._outcomes.chances.numpy(), index.outcomes.chances_of())
+    assert feeder._outcomes.chances.data_ptr() == address
+    assert not torch.equal(feeder._outcomes.chances, built_in)
 
 
 def test_the_oldest_outputs_go_where_the_bytes_end() -> None:
-    feeder = DeviceCorpusFeeder(2**16, RUNGS, torch.device("cpu"))
+    feeder = feeder_of(2**16)
     outputs = [np.full(300, i, np.int32) for i in range(20)]
     feeder.add(outputs[:10])
     feeder.add(outputs[10:])
@@ -81,7 +87,7 @@ def test_the_oldest_outputs_go_where_the_bytes_end() -> None:
 
 
 def test_an_output_that_is_none_is_counted_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
+    feeder = feeder_of(2**17)
     feeder.add([np.arange(20, dtype=np.int32), np.array([1, -5, 2], np.int32)])
     feeder.add([np.zeros(2**17, np.int32)])  # longer than any corpus of this size
     feeder.add([np.arange(4, dtype=np.int32)])
@@ -93,7 +99,7 @@ def test_an_output_that_is_none_is_counted_and_left_out(caplog: pytest.LogCaptur
 def test_a_failed_build_is_counted_and_the_corpus_stays(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feeder = DeviceCorpusFeeder(2**17, RUNGS, torch.device("cpu"))
+    feeder = feeder_of(2**17)
     feeder.add([np.arange(20, dtype=np.int32)])
     polled(feeder, 21)
     with monkeypatch.context() as broken:
@@ -135,7 +141,7 @@ def saved(keeper: CorpusKeeper) -> None:
 
 def test_a_file_keeps_what_the_device_learnt_and_nothing_twice(tmp_path: Path) -> None:
     path = tmp_path / "corpus"
-    first, second = (DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu")) for _ in range(2))
+    first, second = (feeder_of(2**18) for _ in range(2))
     mine, other = kept_in(first, path), kept_in(second, path)
     first.add([np.arange(20, dtype=np.int32)])
     polled(first, 21)
@@ -150,7 +156,7 @@ def test_a_file_keeps_what_the_device_learnt_and_nothing_twice(tmp_path: Path) -
     assert words_of(second) == [*range(20), -1, *range(50, 55), -1]
 
     mine.close()
-    third = DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu"))
+    third = feeder_of(2**18)
     kept_in(third, path)
     polled(third, 35)
     assert words_of(third) == [*range(20), -1, *range(50, 55), -1, *range(100, 107), -1]
@@ -159,11 +165,11 @@ def test_a_file_keeps_what_the_device_learnt_and_nothing_twice(tmp_path: Path) -
 
 def test_the_file_is_left_out_first_where_the_bytes_end(tmp_path: Path) -> None:
     path = tmp_path / "corpus"
-    writer = DeviceCorpusFeeder(2**18, RUNGS, torch.device("cpu"))
+    writer = feeder_of(2**18)
     keeper = kept_in(writer, path)
     writer.add([np.full(300, i, np.int32) for i in range(8)])
     keeper.close()
-    reader = DeviceCorpusFeeder(2**16, RUNGS, torch.device("cpu"))
+    reader = feeder_of(2**16)
     kept_in(reader, path)
     reader.poll()
     reader.add([np.full(300, 90 + i, np.int32) for i in range(2)])

@@ -28,7 +28,7 @@ class Group:
 def source_of(monkeypatch, group, **asked):
     _, options = parse_speculative_config({"method": "specctl_suffix", **asked}, on_device=True)
     monkeypatch.setenv(OPTIONS_ENV, options.model_dump_json())
-    feeder = SimpleNamespace(half_bytes=0, poll=lambda: None, corpus=None, chances=None)
+    feeder = SimpleNamespace(half_bytes=0, poll=lambda: None, corpus=None)
     monkeypatch.setattr(suffix_source, "get_tp_group", lambda: group)
     monkeypatch.setattr(suffix_source, "DeviceCorpusFeeder", lambda *_: feeder)
     monkeypatch.setattr(suffix_source, "kept_by_rank_0", lambda *_: None)
@@ -37,7 +37,7 @@ def source_of(monkeypatch, group, **asked):
         scheduler_config=SimpleNamespace(max_num_seqs=REQUESTS),
     )
     tokens = SimpleNamespace(gpu=None)
-    states = SimpleNamespace(all_token_ids=tokens, total_len=tokens, req_id_to_index={})
+    states = SimpleNamespace(all_token_ids=tokens, total_len=tokens, prefill_len=tokens, req_id_to_index={})
     return suffix_source.DeviceSuffixSource(config, torch.device("cpu"), states)
 
 
@@ -70,3 +70,11 @@ def test_drafts_from_a_requests_own_text_need_none(monkeypatch):
     drafts, *_ = found(monkeypatch, source, 7)
     assert drafts == [[7] * WIDTH] * 2
     assert group.broadcasts == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "use_global", "learns"), [(1, False, True), (2, True, True), (2, False, False)]
+)
+def test_ranks_that_draft_for_themselves_keep_the_same_table(monkeypatch, ranks, use_global, learns):
+    source = source_of(monkeypatch, SimpleNamespace(world_size=ranks), use_global=use_global)
+    assert source._outcomes.outcomes.is_learning is learns

@@ -1,5 +1,5 @@
 """Drafts of the suffix index on the device."""
 
-from specctl_kernels.suffix_draft.launch import DeviceCorpus, SuffixDraftRule, suffix_draft
+from specctl_kernels.suffix_draft.launch import DeviceCorpus, DeviceLessons, SuffixDraftRule, suffix_draft
 
-__all__ = ["DeviceCorpus", "SuffixDraftRule", "suffix_draft"]
+__all__ = ["DeviceCorpus", "DeviceLessons", "SuffixDraftRule", "suffix_draft"]

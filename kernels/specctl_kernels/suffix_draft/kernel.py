@@ -3,7 +3,8 @@
 It drafts as ``specctl.draft.proposal`` does from a request's own tokens and one frozen corpus: the same
 occurrences, votes, probabilities and tokens. A corpus is searched as on the host, by its hash buckets and
 chains (``specctl.draft.chains``). A request's own text has no buckets here: what a chain would link to is
-found by scanning the tokens backwards, so that nothing has to be kept up to date between steps.
+found by scanning the tokens backwards, so that nothing has to be kept up to date between steps. What became
+of a request's last draft is counted as ``specctl.draft.lessons`` does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ _SEED: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15)
 _STEP: tl.constexpr = tl.constexpr(0xD6E8FEB86659FD93)
 _MIX: tl.constexpr = tl.constexpr(0xFF51AFD7ED558CCD)
 _SEPARATOR: tl.constexpr = tl.constexpr(-1)  # 0xFFFFFFFF as int32
+# Of a lesson: the position behind which was drafted, tokens, source, the request's prefill, the token before.
+_AT: tl.constexpr = tl.constexpr(0)
+_SIZE: tl.constexpr = tl.constexpr(1)
+_SOURCE: tl.constexpr = tl.constexpr(2)
+_PREFILL: tl.constexpr = tl.constexpr(3)
+_BEFORE: tl.constexpr = tl.constexpr(4)
+_FIRST: tl.constexpr = tl.constexpr(5)
 
 
 @triton.jit
@@ -219,16 +227,18 @@ def _voted(
     after, ends, size, match, room, chance_ptr, min_prob,
     MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """(tokens, probabilities, their sum, how many): at each place the first ``size`` candidates that agreed
-    so far have a vote."""
+    """(tokens, their entries in the table, probabilities, their sum, how many, how many with an entry): at
+    each place the first ``size`` candidates that agreed so far have a vote. A token that is too improbable
+    ends the draft; it has an entry, too."""
     iota = tl.arange(0, CANDIDATES)
     columns = tl.arange(0, WIDTH)
     alive = (iota < size).to(tl.int32)
     tokens = tl.zeros([WIDTH], tl.int32)
+    entries = tl.zeros([WIDTH], tl.int32)
     probs = tl.zeros([WIDTH], tl.float32)
     prob = tl.full((), 1.0, tl.float64)
     score = tl.full((), 0.0, tl.float64)
-    j = 0
+    j, seen = 0, 0
     is_open = True
     while is_open:
         alive = alive * (ends > j).to(tl.int32)
@@ -242,22 +252,25 @@ def _voted(
         matched = tl.minimum(match + j, MOST_MATCH)
         entry = (matched * (CANDIDATES + 1) + won) * (CANDIDATES + 1) + voters
         prob = prob * tl.load(chance_ptr + entry).to(tl.float64)
+        if voters > 0:
+            tokens = tl.where(columns == j, token, tokens)
+            entries = tl.where(columns == j, entry.to(tl.int32), entries)
+            seen = j + 1
         if (voters == 0) | (prob < min_prob):
             is_open = False
         else:
-            tokens = tl.where(columns == j, token, tokens)
             probs = tl.where(columns == j, prob.to(tl.float32), probs)
             score += prob
             alive = alive * (at_j == token).to(tl.int32)
             j += 1
             is_open = j < room
-    return tokens, probs, score, j
+    return tokens, entries, probs, score, j, seen
 
 
 @triton.jit
 def _best_draft(
     text_ptr, known, places, matches, count, chance_ptr, budget, factor, offset, min_prob,
-    best_tokens, best_probs, best_length, best_match, best_source, beat, source,
+    best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, source,
     STRIDE: tl.constexpr, MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Steps 2 and 3 of ``specctl.draft.proposal`` for one source; the best draft of all sources so far."""
@@ -273,41 +286,70 @@ def _best_draft(
         is_set = (size <= count) & ((size == count) | (_pick(matches, iota, size) != match))
         room = _room(match, budget, factor, offset)
         if is_set & (room.to(tl.float64) > beat):
-            tokens, probs, score, j = _voted(
+            tokens, entries, probs, score, j, seen = _voted(
                 after, ends, size, match, room, chance_ptr, min_prob, MOST_MATCH, CANDIDATES, WIDTH
             )
             if (j > 0) & (score > beat):
                 beat, best_length, best_match = score, j, match
-                best_source = source
-                best_tokens, best_probs = tokens, probs
-    return best_tokens, best_probs, best_length, best_match, best_source, beat
+                best_source, best_seen = source, seen
+                best_tokens, best_entries, best_probs = tokens, entries, probs
+    return best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
+
+
+@triton.jit
+def _learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr):
+    """Compare the draft that waits with the request's text: ``lessons.learn``.
+
+    A lesson of the slot's last request is none of this one: its prefill or its text is another.
+    """
+    at, size = tl.load(lesson_ptr + _AT).to(tl.int64), tl.load(lesson_ptr + _SIZE).to(tl.int64)
+    before = tl.load(own_ptr + tl.maximum(at - 1, 0))
+    is_own = (at > prefill) & (at <= known) & (tl.load(lesson_ptr + _PREFILL) == prefill)
+    size = tl.where(is_own & (before == tl.load(lesson_ptr + _BEFORE)), tl.minimum(size, known - at), 0)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < size
+    drafted = tl.load(lesson_ptr + _FIRST + columns, mask=inside, other=0)
+    entries = tl.load(lesson_ptr + _FIRST + WIDTH + columns, mask=inside, other=0)
+    came = tl.load(own_ptr + at + columns, mask=inside, other=0)
+    wrong = tl.min(tl.where(inside & (drafted == came), WIDTH, columns))
+    place = counted_ptr + 2 * (tl.load(lesson_ptr + _SOURCE) * ENTRIES + entries)
+    tl.atomic_add(place, 1, mask=inside & (columns <= wrong))
+    tl.atomic_add(place + 1, 1, mask=inside & (columns < wrong))
+    tl.store(lesson_ptr + _SIZE, 0)
 
 
 # Triton compiles anew for a 1 and for multiples of 16, in the middle of a stream.
 @triton.jit(do_not_specialize=["budget"])
 def suffix_draft_kernel(
     tokens_ptr, tokens_stride, slots_ptr, lengths_ptr, is_drafting_ptr, reads_corpus_ptr,
-    corpus_ptr, row_ptr, chances_ptr, chances_stride,
+    corpus_ptr, row_ptr, chances_ptr, chances_stride, prefills_ptr, lessons_ptr, counted_ptr,
     drafts_ptr, drafts_stride, probs_ptr, heads_ptr, heads_stride,
     budget, limits_ptr,
     LEAST_MATCH: tl.constexpr, MATCH: tl.constexpr, MATCH_2: tl.constexpr,
     VISITS: tl.constexpr, OWN_VISITS: tl.constexpr, ENOUGH: tl.constexpr,
     RUNG_MASK: tl.constexpr, LONGEST: tl.constexpr, LONGEST_2: tl.constexpr,
     MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    ENTRIES: tl.constexpr,
     CAP: tl.constexpr, NB: tl.constexpr, HEAD: tl.constexpr, POS_BITS: tl.constexpr, NB1: tl.constexpr,
 ):  # fmt: skip
     """Arguments as ``suffix_draft`` explains them; the last five are places in a row of ``chains``."""
     request = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + request).to(tl.int64)
-    is_drafting = (tl.load(is_drafting_ptr + request) > 0) & (slot >= 0)
+    is_request = slot >= 0
+    is_drafting = (tl.load(is_drafting_ptr + request) > 0) & is_request
     slot = tl.maximum(slot, 0)
     own_ptr = tokens_ptr + slot * tokens_stride
     own_known = tl.load(lengths_ptr + slot).to(tl.int64)
     last = own_known - 1
     columns = tl.arange(0, WIDTH)
     best_tokens = tl.zeros([WIDTH], tl.int32)
+    best_entries = tl.zeros([WIDTH], tl.int32)
     best_probs = tl.zeros([WIDTH], tl.float32)
-    best_length, best_match, best_source = 0, tl.full((), 0, tl.int64), 0
+    best_length, best_seen, best_match, best_source = 0, 0, tl.full((), 0, tl.int64), 0
+    lesson_ptr = lessons_ptr + slot * (_FIRST + 2 * WIDTH)
+    prefill = tl.load(prefills_ptr + slot)
+    if is_request:
+        _learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
     beat = tl.full((), 0.0, tl.float64)
     # From memory: Triton would round a float argument to 32 bits.
     factor, offset, min_prob = tl.load(limits_ptr), tl.load(limits_ptr + 1), tl.load(limits_ptr + 2)
@@ -315,9 +357,11 @@ def suffix_draft_kernel(
         places, matches, count = _own_places(
             own_ptr, last, LEAST_MATCH, MATCH, MATCH_2, OWN_VISITS, RUNG_MASK, LONGEST, CANDIDATES, BLOCK
         )
-        best_tokens, best_probs, best_length, best_match, best_source, beat = _best_draft(
+        (
+            best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
+        ) = _best_draft(
             own_ptr, own_known, places, matches, count, chances_ptr, budget, factor, offset, min_prob,
-            best_tokens, best_probs, best_length, best_match, best_source, beat, 1,
+            best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 1,
             1, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
         head = tl.load(row_ptr + HEAD) * (tl.load(reads_corpus_ptr + slot) > 0).to(tl.int64)
@@ -327,11 +371,20 @@ def suffix_draft_kernel(
                 corpus_ptr, row_ptr, head, own_ptr, own_known, LEAST_MATCH, MATCH, MATCH_2, VISITS, ENOUGH,
                 RUNG_MASK, LONGEST, LONGEST_2, CANDIDATES, CAP, NB, POS_BITS, NB1,
             )  # fmt: skip
-            best_tokens, best_probs, best_length, best_match, best_source, beat = _best_draft(
+            (
+                best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
+            ) = _best_draft(
                 corpus_ptr, head, places, matches, count, chances_ptr + chances_stride, budget, factor,
-                offset, min_prob, best_tokens, best_probs, best_length, best_match, best_source, beat, 3,
-                2, MOST_MATCH, CANDIDATES, WIDTH,
+                offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
+                best_source, beat, 3, 2, MOST_MATCH, CANDIDATES, WIDTH,
             )  # fmt: skip
+        tl.store(lesson_ptr + _AT, own_known.to(tl.int32))
+        tl.store(lesson_ptr + _SIZE, best_seen)
+        tl.store(lesson_ptr + _SOURCE, tl.where(best_source == 1, 0, 1))
+        tl.store(lesson_ptr + _PREFILL, prefill)
+        tl.store(lesson_ptr + _BEFORE, tl.load(own_ptr + last))
+        tl.store(lesson_ptr + _FIRST + columns, best_tokens, mask=columns < best_seen)
+        tl.store(lesson_ptr + _FIRST + WIDTH + columns, best_entries, mask=columns < best_seen)
     # A place without a draft gets the request's last token: any id that exists, and rejected unless true.
     filler = tl.load(own_ptr + last, mask=own_known > 0, other=0)
     tl.store(

@@ -10,10 +10,12 @@ import triton
 
 from specctl_kernels.suffix_draft.kernel import suffix_draft_kernel
 
-__all__ = ["DeviceCorpus", "SuffixDraftRule", "suffix_draft"]
+__all__ = ["DeviceCorpus", "DeviceLessons", "SuffixDraftRule", "suffix_draft"]
 
 _BLOCK_TOKENS = 1024
 _PIECE_WORDS = 2**22
+_LESSON_HEAD = 5
+"""Words of a lesson before its tokens: see ``kernel``."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,20 @@ class DeviceCorpus:
         self._next_half = 1 - self._next_half
 
 
+class DeviceLessons:
+    """Each slot's last draft, whose outcome is not known yet, and what became of all before it.
+
+    counted: int32[2, entries, 2]; of a request's own text and of the corpus, by entry of ``chances``, drafted
+    and accepted tokens. They are added to only, and begin anew behind 2**31.
+    """
+
+    def __init__(self, max_requests: int, drafts: int, entries: int, device: torch.device) -> None:
+        """drafts: of a request, at most."""
+        words = _LESSON_HEAD + 2 * _width_of(drafts)
+        self.waiting = torch.zeros((max_requests, words), dtype=torch.int32, device=device)
+        self.counted = torch.zeros((2, entries, 2), dtype=torch.int32, device=device)
+
+
 def suffix_draft(
     tokens: torch.Tensor,
     lengths: torch.Tensor,
@@ -79,6 +95,8 @@ def suffix_draft(
     reads_corpus: torch.Tensor,
     corpus: DeviceCorpus,
     chances: torch.Tensor,
+    prefills: torch.Tensor,
+    lessons: DeviceLessons,
     rule: SuffixDraftRule,
     limits: torch.Tensor,
     budget: int,
@@ -94,6 +112,8 @@ def suffix_draft(
     is_drafting  int32[n], 0: no draft for this request
     reads_corpus int32[max_requests], 0: only from the slot's own tokens
     chances      float32[2, ...] of ``specctl.draft.calibration``, on the device
+    prefills     int32[max_requests], tokens that each request began with
+    lessons      of as many slots and tokens; added to, also for requests without a draft
     limits       float64[3]: max_spec_factor, max_spec_offset, min_token_prob
     drafts       integer[n, width] out, width at least budget; places without a draft get the last token
     probs        float32[n, width] out, as in a DraftBatch
@@ -103,7 +123,7 @@ def suffix_draft(
     longest = rule.rungs[-1]
     suffix_draft_kernel[(slots.shape[0],)](
         tokens, tokens.stride(0), slots, lengths, is_drafting, reads_corpus,
-        corpus.words, corpus.row, chances, chances.stride(0),
+        corpus.words, corpus.row, chances, chances.stride(0), prefills, lessons.waiting, lessons.counted,
         drafts, drafts.stride(0), probs, heads, heads.stride(0),
         budget, limits,
         LEAST_MATCH=rule.min_match_tokens, MATCH=rule.max_match_tokens,
@@ -112,7 +132,12 @@ def suffix_draft(
         RUNG_MASK=sum(1 << (rung - 1) for rung in rule.rungs),
         LONGEST=longest, LONGEST_2=triton.next_power_of_2(longest),
         MOST_MATCH=rule.most_match, CANDIDATES=rule.candidates,
-        WIDTH=max(2, triton.next_power_of_2(drafts.shape[1])), BLOCK=_BLOCK_TOKENS,
+        WIDTH=_width_of(drafts.shape[1]), BLOCK=_BLOCK_TOKENS, ENTRIES=lessons.counted.shape[1],
         CAP=places[0], NB=places[1], HEAD=places[2], POS_BITS=places[3], NB1=places[4],
         num_warps=4,
     )  # fmt: skip
+
+
+def _width_of(drafts: int) -> int:
+    width: int = max(2, triton.next_power_of_2(drafts))
+    return width

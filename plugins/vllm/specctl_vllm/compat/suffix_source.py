@@ -20,6 +20,7 @@ from specctl.engine.guard import GUARD
 from specctl_vllm.options import suffix_options_from_env
 from specctl_vllm.proposers.corpus_keeping import kept_by_rank_0
 from specctl_vllm.proposers.device_corpus import DeviceCorpusFeeder
+from specctl_vllm.proposers.device_outcomes import DeviceOutcomes
 
 __all__ = ["DeviceSuffixSource"]
 
@@ -48,7 +49,10 @@ class DeviceSuffixSource:
         self.counts = self._heads[0]
         self._tp_group = get_tp_group()
         self._use_global = suffix.use_global
-        self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device)
+        # Ranks that draft for themselves draft alike while their tables are the same.
+        is_learning = suffix.use_global or self._tp_group.world_size == 1
+        self._outcomes = DeviceOutcomes(requests, width, device, is_learning)
+        self._feeder = DeviceCorpusFeeder(suffix.device_bytes, rungs_for(index), device, self._outcomes)
         self._keeper = kept_by_rank_0(vllm_config, suffix, self._feeder, self._feeder.half_bytes)
 
     def compile(self) -> None:
@@ -79,6 +83,7 @@ class DeviceSuffixSource:
         """Fills the first n rows, for slots integer[n]; num_sampled int32[n], 0: no draft. A place without a
         draft holds an id that exists."""
         self._feeder.poll()
+        self._outcomes.poll()
         self._mark_foreign()
         self._launch(slots, num_sampled, wanted)
         self._agree()
@@ -93,7 +98,8 @@ class DeviceSuffixSource:
         requests, states = slots.shape[0], self._req_states
         suffix_draft(
             states.all_token_ids.gpu, states.total_len.gpu, slots, is_drafting, self._reads_corpus,
-            self._feeder.corpus, self._feeder.chances, self._rule, self._limits, wanted,
+            self._feeder.corpus, self._outcomes.chances, states.prefill_len.gpu, self._outcomes.lessons,
+            self._rule, self._limits, wanted,
             self.drafts[:requests], self.probs[:requests], self._heads[:, :requests],
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from specctl.draft.chains import ROW_WORDS
 from specctl.draft.document_text import GrowingText, Text, newest_start, packed
 from specctl.draft.frozen_corpus import FrozenCorpus, build_text, packed_of, words_within
 from specctl.draft.outcomes import Outcomes, added
+from specctl_vllm.proposers.device_outcomes import DeviceOutcomes
 
 __all__ = ["DeviceCorpusFeeder"]
 
@@ -33,13 +34,13 @@ class DeviceCorpusFeeder:
     CorpusKeeper it is what the host's index is: it gives what is new and takes what the file holds.
     """
 
-    def __init__(self, max_bytes: int, rungs: npt.NDArray[np.int64], device: torch.device) -> None:
+    def __init__(
+        self, max_bytes: int, rungs: npt.NDArray[np.int64], device: torch.device, learnt: DeviceOutcomes
+    ) -> None:
+        """learnt: what a file says of the outcomes of drafts goes there, and comes from there."""
         self.corpus = DeviceCorpus(max_bytes, ROW_WORDS, device)
         self.rungs = rungs
-        self.outcomes = Outcomes(1)
-        """Of the file, of all classes together: on the device none are counted."""
-        self.chances = torch.from_numpy(self.outcomes.chances_of()).to(device)
-        """float32[2, ENTRIES] at a fixed address, so that a captured graph goes on reading it."""
+        self._outcomes = learnt
         self.half_bytes = 4 * self.corpus.half_words
         """What the device drafts from; the other half is being filled."""
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -78,9 +79,12 @@ class DeviceCorpusFeeder:
         """What the file holds: it takes the place of the outputs that were given for it, and of an earlier
         file. Unpacked beside the steps."""
         self._attached = corpus, self._given
-        self.outcomes.replace(added({"": counts} for counts in corpus.outcomes.values()))
-        self.chances.copy_(torch.from_numpy(self.outcomes.chances_of()))
+        self._outcomes.replace(added({"": counts} for counts in corpus.outcomes.values()))
         self._fresh_tokens += corpus.tokens
+
+    @property
+    def outcomes(self) -> Outcomes:
+        return self._outcomes.outcomes
 
     def outputs_since(self, position: int) -> tuple[Text, int]:
         """(outputs from a position on that are still held, SEPARATOR after each; the position after them)."""
