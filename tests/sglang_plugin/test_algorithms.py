@@ -19,9 +19,10 @@ def algorithms(monkeypatch):
         enable_dp_attention=False,
         enable_pdmux=False,
         disaggregation_mode="null",
+        enable_lora=None,
         overlap=SimpleNamespace(enable_two_batch_overlap=False),
     )
-    context.get_parallel = context.get_exec = context.get_disagg = lambda: modes
+    context.get_parallel = context.get_exec = context.get_disagg = context.get_lora = lambda: modes
     (module,) = imported_alone(monkeypatch, "specctl_sglang.compat.algorithms")
     return SimpleNamespace(module=module, modes=modes)
 
@@ -46,6 +47,7 @@ def test_others_stay_as_they_are(algorithms, worker):
         ("enable_dp_attention", True, "data-parallel attention"),
         ("enable_pdmux", True, "pdmux"),
         ("disaggregation_mode", "decode", "prefill/decode disaggregation"),
+        ("enable_lora", True, "LoRA"),
         ("overlap", SimpleNamespace(enable_two_batch_overlap=True), "two-batch overlap"),
     ],
 )

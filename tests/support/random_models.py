@@ -1,6 +1,6 @@
 """Models and heads for tests alone: a DFlash head of random weights, never right, so that only what surrounds
 a draft is tested; a P-EAGLE head with all that its formats allow and the reference head does not have; a
-model with a head of its own, and one whose attention sees a window."""
+model with a head of its own, one whose attention sees a window, and an adapter."""
 
 import json
 from pathlib import Path
@@ -115,6 +115,28 @@ def write_random_dflash(target: Path, folder: Path) -> Path:
     return _written(folder, config, weights)
 
 
+def write_random_lora(target: Path, folder: Path) -> Path:
+    """``folder``, with an adapter of the target's queries and values, of rank 4, that changes its answers."""
+    import torch
+
+    shape = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    rank, hidden = 4, shape["hidden_size"]
+    sizes = {"q_proj": shape["num_attention_heads"], "v_proj": shape["num_key_value_heads"]}
+    torch.manual_seed(0)
+    weights = {}
+    for layer in range(shape["num_hidden_layers"]):
+        for name, heads in sizes.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{place}.lora_A.weight"] = torch.randn(rank, hidden) * 0.05
+            weights[f"{place}.lora_B.weight"] = torch.randn(heads * shape["head_dim"], rank) * 0.05
+    folder.mkdir(parents=True)
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 16, "bias": "none"}
+    config |= {"target_modules": list(sizes), "base_model_name_or_path": str(target)}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    _save(weights, folder / "adapter_model.safetensors")
+    return folder
+
+
 def write_speculators_peagle(source: Path, folder: Path) -> Path:
     """``folder``, with the head ``source`` in the format of speculators: every other token of its vocabulary,
     biases, other layers read, the first residual after its norm. What it drafts is worth less."""
@@ -169,9 +191,13 @@ def _with_vocabulary(weights: dict[str, Any], ids: list[int], vocab_size: int) -
 
 
 def _written(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(weights, str(folder / "model.safetensors"))
+    _save(weights, folder / "model.safetensors")
     return folder
+
+
+def _save(weights: dict[str, Any], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(weights, str(path))

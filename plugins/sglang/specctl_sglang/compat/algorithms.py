@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel
+from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specctl.engine.guard import GUARD
@@ -97,6 +97,8 @@ def why_as_stock(worker: str) -> str | None:
         "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
         "pdmux": get_disagg().enable_pdmux,
         "prefill/decode disaggregation": get_disagg().disaggregation_mode not in (None, "null"),
+        # What a batch's adapters are told of graphs is made for the number at start.
+        "LoRA": bool(get_lora().enable_lora),
     }
     used = [name for name, is_on in modes.items() if is_on]
     return f"a state for each number of drafts does not go with {', '.join(used)}" if used else None

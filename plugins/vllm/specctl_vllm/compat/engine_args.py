@@ -40,7 +40,7 @@ def wrap_create_speculative_config(original: Any) -> Any:
             os.environ.pop(OPTIONS_ENV, None)
             return original(self, target_model_config, *args, **kwargs)
         config, options = parsed
-        reason = _why_not(options, is_on_device)
+        reason = _why_not(options, is_on_device, self.pipeline_parallel_size)
         if reason is not None:
             return _refuse(
                 self, original, options.method, asked, reason, target_model_config, *args, **kwargs
@@ -59,8 +59,10 @@ def wrap_create_speculative_config(original: Any) -> Any:
     return create_speculative_config
 
 
-def _why_not(options: Options, is_on_device: bool) -> str | None:
+def _why_not(options: Options, is_on_device: bool, pipeline_size: int) -> str | None:
     """Why nothing of ours is in force; None: our part of every process is."""
+    if pipeline_size > 1 and not is_on_device:
+        return "vLLM's Model Runner V1 does not start with pipeline parallelism and speculation"
     reason = untested_reason("vllm", engine_version(), options.control.untested_engine)
     if reason is not None:
         return reason
