@@ -43,7 +43,7 @@ def bars(figures: Sequence[ArmFigures], highlighted: str | None, caption: str) -
 
 
 def intervals(found: Sequence[Comparison], caption: str) -> str:
-    """Ratio to the baseline with its 95 % interval, on a logarithmic scale; 1 is the baseline."""
+    """Ratio to the baseline with its interval, on a logarithmic scale; 1 is the baseline."""
     edges = [value for one in found for value in (one.low, one.high, one.ratio) if value is not None]
     low, high = min([*edges, 0.95]) * 0.98, max([*edges, 1.05]) * 1.02
     room, words_w = WIDTH - LABEL_W - 20, 20

@@ -110,7 +110,12 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     help="of a run; default: 10 without --requests",
 )
 @click.option("--requests", type=click.IntRange(1), default=None, metavar="N", help="of a run")
-@click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="each arm runs so often")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="each arm runs so often; default: 6, and up to 18 while an interval is wider than 5 % to each side",
+)
 @click.option("--sampling", type=JsonObject(), default={}, metavar="JSON", help="joins each request's body")
 @click.option("--ignore-eos", is_flag=True, help="answers always have --output-tokens tokens")
 @click.option(

@@ -9,18 +9,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from specctl.bench.arms import Arm, ArmKind
 from specctl.bench.autotune_child import TableWatch, autotune
 from specctl.bench.borrowed_table import BorrowedTable
 from specctl.bench.counters import acceptance_between, read_counters
 from specctl.bench.figures import Samples, run_figures, samples_of
+from specctl.bench.judged import is_wide
 from specctl.bench.loads import Load
 from specctl.bench.order import round_order
 from specctl.bench.outputs import greedy_outputs
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.prompts import Prompt, load_prompts, numbered, rotated
 from specctl.bench.records import RequestRecord
 from specctl.bench.results import Run, TableSeen
@@ -30,7 +31,7 @@ from specctl.bench.servers import Server
 from specctl.engine_api.owner import owner_name
 from specctl.errors import BenchFailed, BenchInputError, SpecctlError
 
-__all__ = ["Experiment", "Measured", "Plan", "Progress"]
+__all__ = ["Experiment", "Progress", "choose_endpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,42 +52,6 @@ class Progress(Protocol):
     def ended(self, run: Run) -> None: ...
 
 
-@dataclass(frozen=True)
-class Plan:
-    """``outputs``: how many greedy outputs are compared; 0: none. ``numbers_prompts``: each request begins
-    with a number of its own. ``prompts_once``: no prompt comes twice."""
-
-    arms: tuple[Arm, ...]
-    baseline: str
-    loads: tuple[Load, ...]
-    rounds: int
-    span: Span
-    endpoint: Endpoint
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    ignore_eos: bool = False
-    outputs: int = 16
-    numbers_prompts: bool = True
-    prompts_once: bool = False
-    warm_up: bool = True
-    api_key: str | None = None
-    token_file: Path | None = None
-    seed: int = 0
-
-
-@dataclass
-class Measured:
-    """What an experiment has so far. ``records``: of the last round, for files of other tools."""
-
-    runs: list[Run] = field(default_factory=list)
-    samples: dict[tuple[str, str], Samples] = field(default_factory=dict)
-    records: dict[tuple[str, str], LoadRun] = field(default_factory=dict)
-    outputs: dict[str, dict[str, RequestRecord]] = field(default_factory=dict)
-    tables: list[TableSeen] = field(default_factory=list)
-    rounds: int = 0
-    is_cut_short: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-
 class Experiment:
     """``folder``: logs of daemons are written there."""
 
@@ -95,7 +60,8 @@ class Experiment:
         self._prompts = {load.prompts: load_prompts(load.prompts) for load in plan.loads}
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
-        self._slices = plan.rounds * len(plan.arms)
+        self._rounds = plan.rounds
+        """That there will be, as far as it is known."""
         self.measured = Measured()
         if plan.prompts_once:
             self._check_enough_prompts()
@@ -108,11 +74,12 @@ class Experiment:
         plan = self._plan
         async with Session(plan.api_key) as session, self._borrowed() as tables:
             self._session = session
-            self._progress.begin(plan.rounds * len(plan.arms) * len(plan.loads))
+            self._tell_runs()
             try:
                 if plan.warm_up:
                     await self._warm_up(tables)
-                for number in range(plan.rounds):
+                while self.measured.rounds < self._rounds or self._adds_rounds():
+                    number = self.measured.rounds
                     for place, arm in enumerate(round_order(plan.arms, number)):
                         await self._turn(arm, number, place, tables)
                     self.measured.rounds = number + 1
@@ -123,6 +90,19 @@ class Experiment:
                 task.uncancel()
                 self._cut_short()
         return self.measured
+
+    def _adds_rounds(self) -> bool:
+        """As many again, where an interval is still wide."""
+        plan = self._plan
+        if self._rounds >= plan.most_rounds or not is_wide(plan, self.measured.runs):
+            return False
+        self._rounds = min(self._rounds + plan.rounds, plan.most_rounds)
+        logger.info("an interval is wider than 5 %% to each side: up to %d rounds", self._rounds)
+        self._tell_runs()
+        return True
+
+    def _tell_runs(self) -> None:
+        self._progress.begin(self._rounds * len(self._plan.arms) * len(self._plan.loads))
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[dict[int, BorrowedTable]]:
@@ -205,7 +185,7 @@ class Experiment:
     async def _load(self, arm: Arm, load: Load, number: int, place: int) -> None:
         server, live = self._servers[arm.server], Live()
         before = await read_counters(server.client, server.capabilities)
-        title = f"round {number + 1}/{self._plan.rounds}, {arm.name}: {load.title}"
+        title = f"round {number + 1}/{self._rounds}, {arm.name}: {load.title}"
         talking = asyncio.create_task(self._talk(title, live))
         try:
             run = await run_load(
@@ -269,7 +249,8 @@ class Experiment:
         if not self._plan.prompts_once:
             return rotated(prompts, number, self._plan.rounds)
         # Every so many: kinds that take turns in the file are in each part.
-        return itertools.cycle(prompts[number * len(self._plan.arms) + place :: self._slices])
+        slices = self._plan.rounds * len(self._plan.arms)
+        return itertools.cycle(prompts[number * len(self._plan.arms) + place :: slices])
 
     def _numbered(self, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
         if not self._plan.numbers_prompts:
@@ -278,7 +259,7 @@ class Experiment:
 
     def _check_enough_prompts(self) -> None:
         for name, prompts in self._prompts.items():
-            least = self._slices * (self._plan.span.requests or 1)
+            least = self._plan.rounds * len(self._plan.arms) * (self._plan.span.requests or 1)
             if len(prompts) < least:
                 raise BenchInputError(
                     f"prompts {name}: {len(prompts)} are too few for each to come once: expected {least} "

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from specctl.bench.arms import Arm, ArmKind
-from specctl.bench.experiment import Measured, Plan
 from specctl.bench.figures import Samples, arm_figures
 from specctl.bench.interchange import read_runs
 from specctl.bench.judged import comparisons, verdict
 from specctl.bench.loads import Load
 from specctl.bench.machine import about_machine
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.results import ArmFigures, BenchResult, Run
 from specctl.bench.run_load import Span
 from specctl.bench.saved import save

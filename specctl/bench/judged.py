@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from specctl.bench.arms import Arm, ArmKind
-from specctl.bench.experiment import Measured, Plan
 from specctl.bench.figures import arm_figures
-from specctl.bench.intervals import Outcome, paired_ratio
+from specctl.bench.intervals import WIDE_RATIO, Outcome, paired_ratio
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.results import ArmFigures, Comparison, Run
 
-__all__ = ["best_constant", "compared", "comparisons", "figures_of", "loses_most", "losses", "verdict"]
+__all__ = [
+    "best_constant",
+    "compared",
+    "comparisons",
+    "figures_of",
+    "is_wide",
+    "loses_most",
+    "losses",
+    "verdict",
+]
 
 LOSS_MIN_RATIO = 0.03
 
@@ -36,6 +45,15 @@ def comparisons(plan: Plan, runs: Sequence[Run]) -> tuple[Comparison, ...]:
         if arm.name != plan.baseline
         for load in [None, *loads]
     )
+
+
+def is_wide(plan: Plan, runs: Sequence[Run]) -> bool:
+    """Whether a comparison under one load is not known within WIDE_RATIO."""
+    return any(
+        one.load is not None and one.low is not None and one.high is not None
+        and one.high - one.low > 2.0 * WIDE_RATIO * one.ratio
+        for one in comparisons(plan, runs)
+    )  # fmt: skip
 
 
 def compared(runs: Sequence[Run], arm: str, baseline: str, load: str | None) -> Comparison:

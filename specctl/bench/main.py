@@ -17,12 +17,13 @@ from typing import Any
 from rich.console import Console
 
 from specctl.bench.arms import ArmKind, chosen_arms
-from specctl.bench.experiment import Experiment, Measured, Plan, choose_endpoint
+from specctl.bench.experiment import Experiment, choose_endpoint
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
 from specctl.bench.loads import Load, parse_load, product
 from specctl.bench.machine import about_machine, busy_words
 from specctl.bench.outputs import check_outputs
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.results import BenchResult, OutputCheck
 from specctl.bench.run_load import Span
 from specctl.bench.saved import save
@@ -36,6 +37,7 @@ from specctl.http_client import read_token
 __all__ = ["new_runner", "run_bench"]
 
 SECONDS_DEFAULT = 10.0
+ROUNDS_DEFAULT, MOST_ROUNDS = 6, 18
 PATIENT_SIGNALS = 3
 CONCURRENCY_DEFAULT = (1, 8)
 
@@ -177,12 +179,14 @@ async def _plan(
     if options["endpoint"] == "auto":
         async with Session(api_key) as session:
             endpoint = await choose_endpoint(session, servers[0])
+    rounds = options["rounds"] or ROUNDS_DEFAULT
     seconds = options["seconds"] or (None if options["requests"] else SECONDS_DEFAULT)
     return Plan(
         arms=arms,
         baseline=baseline,
         loads=loads,
-        rounds=options["rounds"],
+        rounds=rounds,
+        most_rounds=0 if options["rounds"] or options["prompts_once"] or options["search"] else MOST_ROUNDS,
         span=Span(seconds, options["requests"]),
         endpoint=endpoint,
         sampling=options["sampling"],
@@ -201,7 +205,7 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str
     found = []
     if busy := busy_words([server.url for server in servers]):
         found.append(busy)
-    if options["rounds"] < ROUNDS_MIN:
+    if options["rounds"] and options["rounds"] < ROUNDS_MIN:
         found.append(f"{options['rounds']} rounds give no interval: at least {ROUNDS_MIN} are needed")
     for server in servers:
         capabilities = server.capabilities

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from specctl.bench.experiment import Measured, Plan
 from specctl.bench.interchange import sglang_line, vllm_result
 from specctl.bench.page import page
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.results import BenchResult
 from specctl.bench.servers import Server
 from specctl.bench.words import markdown

@@ -16,9 +16,10 @@ from typing import Any
 
 from specctl.bench.advice import chosen_by_batch, launch_line, policy_text
 from specctl.bench.arms import Arm, ArmKind, setting_name
-from specctl.bench.experiment import Experiment, Measured, Plan, Progress
+from specctl.bench.experiment import Experiment, Progress
 from specctl.bench.intervals import ROUNDS_MIN, Outcome
 from specctl.bench.judged import compared
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.prompts import PRESETS
 from specctl.bench.results import Comparison, Run
 from specctl.bench.run_load import Span
@@ -151,7 +152,13 @@ async def _others(
     loads = tuple(first.model_copy(update={"prompts": name, "name": ""}) for name in names)
     span = Span(min(max(seconds, RUN_MIN_S), RUN_MAX_S))
     other = replace(
-        plan, arms=arms, baseline="off", loads=loads, rounds=ROUNDS_MIN, span=span, prompts_once=False
+        plan,
+        arms=arms,
+        baseline="off",
+        loads=loads,
+        rounds=ROUNDS_MIN,
+        span=span,
+        prompts_once=False,
     )
     measured = await Experiment(other, servers, progress, folder).run()
     return tuple(compared(measured.runs, arms[1].name, "off", load.title) for load in loads)

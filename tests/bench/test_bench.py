@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from fakes.streaming import StreamingServer
 
+from specctl.bench import judged, main
 from specctl.bench.command import bench
 from specctl.bench.results import BenchResult
 from specctl.contract.table import TablePut, uniform_rows
@@ -54,6 +55,18 @@ def test_the_faster_setting_is_found_and_the_table_put_back(tmp_path: Path) -> N
     assert "| always 2 |" in (saved / "bench.md").read_text()
     written = sorted(path.name for path in saved.glob("vllm-*.json"))
     assert written == ["vllm-always-2-chat--2-at-once.json", "vllm-off-chat--2-at-once.json"]
+
+
+def test_rounds_are_added_while_an_interval_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "ROUNDS_DEFAULT", 3)
+    monkeypatch.setattr(main, "MOST_ROUNDS", 8)
+    words = ["--arm", "off", "--arm", "2", "--concurrency", "1", "--requests", "1", "--output-tokens", "2"]
+    with StreamingServer() as server:
+        for wide, rounds, more in ((0.0, 8, []), (1e9, 3, []), (0.0, 3, ["--rounds", "3"])):
+            monkeypatch.setattr(judged, "WIDE_RATIO", wide)
+            result = result_of(run(server.url, *words, "--outputs", "0", "--json", *more))
+            assert result.rounds == result.comparisons[0].rounds == rounds
+            assert {one.round for one in result.runs} == set(range(rounds))
 
 
 def test_files_that_were_written_can_be_compared(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from specctl.bench.intervals import Outcome, Ratio, paired_ratio, t_quantile
+from specctl.bench.intervals import WIDE_RATIO, Outcome, Ratio, paired_ratio, t_quantile
 
 ROUNDS = 6
 """The default of the command."""
@@ -42,6 +42,28 @@ def test_ten_percent_is_found_in_9_of_10(true_ratio: float, expected: Outcome) -
     assert not wrong & set(found)
 
 
+def added(true_ratio: float, noise: float) -> list[Outcome]:
+    """As without --rounds: 6 rounds, and 6 more while an interval is wide, up to 18."""
+    rng = np.random.default_rng(2)
+    found = []
+    for ratios in np.exp(rng.normal(math.log(true_ratio), noise, (RUNS, 18))):
+        for rounds in (6, 12, 18):
+            one = paired_ratio(list(ratios[:rounds]), [1.0] * rounds)
+            assert one.low is not None
+            assert one.high is not None
+            if one.high - one.low <= 2 * WIDE_RATIO * one.ratio:
+                break
+        found.append(one.outcome)
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.06, 0.08, 0.1])
+def test_rounds_that_are_added_find_10_percent_in_noise_and_nothing_in_identical_arms(noise: float) -> None:
+    allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
+    assert 1 - added(1.0, noise).count(Outcome.NO_DIFFERENCE) / RUNS < allowed
+    assert added(0.9, noise).count(Outcome.SLOWER) / RUNS > 0.95
+
+
 def test_a_drift_of_the_machine_moves_no_ratio() -> None:
     # Each run is 1 % slower than the one before it; arms take turns A B B A.
     speeds = [0.99**i for i in range(12)]
@@ -64,7 +86,7 @@ def test_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected"), [(1, 12.706), (2, 4.303), (20, 2.086), (30, 2.0423), (120, 1.9799)]
+    ("freedom", "expected"), [(1, 21.205), (2, 5.643), (20, 2.336), (30, 2.2783), (120, 2.1962)]
 )
 def test_quantiles_of_student(freedom: int, expected: float) -> None:
     assert t_quantile(freedom) == pytest.approx(expected, abs=2e-4)

@@ -13,8 +13,8 @@ from fakes.engine import FakeEngine
 from specctl.bench import search as module
 from specctl.bench.advice import chosen_by_batch, launch_line, policy_text
 from specctl.bench.arms import Arm, ArmKind
-from specctl.bench.experiment import Measured, Plan
 from specctl.bench.loads import Load
+from specctl.bench.plan import Measured, Plan
 from specctl.bench.results import Run
 from specctl.bench.run_load import Span
 from specctl.bench.search import OVERHEAD_S, candidates, search, spread
