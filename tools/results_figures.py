@@ -107,7 +107,16 @@ def trees(measure: str) -> str:
     name = "gpu-trees-h100.json"
     return "; ".join(
         f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
-        for load in ("1-at-once", "8-at-once", "32-at-once")
+        for load in ("1-at-once", "4-at-once", "8-at-once")
+    )
+
+
+def first_choices() -> str:
+    """Share of a tree's accepted tokens that were the draft's first, by requests that decode."""
+    key = "accepted tokens of 4 drafts, top-k 3, width 8, held for 4 s a load, by requests that decode"
+    return "; ".join(
+        f"{requests}: {sum(by[0] for by in found['of them by rank']) / sum(found['accepted at depth']):.2f}"
+        for requests, found in figure_at("gpu-trees-h100.json", key).items()
     )
 
 

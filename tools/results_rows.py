@@ -10,6 +10,7 @@ from tools.results_figures import (
     ONE_HOT,
     cpu_phases,
     differing,
+    first_choices,
     gate,
     hybrid,
     hybrid_heads,
@@ -186,20 +187,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
             RATES,
             "gpu-rates.json",
         ),
-        Row(
-            "the same, where the daemon starts from a table of 0 drafts at every batch, and a sample of "
-            "drafts beside off takes one step",
-            lambda: of_rates("gpu-rates-high.json"),
-            H200,
-            RATES,
-            "gpu-rates-high.json",
-        ),
-        Row(
-            "the same with samples of two steps, one round",
-            lambda: of_rates("gpu-rates-from-off-h100.json"),
-            H100,
-            RATES,
-            "gpu-rates-from-off-h100.json",
+        *(
+            Row(words, partial(of_rates, name), H100, RATES, name)
+            for words, name in (
+                ("the same, from a table of 0 drafts at every batch", "gpu-rates-from-off-h100.json"),
+                ("the same, from a table of 3 drafts, one round", "gpu-rates-from-drafts-h100.json"),
+            )
         ),
         Row(
             "SGLang 0.5.23, EAGLE-3 with trees, runs of 14 s, answers of 48 to 144 tokens: against the best "
@@ -209,11 +202,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         Row("the same, against off", lambda: trees("to_off"), *TREES),
         Row(
-            "the last load with answers of 96 tokens, where samples at 0 drafts take one step, against off",
+            "the same at 32 at once, answers of 96 tokens, samples at 0 drafts of one step, against off",
             lambda: ratio("gpu-trees-32-h200.json", "32-at-once", "autotune", "against off"),
             H200,
             "",
             "gpu-trees-32-h200.json",
+        ),
+        Row(
+            "SGLang 0.5.23, EAGLE-3: share of the tree's accepted tokens that were the draft's first choice",
+            first_choices,
+            *TREES,
         ),
         Row(
             "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
@@ -277,6 +275,13 @@ TABLES: dict[str, tuple[Row, ...]] = {
                 ("`eagle3`, steered,", "eagle3 at 0, steered"),
                 ("`specctl_hybrid` with an EAGLE-3 head", "specctl_hybrid with an EAGLE-3 head at 0"),
             )
+        ),
+        Row(
+            "`eagle3`, steered, at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
+            lambda: of_loads("gpu-off-cost-eagle3-h100.json", "eagle3 at 0, steered", "never enabled"),
+            H100,
+            "python -m benchmarks.gpu.compare off-cost",
+            "gpu-off-cost-eagle3-h100.json",
         ),
         Row(
             "acceptance after 200 tokens at 0 drafts, against a head that never rested",

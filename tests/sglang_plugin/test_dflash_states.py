@@ -19,6 +19,7 @@ class Runner:
     """Of the target or of the draft model; its captures tell how they were made."""
 
     def __init__(self, context, has_graphs):
+        self.device = "cpu"
         self.context, self.init_new_workspace, self.spec_algorithm = context, False, "dflash"
         self.attn_backend, self.decode_cuda_graph_runner = "own", "own" if has_graphs else None
         self.capture_tail_hooks = ["own"]

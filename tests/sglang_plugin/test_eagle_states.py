@@ -48,6 +48,7 @@ class Target:
     def __init__(self, context):
         self.context = context
         self.attn_backend = self.decode_cuda_graph_runner = "own"
+        self.device = "cpu"
         self.init_new_workspace = False
         self.spec_algorithm = "eagle3"
         self.full_for = ()
@@ -76,7 +77,7 @@ def engine(monkeypatch):
     sglang.allocation_sizing.get_alloc_len_per_decode = lambda: max(
         context.speculative_num_steps * context.speculative_eagle_topk, context.speculative_num_draft_tokens
     )
-    _, module = imported_alone(monkeypatch, *STATES)
+    *_, module = imported_alone(monkeypatch, *STATES)
     worker = SimpleNamespace(
         topk=4,
         speculative_num_steps=3,
@@ -87,7 +88,14 @@ def engine(monkeypatch):
     )
     worker.draft_worker.speculative_num_steps, worker.draft_worker.speculative_num_draft_tokens = 3, 8
     states = module.EagleStates(worker, TREE)
-    return SimpleNamespace(module=module, context=context, worker=worker, target=target, states=states)
+    return SimpleNamespace(
+        module=module,
+        context=context,
+        worker=worker,
+        target=target,
+        states=states,
+        clamped=sglang.clamped,
+    )
 
 
 def parts(engine):
@@ -109,6 +117,13 @@ def test_what_the_server_was_started_with_stays_in_force_while_states_are_made(e
     assert parts(engine) == before
     assert vars(engine.context) == configured
     assert engine.worker.draft_worker.topk == 4
+
+
+def test_what_a_step_without_drafts_compiles_is_compiled_with_its_state(engine):
+    engine.states.prepare([(3, 1, 4)])
+    assert not engine.clamped
+    engine.states.prepare([OFF])
+    assert [lengths.dtype for lengths in engine.clamped] == [torch.int64]
 
 
 @pytest.mark.parametrize(

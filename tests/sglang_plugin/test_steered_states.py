@@ -54,7 +54,7 @@ def engine(monkeypatch):
     context.group = SimpleNamespace(world_size=1)
     context.get_spec = lambda: SimpleNamespace(speculative_use_rejection_sampling=False)
     context.get_parallel = lambda: SimpleNamespace(tp_group=context.group)
-    runtime, _, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.steered_states")
+    _, runtime, _, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.steered_states")
     return SimpleNamespace(module=module, states=runtime.RuntimeStates, context=context)
 
 

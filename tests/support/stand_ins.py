@@ -13,7 +13,7 @@ import pytest
 
 __all__ = ["STATES", "Configuration", "imported_alone", "sglang_of_states", "with_names_alone"]
 
-STATES = ("specctl_sglang.compat.runtime_states", "specctl_sglang.compat.eagle_states")
+STATES = tuple(f"specctl_sglang.compat.{name}" for name in ("first_use", "runtime_states", "eagle_states"))
 """Of ours, what all states of SGLang's workers are made with."""
 
 
@@ -54,6 +54,7 @@ def sglang_of_states(monkeypatch: pytest.MonkeyPatch, configuration: Any = None)
     """What ``STATES`` imports, by the last part of the module's name; a runner tells how it is captured."""
     modules = with_names_alone(
         monkeypatch,
+        "sglang.kernels.ops.attention.clamp_position",
         "sglang.srt.layers.moe.utils",
         "sglang.srt.mem_cache.allocation_sizing",
         "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
@@ -62,6 +63,8 @@ def sglang_of_states(monkeypatch: pytest.MonkeyPatch, configuration: Any = None)
         "sglang.srt.utils.common",
     )
     found = SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
+    found.clamped = []
+    found.clamp_position.clamp_position = found.clamped.append
     found.utils.speculative_moe_backend_context = nullcontext
     found.utils.speculative_moe_a2a_backend_context = nullcontext
     found.allocation_sizing.get_alloc_len_per_decode = None

@@ -18,6 +18,7 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from specctl_sglang.compat.accepted_nodes import copied
 from specctl_sglang.compat.eagle_states import EagleStates, as_drafter
+from specctl_sglang.compat.first_use import compile_moves
 from specctl_sglang.compat.steered_states import SteeredByStates
 from specctl_sglang.proposers.ranks import compile_all
 from specctl_sglang.terms import checked_tree
@@ -58,6 +59,7 @@ class SteeredEagle(SteeredByStates, EAGLEWorkerV2):
     def _made_at_start(self) -> EagleStates:
         if self.topk > 1:
             compile_all()
+            compile_moves(self.target_worker.model_runner, self.at_start[0] + 1)
         return EagleStates(self, self.at_start)
 
     def _carried(self, tokens: torch.Tensor, lengths: torch.Tensor) -> EagleDraftInput:

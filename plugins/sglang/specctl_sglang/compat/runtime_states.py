@@ -15,6 +15,7 @@ from sglang.srt.model_executor.model_runner_components.cuda_graph_setup import c
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from specctl_sglang.compat.first_use import compile_plain_decode
 from specctl_sglang.terms import width_of
 
 __all__ = ["RuntimeStates", "TargetStates", "as_if", "as_if_configured", "capture_target"]
@@ -121,6 +122,7 @@ def capture_target(runner: Any, is_plain: bool) -> None:
     kept = runner.spec_algorithm, runner.init_new_workspace
     if is_plain:
         runner.spec_algorithm = SpeculativeAlgorithm.NONE
+        compile_plain_decode(runner.device)
     try:
         runner.attn_backend = runner._get_attention_backend(init_new_workspace=True)
         runner.decode_cuda_graph_runner = capture_decode_graph(model_runner=runner).runner

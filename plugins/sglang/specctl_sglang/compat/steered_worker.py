@@ -20,6 +20,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import prepare_mamba_track_for_verify, record_stream_for_v2_verify
 
 from specctl.engine.guard import GUARD
+from specctl_sglang.compat.first_use import compile_moves
 from specctl_sglang.compat.host_relay import HostRelay
 from specctl_sglang.compat.runtime_states import TargetStates
 from specctl_sglang.compat.steered import Steered, current_step, limits_of, start_guarded
@@ -116,6 +117,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         self._trees = self._named_trees()
         if self._branches > 1:
             compile_all()
+            compile_moves(self.model_runner, self._full_width)
         self._states = TargetStates(self.model_runner, full)
         self._states.prepare({*numbers, *(drafts_of(width) for _, _, width in self._trees or ())})
         if self._tp_group.world_size > 1:
