@@ -166,12 +166,9 @@ class WatchedFile(Generic[_Result]):
         self._reading = Reading(self._read, f"{what} {path.name}")
         self._is_starved = False
 
-    def refresh(self) -> bool:
-        """Whether another one was taken. Logs a refusal once for each wrong state of the file."""
-        return self._take(self._read())
-
-    async def refresh_async(self) -> bool:
-        """The same; the file is read in a thread, so that a slow disk does not hold up the event loop."""
+    async def refresh(self) -> bool:
+        """Whether another one was taken. Logs a refusal once for each wrong state of the file. It is read in
+        a thread, so that a slow disk does not hold up the event loop."""
         try:
             read = await self._reading.result()
         except RuntimeError as error:
