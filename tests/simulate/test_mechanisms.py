@@ -1,8 +1,8 @@
 """One short cell for each mechanism of the controller, which is clearly worse where it is switched off.
 
 Cells are of the regret suite's kind: closed loops of half a minute to four minutes on the costs of an H200,
-or of a machine as slow as a CPU, under ``balanced`` as it is shipped; two mechanisms tell only where the
-daemon polls once a second.
+or of a machine as slow as a CPU, under ``balanced`` as it is shipped; that off needs no least gain tells only
+where the daemon polls once a second.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ def balanced(**guard_rails: float) -> AnyPolicy:
     shipped = load_policy(find_policy("balanced"))
     rails = shipped.guard_rails.model_copy(update=guard_rails)
     return shipped.model_copy(update={"guard_rails": rails})
-
-
-def once_a_second() -> AnyPolicy:
-    return balanced().model_copy(update={"poll_interval_s": 1.0})
 
 
 def of_suite(
@@ -188,12 +184,11 @@ def test_what_a_second_branch_hits_is_guessed_before_it_ran(
 
 
 def test_a_trees_own_mean_corrects_the_product_of_its_depths(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trees = one_class("trees", [(0.0, MEDIUM)], RUNNER_UP_SHARES)
-    ours = run(4, trees, 60.0, once_a_second(), has_trees=True)
+    ours = of_suite(held_out_tasks, "held out, all at once", "trees, walk at 16")
     monkeypatch.setattr(Acceptance, "_tree_ratio", lambda self, modelled: 1.0)
-    without = run(4, trees, 60.0, once_a_second(), has_trees=True)
+    without = of_suite(held_out_tasks, "held out, all at once", "trees, walk at 16")
     assert without.lost_ratio > 1.4 * ours.lost_ratio
 
 
@@ -254,9 +249,10 @@ def test_what_any_prompt_adds_to_a_step_is_not_charged_to_drafts(
 def test_off_needs_no_least_gain(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Acceptance falls slowly until drafting is 1 to 2 % worse than off."""
     ramp = one_class("ramp", [(2.0 * i, 0.5 - 0.006 * i) for i in range(31)])
-    ours = run(128, ramp, 180.0, once_a_second())
+    once_a_second = balanced().model_copy(update={"poll_interval_s": 1.0})
+    ours = run(128, ramp, 180.0, once_a_second)
     monkeypatch.setattr(plan, "OFF_MIN_GAIN_RATIO", 1.0)
-    without = run(128, ramp, 180.0, once_a_second())
+    without = run(128, ramp, 180.0, once_a_second)
     assert without.tokens_per_s < 0.996 * ours.tokens_per_s
     assert without.lost_ratio > 2.0 * ours.lost_ratio
 
