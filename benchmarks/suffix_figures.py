@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
 import os
 import subprocess
@@ -32,7 +31,8 @@ from benchmarks.suffix_anchor import (
 from benchmarks.suffix_replay import times_us
 from benchmarks.suffix_schedule import Step, schedule
 from benchmarks.suffix_stream import Ints, Stream, load_stream
-from specctl.draft.suffix_index import SuffixIndexOptions
+from specctl.draft import corpus_file
+from specctl.draft.suffix_index import SuffixIndexOptions, rungs_for
 from testing.provenance import ROOT, summary
 
 BATCH = 256
@@ -242,14 +242,8 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def restore_figure(stream: Stream, repeats: int) -> dict[str, Any] | None:
+def restore_figure(stream: Stream, repeats: int) -> dict[str, Any]:
     """Our corpus from its file, in the page cache; the anchor keeps none, so it is filled anew, once."""
-    if importlib.util.find_spec("specctl.draft.corpus_file") is None:
-        print("bench-suffix: restore: skipped, no specctl.draft.corpus_file")
-        return None
-    from specctl.draft import corpus_file
-    from specctl.draft.suffix_index import rungs_for
-
     block = corpus_file.build_block(stream.corpus, rungs_for(SuffixIndexOptions()))
     samples: Samples = {"specctl": {}, "anchor": {}}
     with tempfile.TemporaryDirectory() as folder:

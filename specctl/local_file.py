@@ -18,7 +18,6 @@ from specctl.errors import SpecctlError
 from specctl.plain_text import plain_text
 
 __all__ = [
-    "Reading",
     "WatchedFile",
     "append_lines",
     "in_thread",
@@ -131,26 +130,6 @@ async def in_thread(function: Callable[[], _Result], name: str) -> _Result:
     return await asyncio.wrap_future(answer)
 
 
-class Reading(Generic[_Result]):
-    """A function that reads files, one call at a time, each in a thread."""
-
-    def __init__(self, function: Callable[[], _Result], name: str) -> None:
-        self._function = function
-        self._name = name
-        self._running: asyncio.Future[_Result] | None = None
-
-    async def result(self) -> _Result | None:
-        """None: the disk is slow. The call goes on, and a later one returns what it read. Raises what the
-        function raises, and RuntimeError where no thread can be started."""
-        if self._running is None:
-            self._running = asyncio.ensure_future(in_thread(self._function, self._name))
-        done, _ = await asyncio.wait({self._running}, timeout=READING_PATIENCE_S)
-        if not done:
-            return None
-        running, self._running = self._running, None
-        return running.result()
-
-
 class WatchedFile(Generic[_Result]):
     """What a file holds, read again when it changes. A wrong change is refused; the last good one stays."""
 
@@ -163,17 +142,20 @@ class WatchedFile(Generic[_Result]):
         self.value = load(path)
         self.resolved = _resolved(path)
         """Without links, when it was read last."""
-        self._reading = Reading(self._read, f"{what} {path.name}")
+        self._reading: asyncio.Future[_Result | SpecctlError | None] | None = None
         self._is_starved = False
 
-    def refresh(self) -> bool:
-        """Whether another one was taken. Logs a refusal once for each wrong state of the file."""
-        return self._take(self._read())
-
-    async def refresh_async(self) -> bool:
-        """The same; the file is read in a thread, so that a slow disk does not hold up the event loop."""
+    async def refresh(self) -> bool:
+        """Whether another one was taken. Logs a refusal once for each wrong state of the file. It is read in
+        a thread, so that a slow disk does not hold up the event loop: a later call takes what it brings."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(in_thread(self._read, f"{self._what} {self.path.name}"))
+        done, _ = await asyncio.wait({self._reading}, timeout=READING_PATIENCE_S)
+        if not done:
+            return False
+        reading, self._reading = self._reading, None
         try:
-            read = await self._reading.result()
+            read = reading.result()
         except RuntimeError as error:
             if not self._is_starved:
                 logger.error("%s: cannot be read now, the last good one stays: %s", self.path, error)

@@ -106,7 +106,6 @@ class Observation:
     target: str
     time_s: float
     interval_s: float | None = None
-    boot_id: str | None = None
     capabilities: Capabilities | None = None
     applied: AppliedTable | None = None
     cells: tuple[CellDelta, ...] | None = None
@@ -122,6 +121,11 @@ class Observation:
     may_act: bool = True
     why_not_act: str | None = None
     gaps: tuple[str, ...] = ()
+
+    @property
+    def boot_id(self) -> str | None:
+        """Of this start of the engine; None for a stock server."""
+        return None if self.capabilities is None else self.capabilities.boot_id
 
     @property
     def emitted_tokens(self) -> int | None:

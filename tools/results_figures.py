@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-ONE_HOT = "gpu-verify-one-hot.json"
 
 
 @cache
@@ -44,6 +43,16 @@ def ratios(name: str, *path: str | int, by: str = "at once", keys: Iterable[str]
     return "; ".join(f"{key} {by}: {ratio(name, *path, key)}" for key in (keys or found))
 
 
+def unnamed_ratios(name: str, *paths: Sequence[str | int], digits: int = 2) -> str:
+    """Figures in the order that the claim names them."""
+    return "; ".join(ratio(name, *path, digits=digits) for path in paths)
+
+
+def of_concurrent(name: str, numbers: Iterable[int]) -> str:
+    runs = {n: ("runs", 0, "figures", f"{n} concurrent", "specctl against engine") for n in numbers}
+    return "; ".join(f"{n} at once: {ratio(name, *path)}" for n, path in runs.items())
+
+
 def of_loads(name: str, server: str, base: str) -> str:
     """A server against another one, by load."""
     return of_loads_at(name, server, f"against {base}")
@@ -72,57 +81,54 @@ def differing(name: str) -> str:
     return f"{different} of {prompts} outputs differ"
 
 
-def gate(name: str, *path: str | int) -> str:
-    found = figure_at(name, *path)
-    return f"{found['outputs as off']} of {found['outputs']}"
+def equal_outputs(name: str, ours: str, stock: str) -> str:
+    gates = figure_at(name, "figures", "gate")
+    of = {
+        server: f"{gates[server]['outputs as off']} of {gates[server]['outputs']}" for server in (ours, stock)
+    }
+    return f"{of[ours]} equal; stock {stock} {of[stock]}"
 
 
-def simulated(group: str, measure: str, of: str = "mean", arm: str = "autotune") -> float:
-    value: float = figure_at("simulated-regret.json", "summary", group, arm, measure, of)
-    return value
-
-
-def regret(group: str) -> str:
-    ours, static = simulated(group, "regret_ratio"), simulated(group, "regret_ratio", arm="best static")
-    worst = simulated(group, "regret_ratio", "worst")
-    least = simulated(group, "to_best_static", "worst")
-    lost = simulated(group, "lost_ratio")
+def regret(name: str, group: str) -> str:
+    arms = figure_at(name, "summary", group)
+    ours, static = arms["autotune"], arms["best static"]
     return (
-        f"{ours:.1%} mean, {worst:.1%} worst below the clairvoyant; best constant {static:.1%} mean; "
-        f"worst cell {least:.3f} of the best constant; share of decoding lost {lost:.1%}"
+        f"{ours['regret_ratio']['mean']:.1%} mean, {ours['regret_ratio']['worst']:.1%} worst below the "
+        f"clairvoyant; best constant {static['regret_ratio']['mean']:.1%} mean; worst cell "
+        f"{ours['to_best_static']['worst']:.3f} of the best constant; "
+        f"share of decoding lost {ours['lost_ratio']['mean']:.1%}"
     ).replace("%", " %")
 
 
-def phases(measure: str) -> str:
+def phases(name: str, measure: str) -> str:
     """Of the phases the least and the most, each with its range."""
-    found = figure_at("gpu-phases.json", "phases")
+    found = figure_at(name, "phases")
     medians = {phase: one[measure]["median"] for phase, one in found.items()}
     ends = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
-    path = "gpu-phases.json", "phases"
-    return " to ".join(f"{ratio(*path, phase, measure)} at {phase.replace('-', ' ')}" for phase in ends)
+    return " to ".join(
+        f"{ratio(name, 'phases', phase, measure)} at {phase.replace('-', ' ')}" for phase in ends
+    )
 
 
-def trees(measure: str) -> str:
+def trees(name: str, measure: str) -> str:
     """autotune, its search included, by requests at once."""
-    name = "gpu-trees-h100.json"
     return "; ".join(
         f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
         for load in ("1-at-once", "4-at-once", "8-at-once")
     )
 
 
-def first_choices() -> str:
+def first_choices(name: str) -> str:
     """Share of a tree's accepted tokens that were the draft's first, by requests that decode."""
     key = "accepted tokens of 4 drafts, top-k 3, width 8, held for 4 s a load, by requests that decode"
     return "; ".join(
         f"{requests}: {sum(by[0] for by in found['of them by rank']) / sum(found['accepted at depth']):.2f}"
-        for requests, found in figure_at("gpu-trees-h100.json", key).items()
+        for requests, found in figure_at(name, key).items()
     )
 
 
-def verify_512(vocabulary: int) -> str:
+def verify_512(name: str, vocabulary: int) -> str:
     """Over one read of the logits, by mode."""
-    name = "gpu-verify-512-h200.json"
     head = f"bf16, vocabulary {vocabulary}, 512 rows, "
     return "; ".join(
         f"{key.removeprefix(head)} {found['ours over one read as measured']['median']:.2f}"
@@ -131,10 +137,8 @@ def verify_512(vocabulary: int) -> str:
     )
 
 
-def hybrid_heads() -> str:
-    found = figure_at(
-        "gpu-hybrid-heads-h200.json", "served: start, live table, greedy tokens of 0 drafts, our kernels"
-    )
+def hybrid_heads(name: str) -> str:
+    found = figure_at(name, "served: start, live table, greedy tokens of 0 drafts, our kernels")
     return "; ".join(f"{head}: {result}" for head, result in found.items())
 
 
@@ -156,45 +160,44 @@ def smoke_sglang(name: str) -> str:
     )
 
 
-def tensor_parallel_answers() -> str:
+def tensor_parallel_answers(name: str) -> str:
     """Greedy answers that are those of 0 drafts, held and under tables that change."""
-    found = figure_at("gpu-tensor-parallel.json", "checks", "specctl_suffix")
+    found = figure_at(name, "checks", "specctl_suffix")
     held = [(one["drafts"], one["all at once"]) for one in found["tables"]]
     texts = [f"{drafts} drafts: {one['identical']} of {one['compared']}" for drafts, one in held]
     changing = found["a new table every 0.4 s"]["outputs"]
     return "; ".join([*texts, f"changing: {changing['identical']} of {changing['compared']}"])
 
 
-def smoke(engine: str) -> str:
-    methods = figure_at("gpu-smoke.json", engine, "methods")
+def smoke(name: str, engine: str) -> str:
+    methods = figure_at(name, engine, "methods")
     results = [one["result"] if isinstance(one, dict) else one for one in methods.values()]
     passed = sum(result.startswith("passed") for result in results)
     return f"{passed} of {len(results)} servers" + (", the rest not run" if passed < len(results) else "")
 
 
-def cpu_phases(measure: str) -> str:
-    phases = figure_at("cpu-phases.json", "phases")
+def cpu_phases(name: str, measure: str) -> str:
     return "; ".join(
-        f"{name.replace(':', ', ')}: {ratio('cpu-phases.json', 'phases', name, measure)}" for name in phases
+        f"{phase.replace(':', ', ')}: {ratio(name, 'phases', phase, measure)}"
+        for phase in figure_at(name, "phases")
     )
 
 
-def hybrid(requests: str) -> str:
+def hybrid(name: str, requests: str) -> str:
     """Over the better of the hybrid's two parts, by kind of text."""
     return "; ".join(
-        f"{kind} {ratio('cpu-hybrid.json', f'{kind}-{requests}', 'to the better part')}"
+        f"{kind} {ratio(name, f'{kind}-{requests}', 'to the better part')}"
         for kind in ("copying", "chat", "copying+chat")
     )
 
 
-def resumed() -> str:
-    methods = figure_at("cpu-resume.json", "methods")
-    return "; ".join(f"{name} {found['ratio']:.2f}" for name, found in methods.items())
+def resumed(name: str) -> str:
+    methods = figure_at(name, "methods")
+    return "; ".join(f"{method} {found['ratio']:.2f}" for method, found in methods.items())
 
 
-def peagle_sglang(arm: str, run: int = 7) -> str:
+def peagle_sglang(name: str, arm: str, run: int = 7) -> str:
     """Against the fastest EAGLE3 setting, for each number of requests."""
-    name = "gpu-sglang-peagle.json"
     found = figure_at(name, "runs", run, "against the quickest eagle3")
     parts = []
     for batch, one in found.items():
@@ -204,38 +207,40 @@ def peagle_sglang(arm: str, run: int = 7) -> str:
     return "; ".join(parts)
 
 
-def verify(cut: str, rows: int = 512) -> str:
+def verify(name: str, cut: str, rows: int = 512) -> str:
     """Over one read of the logits, by vocabulary, in bf16."""
     parts = []
     for vocabulary in (128256, 151936, 262144, 32000):
         key = f"bf16, vocabulary {vocabulary}, {rows} rows, zipf 1.5, {cut}"
         measured = "figures", key, "after over one read as measured"
-        parts.append(f"{vocabulary:,}: {ratio(ONE_HOT, *measured)}")
+        parts.append(f"{vocabulary:,}: {ratio(name, *measured)}")
     return "; ".join(parts)
 
 
-def verify_times(cut: str, zipf: float = 1.5, numbers: Iterable[int] = (8, 512, 1024, 2048)) -> str:
+def verify_times(
+    name: str, cut: str, zipf: float = 1.5, numbers: Iterable[int] = (8, 512, 1024, 2048)
+) -> str:
     """In us, by rows of 151,936 in bf16, as it was and as it is."""
     parts = []
     for rows in numbers:
         key = f"bf16, vocabulary 151936, {rows} rows, zipf {zipf}, {cut}"
-        us = [figure_at(ONE_HOT, "figures", key, f"us {name}")["median"] for name in ("before", "after")]
+        us = [figure_at(name, "figures", key, f"us {when}")["median"] for when in ("before", "after")]
         parts.append(f"{rows:,} rows: {us[0]:.0f} and {us[1]:.0f}")
     return "; ".join(parts)
 
 
-def verify_greedy() -> str:
+def verify_greedy(name: str) -> str:
     parts = []
     for vocabulary in (128256, 151936, 262144, 32000):
         key = f"bf16, vocabulary {vocabulary}, 512 rows"
-        found = ratio("gpu-verify-greedy.json", "figures", key, "ours over one read")
+        found = ratio(name, "figures", key, "ours over one read")
         parts.append(f"{vocabulary:,}: {found}")
     return "; ".join(parts)
 
 
-def suffix_kinds(measure: str) -> str:
+def suffix_kinds(name: str, measure: str) -> str:
     """By kind of prompt, learnt and with the built-in table; kinds with few drafted tokens are left out."""
-    kinds = result("cpu-suffix-calibration.json")["by kind"]
+    kinds = figure_at(name, "by kind")
     return "; ".join(
         f"{kind}: {row['learnt'][measure]:.3f} ({row['built-in table'][measure]:.3f})"
         for kind, row in kinds.items()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.results_figures import (
-    ONE_HOT,
     cpu_phases,
     differing,
+    equal_outputs,
     first_choices,
-    gate,
     hybrid,
     hybrid_heads,
+    of_concurrent,
     of_loads,
     of_loads_at,
     of_rates,
@@ -29,6 +29,7 @@ from tools.results_figures import (
     suffix_kinds,
     tensor_parallel_answers,
     trees,
+    unnamed_ratios,
     verify,
     verify_512,
     verify_greedy,
@@ -39,555 +40,364 @@ H200 = "1 H200"
 H100 = "1 H100"
 H100_X2 = "2 H100"
 CPU = "2 CPU cores"
-SIMULATED = "simulated, costs of an H200"
 
 
 class Row(NamedTuple):
     claim: str
-    figure: Callable[[], str]
     hardware: str
     # Empty: the file alone names it, since the benchmark is not kept.
     command: str
     file: str
+    figure: Callable[[], str]
 
 
-SUFFIX = "gpu-suffix-copying.json"
-GATE = ("figures", "gate")
-STOCK = ("figures", "tokens/s against stock", "specctl_suffix")
-KERNELS = "make bench-kernels"
-HYBRID = CPU, "python -m benchmarks.hybrid", "cpu-hybrid.json"
+def row(
+    claim: str, hardware: str, command: str, file: str, figure: Callable[..., str], *of: Any, **how: Any
+) -> Row:
+    """``figure`` reads the file: ``figure(file, *of, **how)``."""
+    return Row(claim, hardware, command, file, partial(figure, file, *of, **how))
+
+
+COMPARE = "python -m benchmarks.gpu.compare"
+SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
+VLLM_SMOKE = "python -m pytest -m gpu tests/gpu/test_serve_on_device.py"
+SGLANG_SMOKE = "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py"
+VERIFY_BY_KERNEL = "python -m benchmarks.gpu.verify_by_kernel"
 RATES = "python -m benchmarks.gpu.rates"
+STOCK = "figures", "tokens/s against stock", "specctl_suffix"
+FROM_NEVER = "against never enabled"
 
 # Hardware, command and file of several rows.
-REGRET = SIMULATED, "python -m benchmarks.regret", "simulated-regret.json"
+SUFFIX = H200, f"{COMPARE} copying", "gpu-suffix-copying.json"
+SUFFIX_H200 = H200, f"{COMPARE} copying", "gpu-suffix-h200.json"
+TENSOR_PARALLEL = H100_X2, f"{COMPARE} copying", "gpu-tensor-parallel.json"
+REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
-SGLANG_COMPARE = "python -m benchmarks.gpu.sglang_compare"
-TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
-OFF_COST = H200, "python -m benchmarks.gpu.compare off-cost", "gpu-off-cost.json"
-TENSOR_PARALLEL = H100_X2, "python -m benchmarks.gpu.compare copying", "gpu-tensor-parallel.json"
-SUFFIX_H200 = H200, "python -m benchmarks.gpu.compare copying", "gpu-suffix-h200.json"
-BY_KERNEL = H100, "python -m benchmarks.gpu.verify_by_kernel", ONE_HOT
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
-PEAGLE_SGLANG = H200, "python -m benchmarks.gpu.sglang_compare peagle", "gpu-sglang-peagle.json"
+TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
+OFF_COST = H200, f"{COMPARE} off-cost", "gpu-off-cost.json"
+OFF_COST_H200 = H200, f"{COMPARE} off-cost", "gpu-off-cost-h200.json"
+OFF_COST_EAGLE = H200, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h200.json"
+SGLANG_OFF = H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h200.json"
+PEAGLE_SGLANG = H200, f"{SGLANG_COMPARE} peagle", "gpu-sglang-peagle.json"
+HYBRID = CPU, "python -m benchmarks.hybrid", "cpu-hybrid.json"
 BY_KIND = CPU, "python -m benchmarks.suffix_calibration", "cpu-suffix-calibration.json"
+BY_KERNEL = H100, VERIFY_BY_KERNEL, "gpu-verify-one-hot.json"
+VERIFY_512 = H200, VERIFY_BY_KERNEL, "gpu-verify-512-h200.json"
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "unchanged": (
-        Row(
+        row(
             "`specctl_suffix`, greedy, a new table every 0.5 s, against 0 drafts",
-            lambda: differing("cpu-lossless.json"),
-            f"{CPU}, float32",
-            "python -m testing.lossless --prompts 200",
-            "cpu-lossless.json",
+            f"{CPU}, float32", "python -m testing.lossless --prompts 200", "cpu-lossless.json", differing,
         ),
-        Row(
+        row(
             "`specctl_suffix`, 8B shape in bf16, against off; the rest are ties",
-            lambda: (
-                f"{gate(SUFFIX, *GATE, 'specctl_suffix')} equal; stock suffix {gate(SUFFIX, *GATE, 'suffix')}"
-            ),
-            H200,
-            "python -m benchmarks.gpu.compare copying",
-            SUFFIX,
+            *SUFFIX, equal_outputs, "specctl_suffix", "suffix",
         ),
-        Row(
+        row(
             "vLLM 0.33.0: start, live table, greedy tokens of 0 drafts, our kernels, an entry that raises",
-            lambda: smoke("vllm 0.33.0, runner V2, float32"),
-            H100,
-            "python -m pytest -m gpu tests/gpu/test_serve_on_device.py",
-            "gpu-smoke.json",
+            H100, VLLM_SMOKE, "gpu-smoke.json", smoke, "vllm 0.33.0, runner V2, float32",
         ),
-        Row(
+        row(
             "SGLang 0.5.23, the same, in float16",
-            lambda: smoke("sglang 0.5.23, fa3, float16"),
-            H100,
-            "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
-            "gpu-smoke.json",
+            H100, SGLANG_SMOKE, "gpu-smoke.json", smoke, "sglang 0.5.23, fa3, float16",
         ),
         *(
-            Row(
+            row(
                 "SGLang 0.5.23, 8B shape in bf16: greedy answers as at 0 drafts, at full, 0 and full drafts",
-                partial(smoke_sglang, name),
-                hardware,
-                "",
-                name,
+                hardware, "", f"gpu-sglang-smoke-{card}.json", smoke_sglang,
             )
-            for hardware, name in (
-                (H200, "gpu-sglang-smoke-h200.json"),
-                (H100, "gpu-sglang-smoke-h100.json"),
-            )
+            for hardware, card in ((H200, "h200"), (H100, "h100"))
         ),
-        Row(
+        row(
             "vLLM 0.33.0, runner V2: `specctl_hybrid` by head: start, live table, greedy tokens of 0 drafts",
-            hybrid_heads,
-            f"{H200}, float32",
-            "python -m pytest -m gpu tests/gpu/test_serve_on_device.py -k hybrid",
-            "gpu-hybrid-heads-h200.json",
+            f"{H200}, float32", f"{VLLM_SMOKE} -k hybrid", "gpu-hybrid-heads-h200.json", hybrid_heads,
         ),
-        Row(
+        row(
             "`specctl_suffix`, two tensor-parallel ranks, vLLM 0.33.0, 8B shape in bf16: greedy answers as "
             "at 0 drafts, held and with a new table every 0.4 s",
-            tensor_parallel_answers,
-            H100_X2,
-            "",
-            "gpu-tensor-parallel.json",
+            H100_X2, "", "gpu-tensor-parallel.json", tensor_parallel_answers,
         ),
     ),
     "daemon": (
-        Row(
-            "closed loop: 20 load shapes at 4 to 128 requests",
-            lambda: regret("closed loop"),
-            *REGRET,
-        ),
-        Row(
-            "the same, true costs with graph staircases",
-            lambda: regret("staircase"),
-            *REGRET,
-        ),
-        Row(
-            "the same, every disturbance at once",
-            lambda: regret("all at once"),
-            *REGRET,
-        ),
-        Row(
-            "open loop, public traces",
-            lambda: regret("open loop, public traces"),
-            *REGRET,
-        ),
-        Row(
+        row("closed loop: 20 load shapes at 4 to 128 requests", *REGRET, regret, "closed loop"),
+        row("the same, true costs with graph staircases", *REGRET, regret, "staircase"),
+        row("the same, every disturbance at once", *REGRET, regret, "all at once"),
+        row("open loop, public traces", *REGRET, regret, "open loop, public traces"),
+        row(
             "6 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
             "best of 0, 3 and 8 drafts",
-            lambda: phases("to_best_static"),
-            *PHASES,
+            *PHASES, phases, "to_best_static",
         ),
-        Row(
+        row(
             "the same, against a server that never enabled speculation, by phase",
-            lambda: phases("to_never_enabled"),
-            *PHASES,
+            *PHASES, phases, "to_never_enabled",
         ),
-        Row(
+        row(
             "all phases together, against the best single static setting; against never enabled",
-            lambda: "; ".join(
-                ratio("gpu-phases.json", "all phases", measure)
-                for measure in ("to_best_static", "to_never_enabled")
-            ),
-            *PHASES,
+            *PHASES, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
         ),
-        Row(
+        row(
             "chat at 256 requests, held, against never enabled",
-            lambda: ratio("gpu-never-worse.json", "figures", "chat 256", "autotune against never enabled"),
-            H200,
-            "",
-            "gpu-never-worse.json",
+            H200, "", "gpu-never-worse.json", ratio, "figures", "chat 256", "autotune against never enabled",
         ),
-        Row(
+        row(
             "time per token at random arrivals, vLLM 0.33.0: EAGLE-3 with 3 drafts over the daemon (over 1: "
             "the daemon is faster)",
-            lambda: of_rates("gpu-rates.json"),
-            H200,
-            RATES,
-            "gpu-rates.json",
+            H200, RATES, "gpu-rates.json", of_rates,
         ),
         *(
-            Row(words, partial(of_rates, name), H100, RATES, name)
-            for words, name in (
+            row(words, H100, RATES, file, of_rates)
+            for words, file in (
                 ("the same, from a table of 0 drafts at every batch", "gpu-rates-from-off-h100.json"),
                 ("the same, from a table of 3 drafts, one round", "gpu-rates-from-drafts-h100.json"),
             )
         ),
-        Row(
+        row(
             "SGLang 0.5.23, EAGLE-3 with trees, runs of 14 s, answers of 48 to 144 tokens: against the best "
             "of 3 prepared settings",
-            lambda: trees("to_best_static"),
-            *TREES,
+            *TREES, trees, "to_best_static",
         ),
-        Row("the same, against off", lambda: trees("to_off"), *TREES),
-        Row(
+        row("the same, against off", *TREES, trees, "to_off"),
+        row(
             "the same at 32 at once, answers of 96 tokens, samples at 0 drafts of one step, against off",
-            lambda: ratio("gpu-trees-32-h200.json", "32-at-once", "autotune", "against off"),
-            H200,
-            "",
-            "gpu-trees-32-h200.json",
+            H200, "", "gpu-trees-32-h200.json", ratio, "32-at-once", "autotune", "against off",
         ),
-        Row(
+        row(
             "SGLang 0.5.23, EAGLE-3: share of the tree's accepted tokens that were the draft's first choice",
-            first_choices,
-            *TREES,
+            *TREES, first_choices,
         ),
-        Row(
+        row(
             "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
-            lambda: cpu_phases("to_best_static"),
-            *CPU_PHASES,
+            *CPU_PHASES, cpu_phases, "to_best_static",
         ),
-        Row(
-            "the same, against off",
-            lambda: cpu_phases("to_off"),
-            *CPU_PHASES,
-        ),
-        Row(
+        row("the same, against off", *CPU_PHASES, cpu_phases, "to_off"),
+        row(
             "300 servers polled once a second: CPU seconds of the daemon in a second",
-            lambda: ratio("many-targets.json", "runs", 0, "cpu_s_per_s"),
-            "1 CPU core",
-            "python benchmarks/many_targets.py --targets 300 --core 0",
-            "many-targets.json",
+            "1 CPU core", "python benchmarks/many_targets.py --targets 300 --core 0", "many-targets.json",
+            ratio, "runs", 0, "cpu_s_per_s",
         ),
     ),
     "off": (
-        Row(
+        row(
             "`specctl_suffix` at 0 drafts, vLLM, against never enabled",
-            lambda: ratios(
-                "gpu-off-cost.json", "runs", 2, "against never enabled", "specctl_suffix, live table at 0"
-            ),
-            *OFF_COST,
+            *OFF_COST, ratios, "runs", 2, FROM_NEVER, "specctl_suffix, live table at 0",
         ),
-        Row(
+        row(
             "stock `eagle3` at 0 drafts, steered: its head runs every 32 steps",
-            lambda: ratios("gpu-off-cost.json", "runs", 3, "against never enabled", "eagle3, spared at 0"),
-            *OFF_COST,
+            *OFF_COST, ratios, "runs", 3, FROM_NEVER, "eagle3, spared at 0",
         ),
-        Row(
+        row(
             "stock `ngram` at 0 drafts: it has no asynchronous scheduling",
-            lambda: ratios("gpu-off-cost.json", "runs", 0, "against never enabled", "ngram at 0"),
-            *OFF_COST,
+            *OFF_COST, ratios, "runs", 0, FROM_NEVER, "ngram at 0",
         ),
-        *(
-            Row(
-                f"{words}, vLLM 0.33.0, answers of 512 tokens",
-                partial(of_loads, name, server, "never enabled"),
-                H200,
-                "python -m benchmarks.gpu.compare off-cost",
-                name,
-            )
-            for words, server, name in (
-                ("`specctl_suffix` at 0 drafts", "specctl_suffix at 0", "gpu-off-cost-h200.json"),
-                ("`specctl_peagle` at 0 drafts", "specctl_peagle at 0", "gpu-off-cost-peagle-h200.json"),
-                ("`eagle3` at 0 drafts, steered", "eagle3 at 0, steered", "gpu-off-cost-h200.json"),
-            )
+        row(
+            "`specctl_suffix` at 0 drafts, vLLM 0.33.0, answers of 512 tokens",
+            *OFF_COST_H200, of_loads, "specctl_suffix at 0", "never enabled",
         ),
-        *(
-            Row(
-                f"{words} at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
-                partial(of_loads, "gpu-off-cost-eagle3-h200.json", server, "never enabled"),
-                H200,
-                "python -m benchmarks.gpu.compare off-cost",
-                "gpu-off-cost-eagle3-h200.json",
-            )
-            for words, server in (
-                ("`eagle3`, steered,", "eagle3 at 0, steered"),
-                ("`specctl_hybrid` with an EAGLE-3 head", "specctl_hybrid with an EAGLE-3 head at 0"),
-            )
+        row(
+            "`specctl_peagle` at 0 drafts, vLLM 0.33.0, answers of 512 tokens",
+            H200, f"{COMPARE} off-cost", "gpu-off-cost-peagle-h200.json",
+            of_loads, "specctl_peagle at 0", "never enabled",
         ),
-        Row(
+        row(
+            "`eagle3` at 0 drafts, steered, vLLM 0.33.0, answers of 512 tokens",
+            *OFF_COST_H200, of_loads, "eagle3 at 0, steered", "never enabled",
+        ),
+        row(
             "`eagle3`, steered, at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
-            lambda: of_loads("gpu-off-cost-eagle3-h100.json", "eagle3 at 0, steered", "never enabled"),
-            H100,
-            "python -m benchmarks.gpu.compare off-cost",
-            "gpu-off-cost-eagle3-h100.json",
+            *OFF_COST_EAGLE, of_loads, "eagle3 at 0, steered", "never enabled",
         ),
-        Row(
+        row(
+            "`specctl_hybrid` with an EAGLE-3 head at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
+            *OFF_COST_EAGLE, of_loads, "specctl_hybrid with an EAGLE-3 head at 0", "never enabled",
+        ),
+        row(
+            "`eagle3`, steered, at 0 drafts, vLLM 0.33.0, answers of 400 tokens",
+            H100, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h100.json",
+            of_loads, "eagle3 at 0, steered", "never enabled",
+        ),
+        row(
             "acceptance after 200 tokens at 0 drafts, against a head that never rested",
-            resumed,
-            CPU,
-            "python -m benchmarks.resume",
-            "cpu-resume.json",
+            CPU, "python -m benchmarks.resume", "cpu-resume.json", resumed,
         ),
-        Row(
+        row(
             "what the agreement of two mixture-of-experts ranks takes of a step, us",
-            lambda: ratio("cpu-rank-agreement.json", "difference", digits=0),
-            CPU,
-            "python -m benchmarks.rank_agreement",
-            "cpu-rank-agreement.json",
+            CPU, "", "cpu-rank-agreement.json",
+            ratio, "difference", digits=0,
         ),
-        Row(
+        row(
             "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
-            lambda: ratios("gpu-sglang-off.json", "tokens/s against off", "specctl_suffix"),
-            H200,
-            f"{SGLANG_COMPARE} off",
-            "gpu-sglang-off.json",
+            H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off.json",
+            ratios, "tokens/s against off", "specctl_suffix",
         ),
         *(
-            Row(
+            row(
                 f"`{server}` at 0 drafts, SGLang 0.5.23, answers of 512 tokens",
-                partial(of_loads, "gpu-sglang-off-h200.json", f"{server} at 0", "never enabled"),
-                H200,
-                f"{SGLANG_COMPARE} off",
-                "gpu-sglang-off-h200.json",
+                *SGLANG_OFF, of_loads, f"{server} at 0", "never enabled",
             )
             for server in ("SPECCTL_SUFFIX", "EAGLE3")
         ),
-        Row(
+        row(
             "`EAGLE3` at 0 drafts, SGLang 0.5.23, answers of 384 tokens",
-            partial(of_loads, "gpu-sglang-off-h100.json", "EAGLE3 at 0", "never enabled"),
-            H100,
-            f"{SGLANG_COMPARE} off",
-            "gpu-sglang-off-h100.json",
+            H100, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h100.json",
+            of_loads, "EAGLE3 at 0", "never enabled",
         ),
-        *(
-            Row(
-                f"GPU time and idle time of a step, {words}",
-                partial(of_steps, name),
-                hardware,
-                "",
-                name,
-            )
-            for words, hardware, name in (
-                ("vLLM 0.33.0, `eagle3`", H200, "gpu-off-steps-h200.json"),
-                ("SGLang 0.5.23, by server", H100, "gpu-sglang-steps-h100.json"),
-            )
+        row(
+            "GPU time and idle time of a step, vLLM 0.33.0, `eagle3`",
+            H200, "", "gpu-off-steps-h200.json", of_steps,
         ),
-        Row(
+        row(
+            "GPU time and idle time of a step, SGLang 0.5.23, by server",
+            H100, "", "gpu-sglang-steps-h100.json", of_steps,
+        ),
+        row(
             "`specctl_suffix` at 0 drafts, two tensor-parallel ranks, vLLM 0.33.0, copying, runs of 4 s",
-            partial(of_loads, "gpu-tensor-parallel.json", "specctl_suffix, off", "never enabled"),
-            *TENSOR_PARALLEL,
+            *TENSOR_PARALLEL, of_loads, "specctl_suffix, off", "never enabled",
         ),
     ),
     "proposers": (
-        Row(
+        row(
             "`specctl_suffix` against stock `suffix` (runner V1, graphs to 512), copying prompts, whole runs",
-            lambda: ratios(SUFFIX, *STOCK, keys=("1", "4", "16", "64")),
-            H200,
-            "python -m benchmarks.gpu.compare copying",
-            SUFFIX,
+            *SUFFIX, ratios, *STOCK, keys=("1", "4", "16", "64"),
         ),
         Row(
             "the same at 256 with graphs to 2,304 tokens; 256 and 512 output tokens",
-            lambda: (
-                ratio("gpu-adaptive.json", "runs", 0, *STOCK, "256")
-                + "; "
-                + ratio("gpu-suffix-wide.json", "runs", 1, *STOCK, "256")
+            H200, f"{COMPARE} copying --batch 256", "gpu-adaptive.json",
+            lambda: "; ".join(
+                ratio(name, "runs", run, *STOCK, "256")
+                for name, run in (("gpu-adaptive.json", 0), ("gpu-suffix-wide.json", 1))
             ),
-            H200,
-            "python -m benchmarks.gpu.compare copying --batch 256",
-            "gpu-adaptive.json",
         ),
-        Row(
+        row(
             "`specctl_peagle` against stock P-EAGLE (runner V1)",
-            lambda: ratios(
-                "gpu-peagle.json", "runs", 2, "figures", "tokens/s against stock", "specctl_peagle"
-            ),
-            H200,
-            "python -m benchmarks.gpu.compare peagle",
-            "gpu-peagle.json",
+            H200, f"{COMPARE} peagle", "gpu-peagle.json",
+            ratios, "runs", 2, "figures", "tokens/s against stock", "specctl_peagle",
         ),
-        Row(
+        row(
             "`specctl_suffix` against stock `suffix` with 8 drafts and graphs to 2,304, runs of 4 s",
-            partial(of_loads, "gpu-suffix-h100.json", "specctl_suffix", "suffix"),
-            H100,
-            "python -m benchmarks.gpu.compare copying",
-            "gpu-suffix-h100.json",
+            H100, f"{COMPARE} copying", "gpu-suffix-h100.json", of_loads, "specctl_suffix", "suffix",
         ),
-        Row(
+        row(
             "`specctl_suffix` against stock `suffix` with 8 drafts (faster than with 4 at each load), runs "
             "of 3 s",
-            partial(of_loads, "gpu-suffix-h200.json", "specctl_suffix", "suffix with 8 drafts"),
-            *SUFFIX_H200,
+            *SUFFIX_H200, of_loads, "specctl_suffix", "suffix with 8 drafts",
         ),
-        Row(
+        row(
             "the same, by the time per token after the first of an answer",
-            partial(
-                of_loads_at,
-                "gpu-suffix-h200.json",
-                "specctl_suffix",
-                "decode alone against suffix with 8 drafts",
-            ),
-            *SUFFIX_H200,
+            *SUFFIX_H200, of_loads_at, "specctl_suffix", "decode alone against suffix with 8 drafts",
         ),
-        Row(
+        row(
             "the same against stock `suffix` with 4 drafts",
-            partial(of_loads, "gpu-suffix-h200.json", "specctl_suffix", "suffix with 4 drafts"),
-            *SUFFIX_H200,
+            *SUFFIX_H200, of_loads, "specctl_suffix", "suffix with 4 drafts",
         ),
-        Row(
+        row(
             "`specctl_peagle` against stock P-EAGLE, runs of 2.5 s",
-            partial(of_loads, "gpu-peagle-h100.json", "specctl_peagle", "peagle"),
-            H100,
-            "python -m benchmarks.gpu.compare peagle",
-            "gpu-peagle-h100.json",
+            H100, f"{COMPARE} peagle", "gpu-peagle-h100.json", of_loads, "specctl_peagle", "peagle",
         ),
-        Row(
+        row(
             "`SPECCTL_PEAGLE` against the fastest EAGLE3, token map with every token of the model",
-            lambda: peagle_sglang("specctl_peagle-8-map"),
-            *PEAGLE_SGLANG,
+            *PEAGLE_SGLANG, peagle_sglang, "specctl_peagle-8-map",
         ),
-        Row(
-            "the same without a token map",
-            lambda: peagle_sglang("specctl_peagle-8"),
-            *PEAGLE_SGLANG,
-        ),
-        Row(
+        row("the same without a token map", *PEAGLE_SGLANG, peagle_sglang, "specctl_peagle-8"),
+        row(
             "`SPECCTL_SUFFIX` against stock NGRAM, copying prompts, FlashAttention 3",
-            lambda: ratios("gpu-sglang-copying-fa3.json", "tokens/s against ngram", "specctl_suffix-fa3"),
-            H200,
-            "python -m benchmarks.gpu.sglang_compare copying",
-            "gpu-sglang-copying-fa3.json",
+            H200, f"{SGLANG_COMPARE} copying", "gpu-sglang-copying-fa3.json",
+            ratios, "tokens/s against ngram", "specctl_suffix-fa3",
         ),
         *(
-            Row(
-                f"SGLang 0.5.23: {words}",
-                partial(of_loads, f"gpu-sglang-{proposer}-{card}.json", f"specctl_{proposer}", stock),
-                hardware,
-                f"{SGLANG_COMPARE} {comparison}",
-                f"gpu-sglang-{proposer}-{card}.json",
-            )
-            for proposer, stock, comparison, words in (
-                (
-                    "peagle",
-                    "eagle3",
-                    "peagle",
-                    "`SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
-                ),
-                (
-                    "suffix",
-                    "ngram",
-                    "copying",
-                    "`SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
-                ),
+            row(
+                "SGLang 0.5.23: `SPECCTL_PEAGLE` against EAGLE3, both with 5 drafts, no token map",
+                hardware, f"{SGLANG_COMPARE} peagle", f"gpu-sglang-peagle-{card}.json",
+                of_loads, "specctl_peagle", "eagle3",
             )
             for hardware, card in ((H200, "h200"), (H100, "h100"))
         ),
-        Row(
+        *(
+            row(
+                "SGLang 0.5.23: `SPECCTL_SUFFIX` against stock NGRAM with 8 drafts, copying prompts",
+                hardware, f"{SGLANG_COMPARE} copying", f"gpu-sglang-suffix-{card}.json",
+                of_loads, "specctl_suffix", "ngram",
+            )
+            for hardware, card in ((H200, "h200"), (H100, "h100"))
+        ),
+        row(
             "`specctl_hybrid` with EAGLE-3, vLLM, reference models, against its better part, 1 request",
-            lambda: hybrid("1"),
-            *HYBRID,
+            *HYBRID, hybrid, "1",
         ),
-        Row("the same, 4 requests", lambda: hybrid("4"), *HYBRID),
-        Row("the same, 8 requests", lambda: hybrid("8"), *HYBRID),
-        Row(
+        row("the same, 4 requests", *HYBRID, hybrid, "4"),
+        row("the same, 8 requests", *HYBRID, hybrid, "8"),
+        row(
             "`specctl_suffix` against vLLM's `suffix`, prompts chosen for repetition: cold, warm",
-            lambda: (
-                ratio("cpu.json", "figures", "copying", "cold", "specctl / stock")
-                + "; "
-                + ratio("cpu.json", "figures", "copying", "warm", "specctl / stock")
-            ),
-            CPU,
-            "make bench",
-            "cpu.json",
+            CPU, "make bench", "cpu.json", unnamed_ratios,
+            *(("figures", "copying", state, "specctl / stock") for state in ("cold", "warm")),
         ),
-        Row(
+        row(
             "`specctl_suffix` with 8 drafts, two tensor-parallel ranks, copying, against never enabled",
-            partial(of_loads, "gpu-tensor-parallel.json", "specctl_suffix, always 8", "never enabled"),
-            *TENSOR_PARALLEL,
+            *TENSOR_PARALLEL, of_loads, "specctl_suffix, always 8", "never enabled",
         ),
-        Row(
+        row(
             "the same against its own 0 drafts",
-            partial(of_loads_at, "gpu-tensor-parallel.json", "specctl_suffix, always 8", "against 0 drafts"),
-            *TENSOR_PARALLEL,
+            *TENSOR_PARALLEL, of_loads_at, "specctl_suffix, always 8", "against 0 drafts",
         ),
-        Row(
+        row(
             "the same, tokens of a request's step",
-            partial(
-                of_loads_at,
-                "gpu-tensor-parallel.json",
-                "specctl_suffix, always 8",
-                "tokens of a request's step",
-            ),
-            *TENSOR_PARALLEL,
+            *TENSOR_PARALLEL, of_loads_at, "specctl_suffix, always 8", "tokens of a request's step",
         ),
-        Row(
+        row(
             "tokens per step of the suffix index against arctic-inference, equal drafts",
-            lambda: ratio(
-                "suffix.json", "figures", "replay", "8 tokens", "ratio of tokens per step", digits=3
-            ),
-            CPU,
-            "make bench-suffix",
-            "suffix.json",
+            CPU, "make bench-suffix", "suffix.json",
+            ratio, "figures", "replay", "8 tokens", "ratio of tokens per step", digits=3,
         ),
-        Row(
+        row(
             "the same by kind of prompt, after 2,000 steps of the kind (with the built-in table)",
-            lambda: suffix_kinds("tokens a step at the anchor's drafted tokens, ratio"),
-            *BY_KIND,
+            *BY_KIND, suffix_kinds, "tokens a step at the anchor's drafted tokens, ratio",
         ),
-        Row(
-            "calibration error of its probabilities, so too",
-            lambda: suffix_kinds("calibration error"),
-            *BY_KIND,
-        ),
+        row("calibration error of its probabilities, so too", *BY_KIND, suffix_kinds, "calibration error"),
     ),
     "kernels": (
-        Row(
+        row(
             "greedy, 512 rows, bf16, over one read of the logits, by vocabulary",
-            verify_greedy,
-            H200,
-            KERNELS,
-            "gpu-verify-greedy.json",
+            H200, "make bench-kernels", "gpu-verify-greedy.json", verify_greedy,
         ),
         *(
-            Row(
+            row(
                 f"512 rows of {vocabulary:,}, bf16, vLLM 0.33.0 and triton 3.8.0, by mode",
-                partial(verify_512, vocabulary),
-                H200,
-                "python -m benchmarks.gpu.verify_by_kernel",
-                "gpu-verify-512-h200.json",
+                *VERIFY_512, verify_512, vocabulary,
             )
             for vocabulary in (151_936, 32_000)
         ),
-        Row(
-            "temperature only, drafts without a distribution, the same",
-            lambda: verify("temperature"),
-            *BY_KERNEL,
-        ),
+        row("temperature only, drafts without a distribution, the same", *BY_KERNEL, verify, "temperature"),
         *(
-            Row(f"{cut}, the same", partial(verify, cut), *BY_KERNEL)
+            row(f"{cut}, the same", *BY_KERNEL, verify, cut)
             for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
         ),
         *(
-            Row(
+            row(
                 f"{cut}, us, a search of the kept set and samples that are checked",
-                partial(verify_times, cut),
-                *BY_KERNEL,
+                *BY_KERNEL, verify_times, cut,
             )
             for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
         ),
-        Row(
-            "top-p, the same, of a flat law (Zipf 1.0)",
-            lambda: verify_times("top-p", 1.0, (512,)),
-            *BY_KERNEL,
-        ),
-        Row(
+        row("top-p, the same, of a flat law (Zipf 1.0)", *BY_KERNEL, verify_times, "top-p", 1.0, (512,)),
+        row(
             "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",
-            lambda: "; ".join(
-                ratio(
-                    "gpu-sglang-verify.json",
-                    "figures",
-                    f"{cut}, 64 requests of 8 rows",
-                    "engine / specctl",
-                    digits=1,
-                )
+            H200, "python -m benchmarks.gpu.sglang_verify", "gpu-sglang-verify.json", unnamed_ratios,
+            *(
+                ("figures", f"{cut}, 64 requests of 8 rows", "engine / specctl")
                 for cut in ("temperature", "top-p", "top-k and top-p")
             ),
-            H200,
-            "python -m benchmarks.gpu.sglang_verify",
-            "gpu-sglang-verify.json",
+            digits=1,
         ),
-        Row(
+        row(
             "tokens/s of sampled requests, vLLM, against its own verification",
-            lambda: "; ".join(
-                f"{n} at once: "
-                + ratio(
-                    "gpu-sampled-end-to-end.json",
-                    "runs",
-                    0,
-                    "figures",
-                    f"{n} concurrent",
-                    "specctl against engine",
-                )
-                for n in (64, 256)
-            ),
-            H200,
-            "",
-            "gpu-sampled-end-to-end.json",
+            H200, "", "gpu-sampled-end-to-end.json", of_concurrent, (64, 256),
         ),
-        Row(
+        row(
             "the same, SGLang",
-            lambda: ratios(
-                "gpu-sglang-sampled.json",
-                "runs",
-                0,
-                "tokens/s against specctl_suffix-engine-kernels",
-                "specctl_suffix",
-            ),
-            H200,
-            "python -m benchmarks.gpu.sglang_compare sampled",
-            "gpu-sglang-sampled.json",
+            H200, f"{SGLANG_COMPARE} sampled", "gpu-sglang-sampled.json",
+            ratios, "runs", 0, "tokens/s against specctl_suffix-engine-kernels", "specctl_suffix",
         ),
     ),
-}
+}  # fmt: skip

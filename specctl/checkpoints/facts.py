@@ -21,8 +21,6 @@ class ModelFacts:
     """None: the config does not say."""
 
     folder: Path
-    architectures: tuple[str, ...]
-    model_type: str | None
     hidden_size: int | None
     vocab_size: int | None
     num_layers: int | None
@@ -38,7 +36,6 @@ class ModelFacts:
     weight_bytes: int | None
     kv_latent_size: int | None
     """Numbers of a token's latent state in a layer (multi-head latent attention); None: another attention."""
-    quantization: str | None
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -85,11 +82,8 @@ def facts_of(folder: Path, config: dict[str, Any]) -> ModelFacts:
     head_dim = number("head_dim") or (hidden // heads if hidden and heads else None)
     dtype = text.get("torch_dtype") or text.get("dtype") or config.get("torch_dtype") or config.get("dtype")
     latent = number("kv_lora_rank")
-    quantization = config.get("quantization_config")
     return ModelFacts(
         folder=folder,
-        architectures=tuple(map(str, config.get("architectures") or ())),
-        model_type=config.get("model_type"),
         hidden_size=hidden,
         vocab_size=number("vocab_size"),
         num_layers=number("num_hidden_layers", "n_layer"),
@@ -103,7 +97,6 @@ def facts_of(folder: Path, config: dict[str, Any]) -> ModelFacts:
         experts=number(*_EXPERT_KEYS) or None,
         weight_bytes=weight_bytes(folder),
         kv_latent_size=None if latent is None else latent + (number("qk_rope_head_dim") or 0),
-        quantization=quantization.get("quant_method") if isinstance(quantization, dict) else None,
     )
 
 

@@ -56,10 +56,6 @@ class Memory:
     def fixed_bytes(self) -> int:
         return sum(self.fixed.values())
 
-    @property
-    def total_bytes(self) -> int:
-        return self.fixed_bytes + self.kv_bytes
-
     def tokens_within(self, free_bytes: float) -> int:
         """Tokens of KV cache that are left of so much memory."""
         return max(int((free_bytes - self.fixed_bytes) / max(self.kv_token_bytes, 1)), 0)

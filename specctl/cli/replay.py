@@ -156,7 +156,6 @@ class Replay:
             target=target,
             time_s=reading.time_s,
             interval_s=gains.interval_s,
-            boot_id=capabilities.boot_id,
             capabilities=capabilities,
             applied=self._table,
             cells=gains.cells,

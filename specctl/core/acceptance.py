@@ -67,7 +67,7 @@ class AcceptanceEstimate:
 
     ``emitted``: expected tokens, the bonus token included. ``drafted``: expected drafted tokens.
     ``gradient[s, j]``: d log emitted / d log (conditional at depth j); ``log_q_var[j]``: variance of that
-    logarithm. ``survival``: of a chain as deep as the space allows. ``measured_depth``: depths with trials.
+    logarithm. ``survival``: of a chain as deep as the space allows.
     """
 
     emitted: Floats
@@ -76,7 +76,6 @@ class AcceptanceEstimate:
     log_q_var: Floats
     survival: Floats
     trials: float
-    measured_depth: int
     has_drifted: bool
 
     def log_ratio_var(self, base: int) -> Floats:
@@ -137,7 +136,6 @@ class Acceptance:
             log_q_var=log_q_var,
             survival=np.cumprod(q[0]),
             trials=float(reached[0]),
-            measured_depth=int((reached >= PRIOR_TRIALS).sum()),
             has_drifted=self._has_drifted,
         )
 

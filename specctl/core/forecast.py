@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 
 import numpy as np
 
@@ -50,11 +49,6 @@ class Forecast:
         """Tokens per second of decode-only steps."""
         found: list[list[float]] = (self.tokens / self.cost.step_s).tolist()
         return found
-
-    def tokens_per_s(self, bucket: int, setting: int) -> float | None:
-        """Of a decode-only step."""
-        rate = self.rate_rows[bucket][setting]
-        return rate if isfinite(rate) else None
 
 
 def forecast(

@@ -95,17 +95,14 @@ class Space:
     def _index(self) -> dict[tuple[int, int, int], int]:
         return {_key(setting): i for i, setting in enumerate(self.settings)}
 
-    def index_of(self, depth: int, topk: int = 1, width: int | None = None) -> int | None:
-        """A setting's number; None: it is not prepared. A tree without a width: the widest that is."""
+    def number_of(self, named: NamesSetting) -> int | None:
+        """None: it is not prepared. A tree without a width: the widest that is."""
+        depth, topk, width = named.num_speculative_tokens, named.tree_topk, named.verify_width_tokens
         found = self._index.get((depth, topk, width or depth + 1))
         if found is not None or width is not None:
             return found
         same = [i for i, one in enumerate(self.settings) if _key(one)[:2] == (depth, topk)]
         return same[-1] if same else None
-
-    def number_of(self, named: NamesSetting) -> int | None:
-        """As ``index_of``."""
-        return self.index_of(named.num_speculative_tokens, named.tree_topk, named.verify_width_tokens)
 
     def in_force(self, rows: Sequence[TableRow]) -> Ints:
         """The setting of every bucket at no context; off where no row or no prepared setting is."""

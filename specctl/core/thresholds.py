@@ -32,8 +32,8 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | Non
     """
     space, step_s = forecast.space, forecast.cost.step_rows[bucket]
     chains = [number for number in space.chains if math.isfinite(step_s[number])]
-    rate = forecast.tokens_per_s(bucket, chosen)
-    if len(chains) < 2 or rate is None:
+    rate = forecast.rate_rows[bucket][chosen]
+    if len(chains) < 2 or not math.isfinite(rate):
         return None
     first, width = chains[0], space.settings[chosen].width_tokens
     last = next((i for i in chains[1:] if space.settings[i].width_tokens >= width), chains[-1])

@@ -81,7 +81,7 @@ class Fleet:
                     # A bug, or a policy file that just went: the targets that run go on.
                     logger.exception("the targets could not be brought up to date")
                 await self._sleep(stop)
-                await self._policies.refresh_async()
+                await self._policies.refresh()
                 self._gauge.policy(is_valid=self._policies.is_valid)
             for running in self._running.values():
                 running.stop.set()

@@ -150,9 +150,7 @@ class TargetLoop:
     def _arrived(self, observation: Observation) -> None:
         self._failures = 0
         self._reporter.reachable()
-        if observation.boot_id != self.boot_id or (
-            self._capabilities is None and observation.capabilities is not None
-        ):
+        if observation.boot_id != self.boot_id:
             is_restart = self.boot_id is not None
             self._forget(observation.capabilities)
             self._reporter.started(observation.capabilities, is_restart=is_restart)

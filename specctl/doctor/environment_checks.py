@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
@@ -77,8 +76,3 @@ def _plugin_findings(launch: Launch) -> Iterator[Finding]:
             f"no entry point specctl in {_GROUPS[engine]} of this environment",
             _INSTALL.format(engine),
         )
-
-
-def environment_of_process() -> dict[str, str]:
-    """What the command would inherit."""
-    return dict(os.environ)

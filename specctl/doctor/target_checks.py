@@ -226,7 +226,6 @@ def _policy_finding(seen: Seen, policy: AnyPolicy) -> Finding | None:
     observation = Observation(
         target=seen.target,
         time_s=0.0,
-        boot_id=capabilities.boot_id,
         capabilities=capabilities,
         applied=table,
         cells=seen.window_cells,

@@ -39,6 +39,3 @@ class DecodeBatchBuckets:
         """First and last decode batch of a bucket, both inclusive."""
         lower = 1 if index == 0 else self.uppers[index - 1] + 1
         return lower, self.uppers[index]
-
-    def all_bounds(self) -> list[tuple[int, int]]:
-        return [self.bounds(index) for index in range(len(self))]

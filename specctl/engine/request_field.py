@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specctl.contract.bounds import POSITIONS_MAX
 from specctl.json_bounds import read_message
 from specctl.plain_text import plain_text, plain_value
 
-__all__ = ["FIELD_KEY", "RequestField", "kind_of", "read_field"]
+__all__ = ["FIELD_KEY", "TOOLS_KEY", "RequestField", "check_extras", "kept_field", "kind_of", "read_field"]
 
 FIELD_KEY = "specctl"
 """In vLLM's ``vllm_xargs`` and in SGLang's ``custom_params``."""
+TOOLS_KEY = "specctl_tools"
+"""There, too, of requests that may call tools: the scheduler sees their prompt only."""
 _CHARACTERS_MAX = 1024
 
 
@@ -37,6 +41,7 @@ class RequestField(BaseModel):
 
 
 _UNSAID = RequestField()
+_UNREAD = RequestField(share=False)
 
 
 def read_field(value: object) -> RequestField:
@@ -65,6 +70,24 @@ def _of_text(text: str) -> RequestField:
         return read_message(RequestField, text.encode("utf-8", "replace"))
     except ValueError as error:
         raise ValueError(f"{FIELD_KEY}: {error}") from None
+
+
+def check_extras(extras: object) -> None:
+    """Raises ValueError where they hold a field that is wrong."""
+    read_field(extras.get(FIELD_KEY) if isinstance(extras, dict) else None)
+
+
+def kept_field(request: Any, extras: object) -> RequestField:
+    """Read once, and kept at the request. It was checked where the request came in; what passed by that check
+    is not learnt from."""
+    field: RequestField | None = getattr(request, "specctl_field", None)
+    if field is None:
+        try:
+            field = read_field(extras.get(FIELD_KEY) if isinstance(extras, dict) else None)
+        except ValueError:
+            field = _UNREAD
+        request.specctl_field = field
+    return field
 
 
 def kind_of(field: RequestField, *, has_tools: bool, is_structured: bool, is_sampled: bool) -> str:

@@ -88,7 +88,6 @@ class EngineObserver:
             target=self._client.target,
             time_s=now_s,
             interval_s=gains.interval_s,
-            boot_id=capabilities.boot_id,
             capabilities=capabilities,
             applied=applied,
             cells=gains.cells,

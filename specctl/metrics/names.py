@@ -11,10 +11,10 @@ from dataclasses import dataclass
 __all__ = ["DAEMON", "ENGINE", "Metric"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A name that ends with ``_total`` is a counter's, one that ends with ``_tick_seconds`` a summary's; all
-    others are gauges'."""
+    """Equal to itself alone, so that it is a quick key. A name that ends with ``_total`` is a counter's, one
+    that ends with ``_tick_seconds`` a summary's; all others are gauges'."""
 
     name: str
     help: str

@@ -39,8 +39,8 @@ class PolicyFiles:
     def files(self) -> tuple[PolicyFile, ...]:
         return tuple(self._files.values())
 
-    async def refresh_async(self) -> None:
-        await asyncio.gather(*(file.refresh_async() for file in self.files))
+    async def refresh(self) -> None:
+        await asyncio.gather(*(file.refresh() for file in self.files))
 
     @property
     def is_valid(self) -> bool:

@@ -11,8 +11,6 @@ from specctl.recommend.guide import Method
 
 __all__ = ["Machine", "launch_words", "shell_line"]
 
-SGLANG_REQUESTS_DEFAULT = 48
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

@@ -115,7 +115,6 @@ class SimulatedTarget:
             target=TARGET,
             time_s=now_s,
             interval_s=now_s - before[0] if before is not None and has_past else None,
-            boot_id=telemetry.boot_id,
             capabilities=self.capabilities,
             applied=self.live.read(),
             cells=cell_deltas(before[1], telemetry) if before is not None and has_past else None,

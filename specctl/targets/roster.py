@@ -43,12 +43,6 @@ class LiveRoster:
         self._leaving: tuple[Target, ...] = ()
 
     @property
-    def failing(self) -> tuple[str, ...]:
-        """Why the present answers of sources are old ones, or why the file is not the one in force."""
-        refusal = self._file.refusal if self._file is not None else None
-        return (*self._failing.values(), *([refusal] if refusal else []))
-
-    @property
     def file(self) -> TargetsFile | None:
         return self._file
 
@@ -91,7 +85,7 @@ class LiveRoster:
                 if wanted.keys() <= self._known.keys():
                     self._leaving = ()
                 await self._clock.sleep(FILE_CHECK_S, stop)
-                if self._file is not None and await self._file.refresh_async():
+                if self._file is not None and await self._file.refresh():
                     await self.read_fixed()
             for reader in readers.values():
                 reader.cancel()

@@ -32,7 +32,6 @@ class Interval:
     decode_tokens: int = 0
     decode_s: float = 0.0
     off_s: float = 0.0
-    request_steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     verified_tokens: int = 0
@@ -49,7 +48,6 @@ class Interval:
         self.decode_tokens += other.decode_tokens
         self.decode_s += other.decode_s
         self.off_s += other.off_s
-        self.request_steps += other.request_steps
         self.drafted_tokens += other.drafted_tokens
         self.accepted_tokens += other.accepted_tokens
         self.verified_tokens += other.verified_tokens
@@ -155,7 +153,6 @@ def of_poll(observation: Observation, choices: Sequence[Choice]) -> Interval | N
 
 
 def _count_drafts(interval: Interval, cell: CellDelta) -> None:
-    interval.request_steps += cell.request_steps
     if not cell.num_speculative_tokens or not cell.request_steps:
         return
     interval.drafted_tokens += sum(cell.drafted_at)

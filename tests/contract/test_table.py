@@ -124,7 +124,7 @@ def test_malformed_puts_are_refused(change):
 @pytest.mark.parametrize("decode_batch_max", [1, 2, 3, 5, 8, 12, 100, 256, 1000])
 def test_buckets_tile_every_decode_batch(decode_batch_max):
     buckets = DecodeBatchBuckets(decode_batch_max)
-    bounds = buckets.all_bounds()
+    bounds = [buckets.bounds(index) for index in range(len(buckets))]
     assert bounds[0][0] == 1
     assert bounds[-1][1] == decode_batch_max
     assert all(lower == upper + 1 for (_, upper), (lower, _) in pairwise(bounds))

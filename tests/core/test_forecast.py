@@ -13,7 +13,7 @@ def test_tokens_gained_per_token_of_now_by_hand() -> None:
     """100, 125 and 120 tokens a second: off's second is worth 125 tokens."""
     found = forecast_of(SPACE, (1.0, 1.5, 1.8), cost(SPACE, (0.010, 0.012, 0.015)))
     assert found.gain[0] == pytest.approx([0.0, 0.5 - 125 * 0.002, 0.8 - 125 * 0.005])
-    assert [found.tokens_per_s(0, i) for i in range(3)] == pytest.approx([100, 125, 120])
+    assert found.rate_rows[0] == pytest.approx([100, 125, 120])
     assert found.tokens[0].tolist() == [1.0, 1.5, 1.8]
 
 
@@ -35,7 +35,7 @@ def test_prompts_make_drafts_cheap_whose_seconds_the_prompts_pay_anyway() -> Non
 def test_what_is_not_known_is_not_a_number() -> None:
     found = forecast_of(SPACE, (1.0, 1.5, 1.8), cost(SPACE, (NAN, NAN, NAN)))
     assert np.isnan(found.gain).all()
-    assert found.tokens_per_s(0, 1) is None
+    assert np.isnan(found.rate_rows).all()
 
 
 def test_the_error_joins_both_estimates_and_is_none_for_what_is_in_force() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from fakes.observations import capabilities, chains, tree
 
+from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.space import Space
 
@@ -37,15 +38,15 @@ def test_a_chain_s_own_width_may_be_written_out() -> None:
     written = chains(3)[0].model_copy(update={"verify_width_tokens": 4})
     found = space(*chains(0), written, *chains(3))
     assert found.settings == chains(0, 3)
-    assert found.index_of(3) == found.index_of(3, 1, 4) == 1
+    assert found.number_of(chains(3)[0]) == found.number_of(written) == 1
 
 
 def test_a_tree_without_a_width_is_the_widest_that_is_prepared() -> None:
     found = space(*TREES)
-    assert found.index_of(5, 3) == 5
-    assert found.index_of(5, 3, 8) == 4
-    assert found.index_of(5, 3, 9) is None
-    assert found.index_of(5, 4) is None
+    assert found.number_of(Setting(num_speculative_tokens=5, tree_topk=3)) == 5
+    assert found.number_of(tree(5, 3, 8)) == 4
+    assert found.number_of(tree(5, 3, 9)) is None
+    assert found.number_of(Setting(num_speculative_tokens=5, tree_topk=4)) is None
 
 
 def test_the_setting_in_force_of_every_bucket_is_that_of_no_context() -> None:

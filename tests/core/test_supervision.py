@@ -54,7 +54,7 @@ def seen(
         time_s=time_s,
     )
     state = None if engine is None else AdaptivityState(is_on=is_on)
-    return replace(found, adaptivity=state, boot_id=boot)
+    return replace(found, adaptivity=state)
 
 
 def planned(policy: object, *observations: Observation) -> Plan:

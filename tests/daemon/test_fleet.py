@@ -67,7 +67,7 @@ class Policies:
     def get(self, path: Path) -> Path:
         return path
 
-    async def refresh_async(self) -> None:
+    async def refresh(self) -> None:
         return None
 
 

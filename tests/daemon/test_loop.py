@@ -234,12 +234,12 @@ def test_a_policy_changed_on_disk_is_taken_and_an_invalid_one_refused(
             await rig.run(3)
             assert engine.tokens_at(1) == 3
             path.write_text("kind: fixed\nnum_speculative_tokens: minus one\n")
-            assert not source.refresh()
-            assert not source.refresh()
+            assert not await source.refresh()
+            assert not await source.refresh()
             await rig.run(3)
             assert engine.tokens_at(1) == 3
             path.write_text("kind: fixed\nnum_speculative_tokens: 6\n")
-            assert source.refresh()
+            assert await source.refresh()
             await rig.run(3)
             assert engine.tokens_at(1) == 6
 

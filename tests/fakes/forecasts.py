@@ -30,7 +30,6 @@ def acceptance(
         log_q_var=np.array([variance]),
         survival=np.array([0.8]),
         trials=trials,
-        measured_depth=1,
         has_drifted=False,
     )
 

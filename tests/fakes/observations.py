@@ -142,7 +142,6 @@ def observation(
         target=target,
         time_s=time_s,
         interval_s=interval_s,
-        boot_id=None if capabilities is None else capabilities.boot_id,
         capabilities=capabilities,
         applied=applied,
         cells=cells,

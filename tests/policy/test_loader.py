@@ -275,17 +275,17 @@ def test_a_policy_that_becomes_invalid_on_disk_is_refused(
     path.write_text("kind: fixed\nnum_speculative_tokens: 3\n")
     source = PolicyFile(path)
     path.write_text("kind: fixed\nnum_speculative_tokens: many\n")
-    assert not source.refresh()
-    assert not source.refresh()
+    assert not asyncio.run(source.refresh())
+    assert not asyncio.run(source.refresh())
     assert source.policy == parse_policy("kind: fixed\nnum_speculative_tokens: 3", "p")
     assert "many" in (source.refusal or "")
     assert caplog.text.count("policy refused") == 1
     path.write_text("kind: fixed\nnum_speculative_tokens: 55555\n")
-    assert not source.refresh()
+    assert not asyncio.run(source.refresh())
     path.unlink()
-    assert not source.refresh()
+    assert not asyncio.run(source.refresh())
     path.write_text("kind: 'off'\n")
-    assert source.refresh()
+    assert asyncio.run(source.refresh())
     assert (source.policy.kind, source.refusal) == ("off", None)
 
 
@@ -302,12 +302,12 @@ def test_the_last_good_policy_stays_for_any_bytes(tmp_path: Path, content: bytes
         os.mkfifo(path)
     else:
         path.write_bytes(content)
-    asyncio.run(files.refresh_async())
+    asyncio.run(files.refresh())
     assert source.policy == parse_policy("kind: fixed\nnum_speculative_tokens: 3", "p")
     assert not files.is_valid
     path.unlink()
     path.write_text("kind: off\n")
-    asyncio.run(files.refresh_async())
+    asyncio.run(files.refresh())
     assert source.policy.kind == "off"
     assert files.is_valid
 
@@ -321,7 +321,7 @@ def test_a_bug_in_reading_a_file_ends_nothing(tmp_path: Path, caplog: pytest.Log
 
     file = WatchedFile(path, load, "policy")
     path.write_text("0 ")
-    assert not asyncio.run(file.refresh_async())
+    assert not asyncio.run(file.refresh())
     assert (file.value, file.refusal) == (10, f"{path}: cannot be used (ZeroDivisionError)")
     assert caplog.text.count("Traceback") == 1
 
@@ -340,11 +340,11 @@ def test_a_machine_without_threads_left_ends_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", none_left)
-        asyncio.run(files.refresh_async())
-        asyncio.run(files.refresh_async())
+        asyncio.run(files.refresh())
+        asyncio.run(files.refresh())
     assert caplog.text.count("can't start new thread") == 1
     assert files.get(path).policy.kind == "off"
-    asyncio.run(files.refresh_async())
+    asyncio.run(files.refresh())
     assert files.get(path).policy.kind == "fixed"
 
 

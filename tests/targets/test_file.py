@@ -139,15 +139,15 @@ def test_a_file_is_read_beside_the_event_loop(tmp_path: Path) -> None:
         before = file.value.sources
         path.write_text("targets:\n  - url: b:1\n")
         started_s = time.perf_counter()
-        assert not await file.refresh_async()
-        assert not await file.refresh_async()
+        assert not await file.refresh()
+        assert not await file.refresh()
         assert time.perf_counter() - started_s < 5
         assert file.value.sources is before
         hangs.set()
-        assert await file.refresh_async()
+        assert await file.refresh()
         path.unlink()
         os.mkfifo(path)
-        assert not await file.refresh_async()
+        assert not await file.refresh()
         assert "expected a regular file" in (file.refusal or "")
         assert len(file.value.sources) == 1
 
@@ -162,17 +162,17 @@ def test_a_wrong_change_keeps_the_last_good_one_and_is_logged_once(
     path.write_text("targets:\n  - url: a:1\n")
     file = TargetsFile(path, find)
     before = file.value.sources
-    assert not file.refresh()
+    assert not asyncio.run(file.refresh())
     path.write_text("targets:\n  - ulr: a:1\n")
     for _ in range(3):
-        assert not file.refresh()
+        assert not asyncio.run(file.refresh())
     assert file.value.sources is before
     assert "unknown key" in (file.refusal or "")
     assert caplog.text.count("the last good one stays") == 1
     path.write_text("targets:\n  - url: a:1\n  - url: b:1\n")
-    assert file.refresh()
+    assert asyncio.run(file.refresh())
     assert file.refusal is None
     os.remove(path)
-    assert not file.refresh()
+    assert not asyncio.run(file.refresh())
     assert "No such file" in (file.refusal or "")
     assert len(asyncio.run(file.value.sources[0].read())) == 2

@@ -51,7 +51,7 @@ class File(TargetsFile):
         self.value = Loaded((ALL,), sources, frozen=False)
         self.next: tuple[Polled | FixedSource, ...] | None = None
 
-    async def refresh_async(self) -> bool:
+    async def refresh(self) -> bool:
         if self.next is None:
             return False
         self.value, self.next = self.value._replace(sources=self.next), None
@@ -132,12 +132,12 @@ def test_a_failing_source_keeps_its_last_targets_and_says_so(caplog: pytest.LogC
         await until(lambda: len(urls(roster)) == 2)
         for error in (TargetsError("dns name: cannot be resolved"), RuntimeError("a bug")):
             source.error = error
-            await until(lambda: bool(roster.failing))
+            await until(lambda: bool(roster._failing))
             reads = source.reads
             await until(lambda reads=reads: source.reads > reads + 3)  # type: ignore[misc]
             assert len(urls(roster)) == 2
             source.error = None
-            await until(lambda: not roster.failing)
+            await until(lambda: not roster._failing)
         source.urls = ["h2:1", "h3:1"]
         await until(lambda: urls(roster) == ["http://h2:1", "http://h3:1"])
 

@@ -3,7 +3,8 @@
 import importlib.util
 
 import pytest
-from specctl_vllm.control.request_fields import TOOLS_KEY
+
+from specctl.engine.request_field import TOOLS_KEY
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed"),

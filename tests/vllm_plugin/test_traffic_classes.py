@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from specctl_vllm.control.request_fields import TOOLS_KEY, field_of, is_shared
+from specctl_vllm.control.request_fields import field_of, is_shared
 from specctl_vllm.control.traffic_classes import RequestClasses, class_key
 
 from specctl.engine.request_classes import ClassKey
+from specctl.engine.request_field import TOOLS_KEY
 
 
 def request(prompt_tokens=10, salt=None, extra_args=None, temperature=0.0, grammar=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_sglang.control.request_fields import TOOLS_KEY, check_custom_params
+from specctl.engine.request_field import TOOLS_KEY, check_extras
 
 __all__ = ["wrap_to_sampling_params", "wrap_verify"]
 
@@ -15,7 +15,7 @@ def wrap_verify(original: Any) -> Any:
 
     @functools.wraps(original)
     def verify(sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
-        check_custom_params(sampling_params.custom_params)
+        check_extras(sampling_params.custom_params)
         return original(sampling_params, *args, **kwargs)
 
     return verify

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from specctl.engine.request_field import FIELD_KEY, RequestField, kind_of, read_field
+from specctl.engine.request_field import TOOLS_KEY, RequestField, kept_field, kind_of
 
-__all__ = ["TOOLS_KEY", "check_custom_params", "field_of", "is_shared", "request_kind"]
-
-TOOLS_KEY = "specctl_tools"
-"""In ``custom_params`` of requests that may call tools: the scheduler sees their prompt only."""
-_UNREAD = RequestField(share=False)
-
-
-def check_custom_params(custom_params: object) -> None:
-    """Raises ValueError where ``custom_params`` hold a field that is wrong."""
-    if isinstance(custom_params, dict):
-        read_field(custom_params.get(FIELD_KEY))
+__all__ = ["field_of", "is_shared", "request_kind"]
 
 
 def field_of(request: Any) -> RequestField:
-    """It was checked where the request came in; what passed by that check is not learnt from."""
-    field: RequestField | None = getattr(request, "specctl_field", None)
-    if field is None:
-        custom = request.sampling_params.custom_params
-        try:
-            field = read_field(custom.get(FIELD_KEY) if isinstance(custom, dict) else None)
-        except ValueError:
-            field = _UNREAD
-        request.specctl_field = field
-    return field
+    return kept_field(request, request.sampling_params.custom_params)
 
 
 def is_shared(request: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.exceptions import VLLMValidationError
 
-from specctl_vllm.control.request_fields import TOOLS_KEY, check_extra_args
+from specctl.engine.request_field import TOOLS_KEY, check_extras
 
 __all__ = ["wrap_to_sampling_params", "wrap_verify_args"]
 
@@ -19,7 +19,7 @@ def wrap_verify_args(original: Any) -> Any:
     def _verify_args(self: Any) -> None:
         original(self)
         try:
-            check_extra_args(self.extra_args)
+            check_extras(self.extra_args)
         except ValueError as error:
             raise VLLMValidationError(str(error), parameter="vllm_xargs") from error
 
