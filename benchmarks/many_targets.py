@@ -122,7 +122,9 @@ def _summed(windows: list[dict[str, float]]) -> dict[str, object]:
 class Arm:
     """A daemon in a process, and its servers in another."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, port: int = 0) -> None:
+        """``port``: where the daemon serves metrics and page; 0: nowhere."""
+        self._port = port
         self._options = options
         self._before: tuple[float, float] = (0.0, 0.0)
 
@@ -176,7 +178,7 @@ class Arm:
             "--targets",
             str(targets),
         ]
-        return [*command, "--metrics-port", "0", "--audit-log", str(folder / "audit.jsonl")]
+        return [*command, "--metrics-port", str(self._port), "--audit-log", str(folder / "audit.jsonl")]
 
     def window(self) -> dict[str, float]:
         """What came since the last call."""
@@ -186,9 +188,7 @@ class Arm:
         return {**counts, "took_s": counts["at_s"] - at_s, "cpu_s": self._before[1] - cpu_s}
 
     def memory_mb(self) -> float:
-        lines = Path(f"/proc/{self._daemon.pid}/status").read_text().splitlines()
-        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-        return round(kilobytes / 1024, 1)
+        return memory_mb_of(self._daemon.pid)
 
     def _ask(self, words: str) -> dict[str, float]:
         assert self._servers.stdin is not None
@@ -273,6 +273,12 @@ def _counts(servers: list[_Server]) -> dict[str, float]:
 def cpu_s_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def memory_mb_of(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return round(kilobytes / 1024, 1)
 
 
 if __name__ == "__main__":
