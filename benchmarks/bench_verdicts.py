@@ -3,7 +3,7 @@
     python -m benchmarks.bench_verdicts --models FOLDER [--benches N] [--output FILE]
 
 Two CPU servers of the reference target with its EAGLE-3 head (``make reference-models``) and 2 drafts. The
-second one is slower by a known share: behind each step its engine sleeps. One call of ``specctl bench`` has the
+second one is slower by a known share: its engine sleeps behind each step. A call of ``specctl bench`` has the
 first server three times and the second one once, under the loads, rounds and seconds that the command takes
 where none are named. So each call gives, under each load, two verdicts on equal arms and one on a slower arm.
 """
