@@ -33,7 +33,13 @@ def _as_it_was(monkeypatch):
 def read(asked):
     """The config that vLLM's own function gets."""
     seen = []
-    arguments = SimpleNamespace(speculative_config=asked, spec_method=None, spec_model=None, spec_tokens=None)
+    arguments = SimpleNamespace(
+        speculative_config=asked,
+        spec_method=None,
+        spec_model=None,
+        spec_tokens=None,
+        pipeline_parallel_size=1,
+    )
     wrapped = engine_args.wrap_create_speculative_config(lambda self, _: seen.append(self.speculative_config))
     wrapped(arguments, None)
     return seen[0]
