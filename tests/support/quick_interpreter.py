@@ -17,6 +17,8 @@ from unittest.mock import patch
 import numpy as np
 import triton
 import triton.language as tl
+from support.quick_operations import of_functions, of_language
+from support.quick_plans import Plans
 
 __all__ = ["quick_interpreter"]
 
@@ -43,7 +45,10 @@ def quick_interpreter(*, checks_overflow: bool = True) -> Iterator[None]:
             *_patched_once(interpreter),
             *_types_once(interpreter),
             *_operands_alike(type(interpreter.interpreter_semantic)),
+            *_constants_once(type(interpreter.interpreter_semantic)),
         ):
+            patches.enter_context(patch.object(owner, name, new))
+        for owner, name, new in _operations(interpreter):
             patches.enter_context(patch.object(owner, name, new))
         # It finds overflows anyway, and says nothing of them unless it debugs.
         builder.options = replace(options, sanitize_overflow=checks_overflow, debug=checks_overflow)
@@ -78,6 +83,30 @@ def _patched_once(interpreter: Any) -> Iterator[_Patch]:
         return call(function, *given, **options)
 
     yield interpreter.GridExecutor, "__call__", launched
+    yield interpreter.InterpretedFunction, "__call__", called
+
+
+def _operations(interpreter: Any) -> Iterator[_Patch]:
+    """``quick_operations``, wherever the interpreter patches the language."""
+    plans = Plans(interpreter)
+    patches, functions = [*of_language(plans, interpreter)], of_functions(plans)
+    patch_lang, call = interpreter._patch_lang, interpreter.InterpretedFunction.__call__
+
+    def patched(function: Any) -> Any:
+        scope = patch_lang(function)
+        for owner, name, new in patches:
+            scope.set_attr(owner, name, new)
+        return scope
+
+    def called(function: Any, *given: Any, **options: Any) -> Any:
+        quick, found = functions.get(id(function)), None
+        if quick is not None and len(given) == 2 and not options:
+            found = quick(*given)
+        elif quick is not None and len(given) == 1 and options.keys() == {"axis"}:
+            found = quick(*given, options["axis"])
+        return call(function, *given, **options) if found is None else found
+
+    yield interpreter, "_patch_lang", patched
     yield interpreter.InterpretedFunction, "__call__", called
 
 
@@ -124,6 +153,22 @@ def _types_once(interpreter: Any) -> Iterator[_Patch]:
     yield interpreter, "_get_np_dtype", np_dtype
     yield tl.block_type, "__init__", typed
     yield tl.tensor, "__init__", made
+
+
+def _constants_once(semantic: Any) -> Iterator[_Patch]:
+    """One tensor for a whole number of a type: nothing writes into one."""
+    constant = semantic.scalar_constant
+    constants: dict[Any, Any] = {}
+
+    def scalar_constant(self: Any, value: Any, dtype: Any) -> Any:
+        if type(value) is not int:
+            return constant(self, value, dtype)
+        key = value, dtype.name
+        if key not in constants:
+            constants[key] = constant(self, value, dtype)
+        return constants[key]
+
+    yield semantic, "scalar_constant", scalar_constant
 
 
 def _operands_alike(semantic: Any) -> Iterator[_Patch]:
