@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +279,7 @@ def course(
 ) -> Iterator[tuple[Course, Relay]]:
     """A daemon that steers the server, under requests."""
     made = Course(folder, random.Random(seed), server, start)
-    with relay(httpx.URL(server.url).port or 0) as relayed:
+    with closing(made.http), relay(httpx.URL(server.url).port or 0) as relayed:
         made.start_daemon(relayed)
         try:
             with made.under_requests():

@@ -26,14 +26,17 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
         try:
             if self.fault != "refused":
                 up, down = await asyncio.open_connection("127.0.0.1", self._server_port)
+                writers.append(down)
                 await asyncio.gather(self._asked(reader, down), self._answered(up, writer))
         except OSError:
             pass
         finally:
-            writer.close()
+            for one in writers:
+                one.close()
 
     async def _asked(self, reader: asyncio.StreamReader, down: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -75,7 +78,13 @@ def relay(port: int) -> Iterator[Relay]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         server.close()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(_end(asyncio.all_tasks(loop)))
         loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[None]]) -> None:
+    """With the connections that they close."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

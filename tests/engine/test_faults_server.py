@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_control import Control
+from support.engine_control import Control, controlled_server
 
 from testing.faults import COMMON, course, run
 
@@ -19,6 +20,18 @@ SEQUENCES = (
     ("stop the server", "full disk", "relay garbage"),
     ("kill the daemon", "races", "stop the daemon"),
 )
+
+
+@pytest.fixture(scope="module")
+def suffix(target_model: Path, logs: Path) -> Iterator[Control]:
+    config = {
+        "method": "specctl_suffix",
+        "num_speculative_tokens": 8,
+        "corpus_file": str(logs / "faults-corpus"),
+        "corpus_save_every_s": 10,
+    }
+    with controlled_server(target_model, logs / "faults.log", config) as control:
+        yield control
 
 
 def test_nothing_is_lost_by_faults(suffix: Control, tmp_path: Path) -> None:
