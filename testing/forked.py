@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["ForkedProcess", "forked"]
+__all__ = ["ForkedProcess", "forked", "forked_module"]
 
 _IMPORT_TIMEOUT_S = 300.0
 _VLLM, _SGLANG = "vllm.entrypoints.cli.main", "specctl_sglang.cpu_serve"
@@ -89,11 +89,28 @@ def forked(command: Sequence[str], environment: Mapping[str, str], output: Binar
         python, module, arguments = command[0], _SGLANG, command[3:]
     else:
         return None
+    return _copied(_fork_server(python, module), module, arguments, environment, output)
+
+
+def forked_module(
+    python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: BinaryIO
+) -> ForkedProcess:
+    """The ``main`` of a module, by a process of SGLang's Python that has imported SGLang."""
+    return _copied(_fork_server(python, _SGLANG), module, arguments, environment, output)
+
+
+def _copied(
+    server: _ForkServer,
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    output: BinaryIO,
+) -> ForkedProcess:
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(_fork_server(python, module).socket))
-    request = {"module": module, "arguments": arguments, "environment": dict(environment)}
+    connection.connect(str(server.socket))
+    request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
     socket.send_fds(connection, [json.dumps(request).encode()], [output.fileno()])
-    return ForkedProcess(command, connection)
+    return ForkedProcess([module, *arguments], connection)
 
 
 @functools.cache

@@ -63,7 +63,7 @@ def ran(target, head, out, prompts, scenarios, more=()):
     }
     asked = [{**defaults, **scenario} for scenario in scenarios.values()]
     work = {"target": str(target), "head": str(head), "drafts": FULL, "scenarios": asked, "more": list(more)}
-    answer = ran_by_sglang("sglang_peagle_run.py", work, out)
+    answer = ran_by_sglang("sglang_peagle_run.py", work, out, is_copy=True)
     return answer | {"scenarios": dict(zip(scenarios, answer["scenarios"], strict=True))}
 
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from support.engine_control import LISTING, PROMPTS, Control
 
-from testing.servers import KEEP_BYTECODE, SGLANG_PYTHON, sglang_server
+from testing.forked import forked_module
+from testing.servers import FORKS_ENV, KEEP_BYTECODE, SGLANG_PYTHON, end_of, sglang_server
 
 __all__ = [
     "LISTING",
@@ -30,6 +31,7 @@ __all__ = [
     "rows",
 ]
 
+_SCRIPT_TIMEOUT_S = 1500.0
 NEEDS_SGLANG = [
     pytest.mark.engine,
     pytest.mark.skipif(
@@ -46,15 +48,28 @@ def rows(
     return [{"decode_batch_from": 1, **setting, "sample": sample}]
 
 
-def ran_by_sglang(script: str, work: Mapping[str, Any], out: Path, **environment: str) -> Any:
-    """What a script of this folder writes to ``out`` of its work, run by SGLang's Python."""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        [str(SGLANG_PYTHON), str(here / script), json.dumps({**work, "out": str(out)})],
-        capture_output=True, text=True, timeout=1500,
-        env={**os.environ, **KEEP_BYTECODE, "PYTHONPATH": str(here.parent), **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def ran_by_sglang(
+    script: str, work: Mapping[str, Any], out: Path, *, is_copy: bool = False, **environment: str
+) -> Any:
+    """What a script of this folder writes to ``out`` of its work, run by SGLang's Python.
+
+    is_copy: in a copy of a process that has imported SGLang, as servers are where they may be.
+    """
+    here, argument = Path(__file__).parent, json.dumps({**work, "out": str(out)})
+    full = {**os.environ, **KEEP_BYTECODE, "PYTHONPATH": str(here.parent), **environment}
+    if is_copy and full.get(FORKS_ENV):
+        log = out.with_suffix(".log")
+        with log.open("wb") as output:
+            module = f"{here.name}.{Path(script).stem}"
+            copy = forked_module(str(SGLANG_PYTHON), module, [argument], full, output)
+        try:
+            assert copy.wait(_SCRIPT_TIMEOUT_S) == 0, end_of(log)
+        finally:
+            copy.kill()
+    else:
+        command = [str(SGLANG_PYTHON), str(here / script), argument]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, env=full)
+        assert done.returncode == 0, done.stderr
     return json.loads(out.read_text())
 
 
