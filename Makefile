@@ -12,6 +12,8 @@ PART = @bash -c 'name=$$1; shift; started=$$SECONDS; "$$@"; code=$$?; \
 ENGINE_FREE := bench core contract policy metrics record daemon targets engine_api engine_side http_client cli draft simulate doctor recommend
 CHECKED := $(ENGINE_FREE:%=tests/%) tests/test_demo.py tests/test_import_rules.py tests/test_json_bounds.py tests/test_locks.py tests/test_setup.py
 CHECK := .venv-check/bin
+# To collect all tests takes as long as to run these.
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 .PHONY: setup setup-sglang reference-models demo-model check check-engines test test-quick test-kernels lint docs fuzz faults soak demo demo-sglang bench bench-suffix bench-kernels lock clean
 
@@ -45,8 +47,8 @@ test:
 		lint="$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/mypy" \
 		kernels="$(BIN)/python -m pytest --durations=5 tests/test_kernels.py" \
 		tests="$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 -m 'not engine and not alone' --ignore=tests/test_kernels.py"
-	$(PART) engines $(BIN)/python -m pytest -n 2 --dist loadfile --durations=30 -m "not alone" tests/engine
-	$(PART) alone $(BIN)/python -m pytest --durations=5 -m alone
+	$(PART) engines $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 -m "not alone" tests/engine
+	$(PART) alone $(BIN)/python -m pytest --durations=5 -m alone $(ALONE)
 
 test-quick: setup reference-models lint
 	$(PART) tests $(BIN)/python -m pytest -m "not engine"

@@ -13,6 +13,20 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault(FORKS_ENV, "1")
 
+_LONGEST = (
+    "sglang_server", "suffix_server", "stock_server", "sglang_eagle_server", "two_engines",
+    "sglang_sampled_law", "features_server", "sglang_features", "faults_server", "sglang_peagle",
+    "doctor_server", "embedded_engines", "peagle_server", "moe_ranks_server", "hybrid_server",
+    "misfit_server",
+)  # fmt: skip
+"""Modules that begin before all others, about by how long they take."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules run side by side: no long one begins when the others are done (--no-loadscope-reorder)."""
+    places = {f"test_{name}.py": place for place, name in enumerate(_LONGEST, -len(_LONGEST))}
+    items.sort(key=lambda item: places.get(item.path.name, 0))
+
 
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
