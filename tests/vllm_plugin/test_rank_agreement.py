@@ -12,6 +12,8 @@ from specctl_vllm.compat.rank_agreement import _Agreement, wrap_drafter_dummy_ru
 from specctl_vllm.report import DraftWish, WorkerReport
 from support.vllm_steps import TOKENS, Engine
 
+from specctl.engine.guard import FAILURES_MAX, GUARD
+
 torch = pytest.importorskip("torch")
 dp_utils = pytest.importorskip("vllm.v1.worker.dp_utils")
 
@@ -96,3 +98,20 @@ def test_a_step_counts_under_what_the_ranks_agreed_on(monkeypatch: pytest.Monkey
     engine.request.spec_token_ids = [7]
     engine.scheduled()
     assert engine.steering.telemetry().num_speculative_tokens == 1
+
+
+def test_where_ranks_do_not_agree_the_number_stays_what_it_was_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Model Runner V2, whatever fails on one rank: the others count on its passes of the head."""
+    engine = Engine(monkeypatch, True, "mtp", "mtp", is_v2=True, ranks_in_step=2)
+    assert "data parallel size 2" in str(engine.steering.capabilities.why_not_controllable)
+    engine.run(2)
+    with pytest.raises(AssertionError, match="error"):
+        engine.set_table(0)
+    GUARD.failures["after_schedule"] = FAILURES_MAX
+    assert engine.scheduled().num_spec_tokens_to_schedule == TOKENS
+    output = SimpleNamespace(num_spec_tokens_to_schedule=TOKENS)
+    engine.steering._give_up("after_schedule", output)
+    assert output.num_spec_tokens_to_schedule == TOKENS
+    GUARD.failures.clear()

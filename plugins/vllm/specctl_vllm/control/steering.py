@@ -111,6 +111,8 @@ class Steering(steering.Steering):
         self._last_number = config.num_speculative_tokens
         self._shares_steps = config.parallel_config.data_parallel_size > 1
         """With the other ranks; of a dense model's rank vLLM says here that it is the only one."""
+        self._number_is_held = self._shares_steps and config.use_v2_model_runner
+        """Ranks do not agree there: one that drafts less leaves the others waiting in a head's passes."""
         self._ranks_decode_batch = 0
         """Of the rank that decided on the drafts that now wait."""
         self._plan = _Plan(config.num_speculative_tokens)
@@ -191,7 +193,7 @@ class Steering(steering.Steering):
             self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
         )
         number = setting.num_speculative_tokens
-        if self._is_guarded() or self._is_resting():
+        if not self._number_is_held and (self._is_guarded() or self._is_resting()):
             number, is_sample = 0, False
         if number:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
@@ -266,7 +268,7 @@ class Steering(steering.Steering):
         self._open.pop(id(scheduler_output), None)
         if failed == "before_schedule":
             self._step = OpenStep(self._plan.number, started_s=time.monotonic())
-        if failed == "after_schedule":
+        if failed == "after_schedule" and not self._number_is_held:
             self._plan = _Plan(0)
             scheduler_output.num_spec_tokens_to_schedule = 0
 
