@@ -160,6 +160,17 @@ def smoke_sglang(name: str) -> str:
     )
 
 
+def tensor_parallel_methods(name: str) -> str:
+    """Greedy answers that are those of an engine that never speculated, over all numbers of drafts."""
+    texts = []
+    for method, loads in figure_at(name, "methods").items():
+        held = [one for load in loads.values() for one in load]
+        texts.append(
+            f"{method}: {sum(one['identical'] for one in held)} of {sum(one['compared'] for one in held)}"
+        )
+    return "; ".join(texts)
+
+
 def tensor_parallel_answers(name: str) -> str:
     """Greedy answers that are those of 0 drafts, held and under tables that change."""
     found = figure_at(name, "checks", "specctl_suffix")

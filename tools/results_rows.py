@@ -28,6 +28,7 @@ from tools.results_figures import (
     smoke_sglang,
     suffix_kinds,
     tensor_parallel_answers,
+    tensor_parallel_methods,
     trees,
     unnamed_ratios,
     verify,
@@ -118,6 +119,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "`specctl_suffix`, two tensor-parallel ranks, vLLM 0.33.0, 8B shape in bf16: greedy answers as "
             "at 0 drafts, held and with a new table every 0.4 s",
             H100_X2, "", "gpu-tensor-parallel.json", tensor_parallel_answers,
+        ),
+        row(
+            "two tensor-parallel ranks, vLLM 0.33.0: greedy answers as without speculation, at 5, 2, 0 and 5 "
+            "drafts, `specctl_suffix` with a corpus and `eagle3`, steered",
+            f"{H100_X2}, float32", "", "gpu-tensor-parallel-heads.json", tensor_parallel_methods,
         ),
     ),
     "daemon": (
