@@ -1,11 +1,11 @@
 """How often the verdicts of ``specctl bench`` are right on real servers: equal arms, and one that is slower.
 
-    python -m benchmarks.bench_verdicts --models FOLDER [--benches N] [--output FILE]
+    python -m benchmarks.bench_verdicts --models FOLDER [--benches N] [--equal N] [--output FILE]
 
 Two CPU servers of the reference target with its EAGLE-3 head (``make reference-models``) and 2 drafts. The
 second one is slower by a known share: its engine sleeps behind each step. A call of ``specctl bench`` has the
-first server three times and the second one once, under the loads, rounds and seconds that the command takes
-where none are named. So each call gives, under each load, two verdicts on equal arms and one on a slower arm.
+first server as the baseline and as equal arms, and the second one once, under the loads, rounds and seconds
+that the command takes where none are named. The file is written after each call.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from specctl.bench.intervals import Outcome
@@ -24,7 +25,7 @@ from testing.bench import specctl_bench
 from testing.provenance import pairwise_ratios, summary, write_report
 from testing.servers import Server, vllm_server
 
-EQUAL, SLOWER = ("equal 1", "equal 2"), "slower"
+FIRST, EQUAL, SLOWER = "first", "equal", "slower"
 SHARE = 0.1
 """Of its tokens per second, which the slower server lacks."""
 _SLEEPS = '''
@@ -64,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--benches", type=int, default=5)
+    parser.add_argument("--equal", type=int, default=2, help="equal arms beside the baseline")
     parser.add_argument("--options", type=json.loads, default=[], help="JSON list: of specctl bench")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
@@ -79,14 +81,17 @@ def main() -> int:
             vllm_server(target, folder / "first.log", config, environment=environment) as first,
             vllm_server(target, folder / "second.log", config, environment=environment | planted) as second,
         ):
-            found = [bench(first, second, given.options, folder / str(i)) for i in range(given.benches)]
-    write_report(figures(found), given.output)
+            found = []
+            for i in range(given.benches):
+                found.append(bench(first, second, given.equal, given.options, folder / str(i)))
+                write_report(figures(found), given.output)
     return 0
 
 
-def bench(first: Server, second: Server, options: Sequence[str], folder: Path) -> BenchResult:
-    targets = [first.url] * (1 + len(EQUAL)) + [second.url]
-    names = [word for name in ("first", *EQUAL, SLOWER) for word in ("--name", name)]
+def bench(first: Server, second: Server, equal: int, options: Sequence[str], folder: Path) -> BenchResult:
+    targets = [first.url] * (1 + equal) + [second.url]
+    arms = (FIRST, *(f"{EQUAL} {i + 1}" for i in range(equal)), SLOWER)
+    names = [word for name in arms for word in ("--name", name)]
     return specctl_bench([*targets, *names, "--arm", "table", *options], folder)[1]
 
 
@@ -96,7 +101,7 @@ def figures(results: Sequence[BenchResult]) -> dict[str, Any]:
     return {
         "planted": f"{SHARE:.0%} fewer tokens/s",
         "benches": len(results),
-        "rounds": results[0].comparisons[0].rounds,
+        "rounds of a bench": summary([result.rounds for result in results]),
         "seconds of a run": summary([run.seconds for result in results for run in result.runs]),
         "verdicts under one load": verdicts(by_load),
         "verdicts over both loads": verdicts(over_all),
@@ -105,32 +110,30 @@ def figures(results: Sequence[BenchResult]) -> dict[str, Any]:
 
 
 def verdicts(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    equal = [one for one in comparisons if one.arm in EQUAL]
-    slower = [one for one in comparisons if one.arm == SLOWER]
     return {
-        "equal arms": {
-            "verdicts": dict(Counter(one.outcome for one in equal)),
-            "no difference": f"{sum(one.outcome is Outcome.NO_DIFFERENCE for one in equal)} of {len(equal)}",
-            "ratio": summary([one.ratio for one in equal]),
-        },
-        "slower arm": {
-            "verdicts": dict(Counter(one.outcome for one in slower)),
-            "found": f"{sum(one.outcome is Outcome.SLOWER for one in slower)} of {len(slower)}",
-            "ratio": summary([one.ratio for one in slower]),
-        },
+        f"{kind} arms": {
+            "verdicts": dict(Counter(one.outcome for one in of_kind)),
+            "right": f"{sum(one.outcome is right for one in of_kind)} of {len(of_kind)}",
+            "ratio": summary([one.ratio for one in of_kind]),
+        }
+        for kind, right in ((EQUAL, Outcome.NO_DIFFERENCE), (SLOWER, Outcome.SLOWER))
+        if (of_kind := [one for one in comparisons if one.arm.startswith(kind)])
     }
 
 
 def spread(results: Sequence[BenchResult], load: str) -> dict[str, Any]:
-    """Tokens/s of an equal arm over those of the first one, round by round: the noise that verdicts face."""
+    """Tokens/s of an arm over those of the first one, round by round, each over its bench's median: the noise
+    that verdicts face."""
     ratios: list[float] = []
     for result in results:
         speeds = {
             arm.name: [run.tokens_per_s for run in result.runs if (run.arm, run.load) == (arm.name, load)]
             for arm in result.arms
         }
-        for arm in EQUAL:
-            ratios += pairwise_ratios(speeds[arm], speeds[result.arms[0].name])
+        first = speeds.pop(result.arms[0].name)
+        for other in speeds.values():
+            of_rounds = pairwise_ratios(other, first)
+            ratios += [ratio / median(of_rounds) for ratio in of_rounds]
     return summary(ratios)
 
 
