@@ -47,12 +47,12 @@ class Guard:
 
     def ran(self, entry: str, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether ``function`` came to its end."""
-        try:
+
+        def to_its_end() -> bool:
             function(*args, **kwargs)
-        except Exception as error:
-            self.failed(entry, error)
-            return False
-        return True
+            return True
+
+        return self.call(entry, False, to_its_end)
 
     def failed(self, entry: str, error: Exception) -> None:
         """Count what an entry raised; for code that cannot be run by ``call``."""
