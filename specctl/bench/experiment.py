@@ -62,6 +62,7 @@ class Experiment:
         self._began_s = time.monotonic()
         self._rounds = plan.rounds
         """That there will be, as far as it is known."""
+        self._slices = plan.rounds * len(plan.arms)
         self.measured = Measured()
         if plan.prompts_once:
             self._check_enough_prompts()
@@ -249,8 +250,7 @@ class Experiment:
         if not self._plan.prompts_once:
             return rotated(prompts, number, self._plan.rounds)
         # Every so many: kinds that take turns in the file are in each part.
-        slices = self._plan.rounds * len(self._plan.arms)
-        return itertools.cycle(prompts[number * len(self._plan.arms) + place :: slices])
+        return itertools.cycle(prompts[number * len(self._plan.arms) + place :: self._slices])
 
     def _numbered(self, prompts: Iterator[Prompt]) -> Iterator[Prompt]:
         if not self._plan.numbers_prompts:
@@ -259,7 +259,7 @@ class Experiment:
 
     def _check_enough_prompts(self) -> None:
         for name, prompts in self._prompts.items():
-            least = self._plan.rounds * len(self._plan.arms) * (self._plan.span.requests or 1)
+            least = self._slices * (self._plan.span.requests or 1)
             if len(prompts) < least:
                 raise BenchInputError(
                     f"prompts {name}: {len(prompts)} are too few for each to come once: expected {least} "

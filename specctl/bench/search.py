@@ -152,13 +152,7 @@ async def _others(
     loads = tuple(first.model_copy(update={"prompts": name, "name": ""}) for name in names)
     span = Span(min(max(seconds, RUN_MIN_S), RUN_MAX_S))
     other = replace(
-        plan,
-        arms=arms,
-        baseline="off",
-        loads=loads,
-        rounds=ROUNDS_MIN,
-        span=span,
-        prompts_once=False,
+        plan, arms=arms, baseline="off", loads=loads, rounds=ROUNDS_MIN, span=span, prompts_once=False
     )
     measured = await Experiment(other, servers, progress, folder).run()
     return tuple(compared(measured.runs, arms[1].name, "off", load.title) for load in loads)

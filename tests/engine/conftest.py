@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server
+from support.engine_control import CONTROL_TOKEN, READ_TOKEN, Control, controlled_server, suffix_with_corpus
 from support.random_models import write_sliding_gemma, write_tiny_mtp
 
 from testing.servers import FORKS_ENV
@@ -42,12 +42,7 @@ def tiny_mtp(target_model: Path, logs: Path) -> Path:
 @pytest.fixture(scope="module")
 def suffix(target_model: Path, logs: Path) -> Iterator[Control]:
     """specctl_suffix, started as users start it; loopback is let in without a token."""
-    config = {
-        "method": "specctl_suffix",
-        "num_speculative_tokens": 8,
-        "corpus_file": str(logs / "corpus"),
-        "corpus_save_every_s": 10,
-    }
+    config = suffix_with_corpus(logs / "corpus")
     environment = {FORKS_ENV: ""}
     with controlled_server(target_model, logs / "suffix.log", config, environment=environment) as control:
         yield control

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_control import Control, controlled_server
+from support.engine_control import Control, controlled_server, suffix_with_corpus
 
 from testing.faults import COMMON, course, run
 
@@ -24,12 +24,7 @@ SEQUENCES = (
 
 @pytest.fixture(scope="module")
 def suffix(target_model: Path, logs: Path) -> Iterator[Control]:
-    config = {
-        "method": "specctl_suffix",
-        "num_speculative_tokens": 8,
-        "corpus_file": str(logs / "faults-corpus"),
-        "corpus_save_every_s": 10,
-    }
+    config = suffix_with_corpus(logs / "faults-corpus")
     with controlled_server(target_model, logs / "faults.log", config) as control:
         yield control
 

@@ -19,6 +19,7 @@ __all__ = [
     "Control",
     "assert_refused",
     "controlled_server",
+    "suffix_with_corpus",
     "wait_for",
 ]
 
@@ -63,6 +64,16 @@ class Control:
         answer = self.client.post("/v1/completions", json={**body, "return_token_ids": True, **more})
         answer.raise_for_status()
         return answer.json()["choices"][0]["token_ids"]
+
+
+def suffix_with_corpus(corpus: Path) -> dict[str, Any]:
+    """specctl_suffix whose corpus is saved every 10 s."""
+    return {
+        "method": "specctl_suffix",
+        "num_speculative_tokens": 8,
+        "corpus_file": str(corpus),
+        "corpus_save_every_s": 10,
+    }
 
 
 @contextmanager

@@ -12,19 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.suffix_draft.lessons import LESSON_HEAD, learn, remember
+
 __all__ = ["suffix_draft_kernel"]
 
 _SEED: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15)
 _STEP: tl.constexpr = tl.constexpr(0xD6E8FEB86659FD93)
 _MIX: tl.constexpr = tl.constexpr(0xFF51AFD7ED558CCD)
 _SEPARATOR: tl.constexpr = tl.constexpr(-1)  # 0xFFFFFFFF as int32
-# Of a lesson: the position behind which was drafted, tokens, source, the request's prefill, the token before.
-_AT: tl.constexpr = tl.constexpr(0)
-_SIZE: tl.constexpr = tl.constexpr(1)
-_SOURCE: tl.constexpr = tl.constexpr(2)
-_PREFILL: tl.constexpr = tl.constexpr(3)
-_BEFORE: tl.constexpr = tl.constexpr(4)
-_FIRST: tl.constexpr = tl.constexpr(5)
 
 
 @triton.jit
@@ -296,28 +291,6 @@ def _best_draft(
     return best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
 
 
-@triton.jit
-def _learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr):
-    """Compare the draft that waits with the request's text: ``lessons.learn``.
-
-    A lesson of the slot's last request is none of this one: its prefill or its text is another.
-    """
-    at, size = tl.load(lesson_ptr + _AT).to(tl.int64), tl.load(lesson_ptr + _SIZE).to(tl.int64)
-    before = tl.load(own_ptr + tl.maximum(at - 1, 0))
-    is_own = (at > prefill) & (at <= known) & (tl.load(lesson_ptr + _PREFILL) == prefill)
-    size = tl.where(is_own & (before == tl.load(lesson_ptr + _BEFORE)), tl.minimum(size, known - at), 0)
-    columns = tl.arange(0, WIDTH)
-    inside = columns < size
-    drafted = tl.load(lesson_ptr + _FIRST + columns, mask=inside, other=0)
-    entries = tl.load(lesson_ptr + _FIRST + WIDTH + columns, mask=inside, other=0)
-    came = tl.load(own_ptr + at + columns, mask=inside, other=0)
-    wrong = tl.min(tl.where(inside & (drafted == came), WIDTH, columns))
-    place = counted_ptr + 2 * (tl.load(lesson_ptr + _SOURCE) * ENTRIES + entries)
-    tl.atomic_add(place, 1, mask=inside & (columns <= wrong))
-    tl.atomic_add(place + 1, 1, mask=inside & (columns < wrong))
-    tl.store(lesson_ptr + _SIZE, 0)
-
-
 # Triton compiles anew for a 1 and for multiples of 16, in the middle of a stream.
 @triton.jit(do_not_specialize=["budget"])
 def suffix_draft_kernel(
@@ -346,10 +319,10 @@ def suffix_draft_kernel(
     best_entries = tl.zeros([WIDTH], tl.int32)
     best_probs = tl.zeros([WIDTH], tl.float32)
     best_length, best_seen, best_match, best_source = 0, 0, tl.full((), 0, tl.int64), 0
-    lesson_ptr = lessons_ptr + slot * (_FIRST + 2 * WIDTH)
+    lesson_ptr = lessons_ptr + slot * (LESSON_HEAD + 2 * WIDTH)
     prefill = tl.load(prefills_ptr + slot)
     if is_request:
-        _learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
+        learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
     beat = tl.full((), 0.0, tl.float64)
     # From memory: Triton would round a float argument to 32 bits.
     factor, offset, min_prob = tl.load(limits_ptr), tl.load(limits_ptr + 1), tl.load(limits_ptr + 2)
@@ -378,13 +351,9 @@ def suffix_draft_kernel(
                 offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
                 best_source, beat, 3, 2, MOST_MATCH, CANDIDATES, WIDTH,
             )  # fmt: skip
-        tl.store(lesson_ptr + _AT, own_known.to(tl.int32))
-        tl.store(lesson_ptr + _SIZE, best_seen)
-        tl.store(lesson_ptr + _SOURCE, tl.where(best_source == 1, 0, 1))
-        tl.store(lesson_ptr + _PREFILL, prefill)
-        tl.store(lesson_ptr + _BEFORE, tl.load(own_ptr + last))
-        tl.store(lesson_ptr + _FIRST + columns, best_tokens, mask=columns < best_seen)
-        tl.store(lesson_ptr + _FIRST + WIDTH + columns, best_entries, mask=columns < best_seen)
+        remember(
+            lesson_ptr, own_ptr, own_known, prefill, best_source, best_tokens, best_entries, best_seen, WIDTH
+        )
     # A place without a draft gets the request's last token: any id that exists, and rejected unless true.
     filler = tl.load(own_ptr + last, mask=own_known > 0, other=0)
     tl.store(

@@ -9,13 +9,12 @@ import torch
 import triton
 
 from specctl_kernels.suffix_draft.kernel import suffix_draft_kernel
+from specctl_kernels.suffix_draft.lessons import LESSON_HEAD
 
 __all__ = ["DeviceCorpus", "DeviceLessons", "SuffixDraftRule", "suffix_draft"]
 
 _BLOCK_TOKENS = 1024
 _PIECE_WORDS = 2**22
-_LESSON_HEAD = 5
-"""Words of a lesson before its tokens: see ``kernel``."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class DeviceLessons:
 
     def __init__(self, max_requests: int, drafts: int, entries: int, device: torch.device) -> None:
         """drafts: of a request, at most."""
-        words = _LESSON_HEAD + 2 * _width_of(drafts)
+        words = LESSON_HEAD.value + 2 * _width_of(drafts)
         self.waiting = torch.zeros((max_requests, words), dtype=torch.int32, device=device)
         self.counted = torch.zeros((2, entries, 2), dtype=torch.int32, device=device)
 
