@@ -35,10 +35,12 @@ class Scratch(NamedTuple):
 
 
 @inner
-def draft_seconds(steps, batch, depth):
+def draft_seconds(steps, batch, depth, context):
     if depth == 0 or batch == 0:
         return steps.draft_at_zero_s
-    return steps.draft_base_s + steps.draft_request_s * batch + steps.draft_pass_s * depth
+    one_pass_s = steps.draft_pass_s + steps.draft_pass_request_s * batch
+    one_pass_s += steps.draft_pass_context_token_s * context
+    return steps.draft_base_s + steps.draft_request_s * batch + one_pass_s * depth
 
 
 @njit(cache=True)

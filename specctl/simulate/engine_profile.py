@@ -54,6 +54,10 @@ class DraftCost(BaseModel):
     base_s: _Seconds = Field(default=0.0, description="each step with drafts")
     request_s: _Seconds = Field(default=0.0, description="... and for each decoding request")
     pass_s: _Seconds = Field(default=0.0, description="... and for each drafted position (passes of a model)")
+    pass_request_s: _Seconds = Field(default=0.0, description="each such pass, for each decoding request")
+    pass_context_token_s: _Seconds = Field(
+        default=0.0, description="each such pass, for each token of context of decoding requests"
+    )
     at_zero_s: _Seconds = Field(default=0.0, description="each step at 0 drafts: what off costs")
 
 
@@ -163,6 +167,8 @@ class EngineProfile(BaseModel):
             draft_base_s=self.draft.base_s,
             draft_request_s=self.draft.request_s,
             draft_pass_s=self.draft.pass_s,
+            draft_pass_request_s=self.draft.pass_request_s,
+            draft_pass_context_token_s=self.draft.pass_context_token_s,
             draft_at_zero_s=self.draft.at_zero_s,
         )
 

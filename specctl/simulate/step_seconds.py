@@ -34,6 +34,8 @@ class StepCosts(NamedTuple):
     draft_base_s: float = 0.0
     draft_request_s: float = 0.0
     draft_pass_s: float = 0.0
+    draft_pass_request_s: float = 0.0
+    draft_pass_context_token_s: float = 0.0
     draft_at_zero_s: float = 0.0
 
 
@@ -72,4 +74,6 @@ def step_seconds(
     seconds = max(seconds, least_s)
     if depth == 0 or decode_batch == 0:
         return seconds + costs.draft_at_zero_s
-    return seconds + costs.draft_base_s + costs.draft_request_s * decode_batch + costs.draft_pass_s * depth
+    one_pass_s = costs.draft_pass_s + costs.draft_pass_request_s * decode_batch
+    one_pass_s += costs.draft_pass_context_token_s * context_tokens
+    return seconds + costs.draft_base_s + costs.draft_request_s * decode_batch + one_pass_s * depth

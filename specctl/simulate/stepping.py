@@ -267,7 +267,7 @@ def _step(world, table, by_scheduled, log, scratch):
     by_decode, by_prefill = _finish_step(world, setting, scratch.conditional, log)
     sums[EMITTED_TOKENS] += by_decode + by_prefill
     _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens)
-    draft_s = draft_seconds(costs.steps, batch, prepared.depth[setting])
+    draft_s = draft_seconds(costs.steps, batch, prepared.depth[setting], context)
     _write(log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s)
 
 

@@ -26,6 +26,8 @@ COSTS = StepCosts(
     draft_base_s=0.001,
     draft_request_s=0.0002,
     draft_pass_s=0.0005,
+    draft_pass_request_s=5e-5,
+    draft_pass_context_token_s=2e-7,
     draft_at_zero_s=0.0003,
 )
 
@@ -36,19 +38,21 @@ COSTS = StepCosts(
         # Three requests run as four: 4 positions of the forward pass.
         ((3, 0, 1, 3, 0, 0, 0), 0.010 + 0.0003 + 0.0003),
         # 4 x 8 = 32 positions fit the graph.
-        ((4, 7, 8, 32, 0, 0, 0), 0.0122 + 0.0004 + 0.001 + 0.0008 + 0.0035),
+        ((4, 7, 8, 32, 0, 0, 0), 0.0122 + 0.0004 + 0.001 + 0.0008 + 0.0035 + 0.0014),
         # 5 requests run as 8: 64 positions do not fit, so that the step runs without a graph.
-        ((5, 7, 8, 40, 0, 0, 0), 0.0135 + 0.001 + 0.001 + 0.0035),
+        ((5, 7, 8, 40, 0, 0, 0), 0.0135 + 0.001 + 0.001 + 0.0035 + 0.00175),
         # No graph, and few positions: the least that such a step takes, then the drafts.
-        ((9, 3, 4, 12, 0, 0, 0), 0.013 + 0.001 + 0.0018 + 0.0015),
+        ((9, 3, 4, 12, 0, 0, 0), 0.013 + 0.001 + 0.0018 + 0.0015 + 0.00135),
         # Shorter drafts verify less of the padded width.
-        ((4, 7, 8, 20, 0, 0, 0), 0.011 + 0.0004 + 0.001 + 0.0008 + 0.0035),
+        ((4, 7, 8, 20, 0, 0, 0), 0.011 + 0.0004 + 0.001 + 0.0008 + 0.0035 + 0.0014),
+        # Each pass of the draft model reads the context.
+        ((4, 7, 8, 20, 1000, 0, 0), 0.011 + 0.0004 + 0.001 + 0.001 + 0.0008 + 0.0035 + 0.0014 + 0.0014),
         # Beyond the last point the line goes on; prompts run without a graph.
         ((4, 0, 1, 4, 1000, 206, 50), 0.030 + 0.0004 + 0.001 + 0.00206 + 5e-6 + 0.002 + 0.0003),
         # Prompts alone draft nothing.
         ((0, 7, 8, 0, 0, 60, 0), 0.015 + 0.0006 + 0.002 + 0.0003),
     ],
-    ids=["padded", "widest graph", "no graph", "least", "short drafts", "prompts", "prompts alone"],
+    ids=["padded", "widest graph", "no graph", "least", "short drafts", "context", "prompts", "prompts alone"],
 )
 def test_seconds_by_hand(arguments: tuple[float, ...], seconds: float) -> None:
     assert step_seconds(COSTS, *arguments) == pytest.approx(seconds, rel=1e-12)

@@ -1,7 +1,7 @@
 """Seconds of a step from what was counted: linear regression without negative coefficients (scikit-learn).
 
-Features are hinges of a step's tokens (verified and prompt tokens together), requests, context, prompts and
-drafts. A feature that the others explain is left out and named: what it costs is not identified.
+Features are hinges of a step's tokens (verified and prompt tokens together), requests, context, prompts, and
+passes of a draft model with their requests and context. A feature that the others explain is left out and named: what it costs is not identified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ __all__ = ["FittedCosts", "fit_costs"]
 
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
-TERMS = ("request_s", "context_token_s", "prefill_token_s", "prefill_step_s", "draft.base_s", "draft.pass_s")
+TERMS = (
+    "request_s", "context_token_s", "prefill_token_s", "prefill_step_s",
+    "draft.base_s", "draft.pass_s", "draft.pass_request_s", "draft.pass_context_token_s",
+)  # fmt: skip
 PROMPT = TERMS.index("prefill_token_s") - len(TERMS)
 STEPS_MIN, KIND_STEPS_MIN = 60, 10
 DECODE_PIECES, PROMPT_PIECES, HINGE_RATIO, EXPERT_POINTS = 4, 2, 1.2, 60
@@ -74,7 +77,8 @@ class _Steps(NamedTuple):
         kinds = np.array([(row.decode_batch_to, row.num_speculative_tokens) for row in rows]).reshape(-1, 2)
         _, kind = np.unique(kinds, axis=0, return_inverse=True)
         has_drafts, drafts = kinds[:, 1] > 0, kinds[:, 1]
-        terms = [batch, context, prefill, prefill > 0, has_drafts, drafts]
+        passes = [drafts, drafts * batch, drafts * context]
+        terms = [batch, context, prefill, prefill > 0, has_drafts, *passes]
         explained = (sv - step_s * verified) ** 2 / np.maximum(vv - verified**2, 1e-6)
         spread = np.maximum(ss - step_s**2 - explained, 0.0) / step_s**2
         tokens = verified + prefill

@@ -43,9 +43,19 @@ def fitted_costs(costs: FittedCosts) -> StepCosts:
     return StepCosts(tokens=tuple(map(float, tokens)), seconds=seconds, **terms)
 
 
-@pytest.mark.parametrize("pass_s", [0.0, HEAD_PASS_S], ids=["copying", "draft head"])
-def test_seconds_between_the_measured_batches_are_predicted(pass_s: float, h200: EngineProfile) -> None:
-    profile = h200.model_copy(update={"draft": h200.draft.model_copy(update={"pass_s": pass_s})})
+@pytest.mark.parametrize(
+    "passes",
+    [
+        {},
+        {"pass_s": HEAD_PASS_S},
+        {"pass_s": HEAD_PASS_S, "pass_request_s": 5e-6, "pass_context_token_s": 2e-8},
+    ],
+    ids=["copying", "draft head", "draft head that reads its context"],
+)
+def test_seconds_between_the_measured_batches_are_predicted(
+    passes: dict[str, float], h200: EngineProfile
+) -> None:
+    profile = h200.model_copy(update={"draft": h200.draft.model_copy(update=passes)})
     places = combinations([2**n for n in range(9)], [0, 2, 4, 8])
     rows = [row for level, drafts, long in places for row in counted(profile, level, drafts, is_long=long)]
     costs, truth = fitted_costs(fit_costs(rows)), profile.step_costs()
