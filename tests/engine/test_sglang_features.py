@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.engine_control import LISTING
-from support.random_models import write_random_lora
+from support.random_models import write_idefics3, write_random_lora
 from support.request_features import (
     LOGPROB_TOLERANCE,
     assert_aborts_leave_others_alone,
@@ -16,6 +16,7 @@ from support.request_features import (
     assert_preempted_answers_are_the_same,
     assert_prefixes_are_found,
     drafted_tokens,
+    images,
 )
 from support.sglang_control import NEEDS_SGLANG, PROMPTS, controlled_sglang_server, rows
 
@@ -128,6 +129,17 @@ def test_log_probabilities(server, method, put_shape):
                 assert one == pytest.approx(other, abs=LOGPROB_TOLERANCE)
 
 
+def test_min_p_applies_with_drafts_as_without(server, method, put_shape):
+    """Of a sampled request min-p 1 leaves the most probable token, whatever the temperature."""
+    greedy, sampled = {"min_p": 0.3}, {"min_p": 1.0, "temperature": 3.0}
+    put_shape(0, 1, 1)
+    without = [server.complete(prompt) for prompt in PROMPTS]
+    for shape in ((0, 1, 1), *SHAPES[method]):
+        put_shape(*shape)
+        for sampling in (greedy, sampled):
+            assert [server.complete(prompt, sampling=sampling) for prompt in PROMPTS] == without
+
+
 def test_tool_calls(server):
     assert_calls_are_the_same(server, (2, 1))
 
@@ -165,4 +177,25 @@ def test_a_model_in_two_processes(kind, shared_models, logs):
             assert control.put(control.change(0, rows=rows(*shape))).status_code == 200
             with ThreadPoolExecutor(8) as pool:
                 assert list(pool.map(control.complete, PROMPTS * 2)) == reference * 2, shape
+        assert drafted_tokens(control) > before
+
+
+def test_images(target_model, logs):
+    model = write_idefics3(target_model, logs / "idefics3-sglang")
+    with controlled_sglang_server(
+        model, logs / "sglang-images.log", "SPECCTL_SUFFIX", OPTIONS["SPECCTL_SUFFIX"]
+    ) as control:
+
+        def answers(image):
+            asked = {"image_data": f"data:image/png;base64,{image}"}
+            return [control.complete(f"<image>{prompt}", **asked) for prompt in PROMPTS]
+
+        assert control.put(control.change(0)).status_code == 200
+        one, other = images()
+        reference = {image: answers(image) for image in (one, other)}
+        assert reference[one] != reference[other]
+        before = drafted_tokens(control)
+        for shape in SHAPES["SPECCTL_SUFFIX"]:
+            assert control.put(control.change(0, rows=rows(*shape))).status_code == 200
+            assert {image: answers(image) for image in (one, other)} == reference, shape
         assert drafted_tokens(control) > before

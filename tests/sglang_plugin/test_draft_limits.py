@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from specctl_sglang.compat import verification
-from specctl_sglang.control.draft_limits import has_own_penalties, penalty_limits
+from specctl_sglang.control.draft_limits import has_own_penalties, penalty_limits, why_batch_rests
 from specctl_sglang.proposers.layout import Drafts
 from support.sglang_batches import batch_of, sampling_of, trees
 from support.tree_batches import links_of
@@ -47,6 +47,22 @@ def test_which_options_end_drafts(options, rests):
 def test_without_penalties_in_the_batch_no_request_is_asked():
     sampling = SimpleNamespace(acc_additive_penalties=None, acc_scaling_penalties=None)
     assert penalty_limits([None, None], sampling, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "is_ours", "words"),
+    [
+        ({"top_k": [1, 1], "min_p": [0.1, 0.1]}, "cpu", False, None),
+        ({"min_p": [0.0, 0.0]}, "cuda", False, None),
+        ({"min_p": [0.1, 0.0]}, "cuda", True, None),
+        ({"min_p": [0.1, 0.0]}, "cuda", False, "without min-p"),
+        ({}, "cpu", True, "greedily on a CPU"),
+    ],
+    ids=["greedy", "no min-p", "verified by ours", "verified by SGLang", "sampled on a CPU"],
+)
+def test_a_batch_rests_where_its_drafts_would_be_verified_by_another_law(options, device, is_ours, words):
+    why = why_batch_rests(sampling_of(2, **options), device, lambda: is_ours)
+    assert why is None if words is None else words in why
 
 
 def test_chains_and_trees_end_at_each_requests_limit():

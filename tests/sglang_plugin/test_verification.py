@@ -208,10 +208,8 @@ def test_one_kernel_for_a_few_numbers_of_rows():
 
 def test_our_algorithms_are_verified_by_us_unless_told_otherwise():
     variants = {name: Options(verify=name) for name in (None, "specctl", "engine")}
-    asked = {
-        name: [one for one in ("SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", "") if options.verifies(one)]
-        for name, options in variants.items()
-    }
+    algorithms = "SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", "", "DFLASH"
+    asked = {name: [one for one in algorithms if options.verifies(one)] for name, options in variants.items()}
     assert asked == {
         None: ["SPECCTL_SUFFIX", "specctl_peagle"],
         "specctl": ["SPECCTL_SUFFIX", "specctl_peagle", "NGRAM", ""],
@@ -232,6 +230,24 @@ def test_stock_algorithms_are_sglangs_where_nothing_is_asked(monkeypatch, algori
     verification._is_asked_for.cache_clear()
     assert (answer == "engine", len(called)) == ((True, 1) if verifier == "engine" else (False, 0))
     assert bool(batches.snapshot()) == (verifier == "ours")
+
+
+@pytest.mark.parametrize(
+    ("options", "batch", "is_asked", "is_ours"),
+    [
+        ({"min_p": [0.1, 0.0]}, {}, True, True),
+        ({"min_p": [0.1, 0.0]}, {}, False, False),
+        ({"min_p": [0.1, 0.0]}, {"has_grammar": True}, True, False),
+        ({"min_p": [0.1, 0.0]}, {"return_logprob": True}, True, False),
+        ({"min_p": [0.1, 0.0], "top_p": [0.9, 1.0]}, {}, True, False),
+    ],
+    ids=["min_p", "not asked for", "grammar", "log probabilities", "min_p and top_p"],
+)
+def test_whose_a_batch_will_be_is_known_ahead(monkeypatch, options, batch, is_asked, is_ours):
+    made = batch_of(sampling_of(2, **options))
+    made.__dict__.update(batch)
+    monkeypatch.setattr(verification, "_is_asked_for", lambda: is_asked)
+    assert verification.is_verified_by_ours(made) is is_ours
 
 
 def test_without_a_gpu_it_is_refused_with_the_reason(monkeypatch):

@@ -52,7 +52,16 @@ COSTS = StepCosts(
         # Prompts alone draft nothing.
         ((0, 7, 8, 0, 0, 60, 0), 0.015 + 0.0006 + 0.002 + 0.0003),
     ],
-    ids=["padded", "widest graph", "no graph", "least", "short drafts", "context", "prompts", "prompts alone"],
+    ids=[
+        "padded",
+        "widest graph",
+        "no graph",
+        "least",
+        "short drafts",
+        "context",
+        "prompts",
+        "prompts alone",
+    ],
 )
 def test_seconds_by_hand(arguments: tuple[float, ...], seconds: float) -> None:
     assert step_seconds(COSTS, *arguments) == pytest.approx(seconds, rel=1e-12)

@@ -36,6 +36,17 @@ _TINY_MTP = {
 """vLLM fills its weights at random."""
 
 
+_TEXT_PART = "{%- if p['type'] == 'text' -%}"
+_IMAGE_PART = "{%- if p['type'] == 'image' -%}{%- set ns.t = ns.t + '<image>' -%}{%- endif -%}"
+_OF_IMAGES = {
+    "<|mask|>": "<image>",
+    "<|system|>": "<fake_token_around_image>",
+    "<|assistant|>": "<end_of_utterance>",
+    _TEXT_PART: _IMAGE_PART + _TEXT_PART,
+}
+"""What the target's tokens are called instead, and what its chat template needs besides."""
+
+
 def write_tiny_mtp(target: Path, folder: Path, expert_layers: int = 0) -> Path:
     """``folder``, with a model that has a head of its own, without weights: for ``--load-format dummy``.
 
@@ -134,6 +145,49 @@ def write_random_lora(target: Path, folder: Path) -> Path:
     config |= {"target_modules": list(sizes), "base_model_name_or_path": str(target)}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     _save(weights, folder / "adapter_model.safetensors")
+    return folder
+
+
+def write_idefics3(target: Path, folder: Path) -> Path:
+    """``folder``, with the target's weights behind a vision tower of random ones: the four tokens of an image
+    change the answers. Of such models it is one that the engines load without torchvision."""
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        Idefics3ImageProcessorPil,
+        Idefics3Processor,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
+
+    folder.mkdir(parents=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (target / name).read_text(encoding="utf-8")
+        for before, after in _OF_IMAGES.items():
+            text = text.replace(before, after)
+        (folder / name).write_text(text, encoding="utf-8")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    side, patch, scale = 32, 8, 2
+    tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = Idefics3ForConditionalGeneration(
+        Idefics3Config(
+            text_config=LlamaConfig.from_pretrained(target, dtype="float32"),
+            vision_config={**tower, "image_size": side, "patch_size": patch},
+            scale_factor=scale,
+            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+            pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=True,
+        )
+    )
+    language = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
+    model.model.text_model.load_state_dict(language.model.state_dict())
+    model.save_pretrained(folder)
+    size = {"longest_edge": side}
+    images = Idefics3ImageProcessorPil(size=size, max_image_size=size, do_image_splitting=False)
+    Idefics3Processor(images, tokenizer, image_seq_len=(side // patch // scale) ** 2).save_pretrained(folder)
     return folder
 
 

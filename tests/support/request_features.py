@@ -1,5 +1,7 @@
 """What requests ask for beside text, on a real server: the answers must not depend on the drafts."""
 
+import base64
+import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +19,7 @@ __all__ = [
     "assert_preempted_answers_are_the_same",
     "assert_prefixes_are_found",
     "assert_same_for_every_number",
+    "images",
 ]
 
 VLLM_REQUESTS: dict[str, dict[str, Any]] = {
@@ -34,6 +37,18 @@ def _answer(control: Control, prompt: str, more: dict[str, Any]) -> dict[str, An
     answer = control.client.post("/v1/completions", json={**body, **more})
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()["choices"][0]
+    return found
+
+
+def images() -> list[str]:
+    """Two, as PNG in base64."""
+    from PIL import Image
+
+    found = []
+    for color in ("red", "white"):
+        file = io.BytesIO()
+        Image.new("RGB", (32, 32), color).save(file, "PNG")
+        found.append(base64.b64encode(file.getvalue()).decode())
     return found
 
 

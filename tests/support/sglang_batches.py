@@ -83,4 +83,5 @@ def batch_of(sampling: SimpleNamespace) -> SimpleNamespace:
         sampling_info=sampling,
         reqs=requests,
         return_logprob=False,
+        has_grammar=False,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specctl.contract.setting import Setting
-from specctl_sglang.terms import PEAGLE, STEERED, SUFFIX, Shape, chain, drafts_of, setting_of
+from specctl_sglang.terms import DFLASH, PEAGLE, STEERED, SUFFIX, Shape, chain, drafts_of, setting_of
 
 __all__ = ["MethodSupport", "method_support"]
 
@@ -16,7 +16,7 @@ _GUARDED = (
     "requests; while one with a temperature over 0 is in the batch, nothing is drafted"
 )
 _ONE_BRANCH = {
-    "DFLASH": "a block of DFLASH is a chain",
+    DFLASH: "a block of DFLASH is a chain",
     PEAGLE: "a P-EAGLE head drafts a chain",
     "NGRAM": "the server was started with --speculative-ngram-max-bfs-breadth 1",
 }

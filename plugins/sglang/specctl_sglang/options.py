@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from specctl.engine.options import ControlOptions, SuffixOptions
-from specctl_sglang.terms import PEAGLE, SUFFIX
+from specctl_sglang.terms import DFLASH, PEAGLE, SUFFIX
 
 __all__ = ["OPTIONS_ENV", "VERIFIED_BY_DEFAULT", "Options", "options_from_env"]
 
@@ -44,6 +44,8 @@ class Options(ControlOptions):
 
     def verifies(self, algorithm: str) -> bool:
         """Whether our kernels do, on an NVIDIA GPU. algorithm: as given to SGLang."""
+        if algorithm.upper() == DFLASH:  # has a verification of its own
+            return False
         return self.verify == "specctl" or (self.verify is None and algorithm.upper() in VERIFIED_BY_DEFAULT)
 
     def checks_answers(self, data_parallel_size: int) -> bool:

@@ -8,6 +8,7 @@ from itertools import product
 from specctl.contract.setting import Setting
 
 __all__ = [
+    "DFLASH",
     "OFF",
     "PEAGLE",
     "STEERED",
@@ -30,7 +31,8 @@ __all__ = [
 SUFFIX = "SPECCTL_SUFFIX"
 PEAGLE = "SPECCTL_PEAGLE"
 """Names for ``--speculative-algorithm``."""
-STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
+DFLASH = "DFLASH"
+STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", DFLASH)
 """SGLang's own algorithms that get a table where it is asked for."""
 Shape = tuple[int, int, int]
 """Of a step's drafts: speculative_num_steps, speculative_eagle_topk and speculative_num_draft_tokens. The

@@ -1,7 +1,8 @@
 """Seconds of a step from what was counted: linear regression without negative coefficients (scikit-learn).
 
 Features are hinges of a step's tokens (verified and prompt tokens together), requests, context, prompts, and
-passes of a draft model with their requests and context. A feature that the others explain is left out and named: what it costs is not identified.
+passes of a draft model with their requests and context. A feature that the others explain is left out and
+named: what it costs is not identified.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 from specctl.contract.telemetry import ShadowAcceptance
 from specctl.engine.guard import GUARD
+from specctl_sglang.compat.verification import is_verified_by_ours
 from specctl_sglang.control.draft_limits import penalty_limits, why_batch_rests
 from specctl_sglang.control.steering import OpenStep, Steering
 from specctl_sglang.terms import OFF, Shape, width_of, widths_by_tree
@@ -64,7 +65,8 @@ def current_step(steering: Steering | None, batch: Any, at_start: Shape) -> Open
 
 def start_guarded(step: OpenStep, batch: Any, device: str) -> None:
     """Nothing is drafted for a batch whose drafts SGLang would verify wrongly."""
-    step.is_guarded = why_batch_rests(batch.sampling_info, device) is not None
+    why = why_batch_rests(batch.sampling_info, device, lambda: is_verified_by_ours(batch))
+    step.is_guarded = why is not None
     if step.is_guarded:
         step.take(OFF)
         step.is_sampled = False

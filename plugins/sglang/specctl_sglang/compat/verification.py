@@ -24,7 +24,15 @@ from specctl_sglang.compat.releases import has_watermarks
 from specctl_sglang.compat.verified_batches import batches
 from specctl_sglang.options import Options
 
-__all__ = ["EngineSettings", "compile_ahead", "install", "verified", "why_engine", "wrap_eagle_sample"]
+__all__ = [
+    "EngineSettings",
+    "compile_ahead",
+    "install",
+    "is_verified_by_ours",
+    "verified",
+    "why_engine",
+    "wrap_eagle_sample",
+]
 
 _KNOWN_DRAFTS = ("NgramVerifyInput", "EagleVerifyInput")
 _FAILED = "failed"
@@ -91,16 +99,34 @@ def why_engine(
     """Why a batch is SGLang's, None where it is ours. Asks the host only, so nothing waits."""
     if type(verify_input).__name__ not in _KNOWN_DRAFTS:
         return "unknown_drafts"
-    if settings.is_simulated:
-        return "simulated_acceptance"
-    if settings.has_dp_attention:
-        return "dp_attention"
-    if settings.has_sampled_drafts or getattr(verify_input, "draft_probs", None) is not None:
+    if getattr(verify_input, "draft_probs", None) is not None:
         return "sampled_drafts"
     if uno_target_max_top_k is not None:
         return "uno"
     if grammar_mask is not None or batch.sampling_info.grammar_mask is not None:
         return "grammar"
+    return _why_engine_ahead(batch, settings)
+
+
+def is_verified_by_ours(batch: Any) -> bool:
+    """Before anything is drafted for it."""
+    return (
+        _is_asked_for()
+        and not GUARD.is_resting
+        and not batch.has_grammar
+        and not has_watermarks(batch)
+        and _why_engine_ahead(batch, _engine_settings()) is None
+    )
+
+
+def _why_engine_ahead(batch: Any, settings: EngineSettings) -> str | None:
+    """What is known without its drafts."""
+    if settings.is_simulated:
+        return "simulated_acceptance"
+    if settings.has_dp_attention:
+        return "dp_attention"
+    if settings.has_sampled_drafts:
+        return "sampled_drafts"
     if batch.return_logprob:
         return "logprobs"
     return _why_changed_logits(batch.sampling_info) or _why_sampled(batch, settings)

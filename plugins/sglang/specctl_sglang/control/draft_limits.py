@@ -65,13 +65,18 @@ def penalty_limits(requests: Sequence[Any], sampling: Any, number: int) -> list[
     return limits if 0 in limits else None
 
 
-def why_batch_rests(sampling: Any, device: str) -> str | None:
-    """Why nothing may be drafted for a batch; None: it may.
+def why_batch_rests(sampling: Any, device: str, is_verified_by_ours: Callable[[], bool]) -> str | None:
+    """Why nothing may be drafted for a batch; None: it may. sampling: SGLang's, of the batch.
 
-    On a CPU SGLang verifies by the target's most probable token, which is wrong for a sampled request.
+    On a CPU SGLang verifies by the target's most probable token, which is wrong for a sampled request. On a
+    GPU its verification leaves min-p out (https://github.com/sgl-project/sglang/issues/10617).
     """
     if sampling.has_custom_logit_processor:
         return "SGLang verifies drafts without custom logit processors"
-    if device == "cpu" and not sampling.is_all_greedy:
+    if sampling.is_all_greedy:
+        return None
+    if device == "cpu":
         return "SGLang verifies drafts of sampled requests greedily on a CPU"
+    if sampling.need_min_p_sampling and not is_verified_by_ours():
+        return "SGLang verifies drafts without min-p"
     return None
