@@ -31,6 +31,7 @@ FEATURES = {
     "min_p": "Min-p",
     "logit_bias": "Logit bias",
     "bad_words": "Bad words",
+    "min_tokens": "Least tokens before an end",
     "structured_output": "Structured output",
     "tools": "Tool calls",
     "kv_offload": "KV offload",

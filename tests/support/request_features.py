@@ -27,6 +27,13 @@ VLLM_REQUESTS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     "bad_words": {"bad_words": ["load", " Paris", "return", "8"]},
     "structured_output": {"structured_outputs": {"regex": "(item_[0-9] = [a-z]{2};){5}"}},
+    "allowed_tokens": {"allowed_token_ids": list(range(300, 1500))},
+    "min_tokens": {"min_tokens": 12, "stop_token_ids": list(range(7, 4000))},
+    "stop": {"stop": ["a", "e", "0", " "], "min_tokens": 5},
+    "repetition_detection": {
+        "allowed_token_ids": list(range(300, 320)),
+        "repetition_detection": {"max_pattern_size": 8, "min_pattern_size": 1, "min_count": 3},
+    },
 }
 LOGPROB_TOLERANCE = 1e-3
 """Sums in float32 depend on how many positions a step computes."""

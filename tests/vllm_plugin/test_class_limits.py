@@ -45,6 +45,22 @@ def test_drafts_under_the_limit_are_left_alone():
     assert short.spec_token_ids is drafts
 
 
+@pytest.mark.parametrize(
+    ("emitted", "in_flight", "kept"),
+    [(0, 0, 4), (7, 0, 4), (8, 0, 3), (9, 0, 2), (11, 0, 0), (12, 0, 4), (7, 3, 1), (9, 5, 0)],
+)
+@pytest.mark.parametrize("rules", [RULES, ()])
+def test_drafts_end_before_a_request_has_its_least_tokens(emitted, in_flight, kept, rules):
+    """Of 12 tokens asked for, the last one that may not end a request is behind 3 drafts where it has 8."""
+    limits, one = RequestLimits(bounds_min_tokens=True), request("chat")
+    one.sampling_params.min_tokens = 12
+    one.num_output_tokens, one.num_output_placeholders = 0, 0
+    limits.arrived(one)
+    one.num_output_tokens, one.num_output_placeholders = emitted, in_flight
+    limits.cut(rules, [one])
+    assert len(one.spec_token_ids) == kept
+
+
 def test_other_rules_are_looked_up_anew():
     limits, one = RequestLimits(), request("code")
     assert limits.most(RULES, [one]) == 3

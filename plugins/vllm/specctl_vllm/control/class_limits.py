@@ -1,4 +1,5 @@
-"""The most drafts of each request: by the table's rules for traffic classes, and by its own word."""
+"""The most drafts of each request: by the table's rules for traffic classes, by its own word, and by its
+min_tokens where vLLM would apply them wrongly."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ __all__ = ["RequestLimits"]
 
 
 class RequestLimits:
-    def __init__(self) -> None:
+    def __init__(self, bounds_min_tokens: bool = False) -> None:
+        """bounds_min_tokens: for Model Runner V1. It forbids the token behind all drafts to end a request that
+        had too few tokens before them (https://github.com/vllm-project/vllm/pull/32642 has the drafts'
+        positions right, not that one's)."""
         self._by_class = LimitsByClass()
+        self._bounds_min_tokens = bounds_min_tokens
         self._own: dict[str, Any] = {}
         """Requests that bound their drafts themselves, by id."""
 
     def arrived(self, request: Any) -> None:
-        if field_of(request).max_draft_tokens is not None:
+        if field_of(request).max_draft_tokens is not None or self._until_min_tokens(request) is not None:
             self._own[request.request_id] = request
 
     def finished(self, request_ids: Iterable[str]) -> None:
@@ -50,4 +55,15 @@ class RequestLimits:
 
     def _of(self, rules: Sequence[ClassLimit], request: Any) -> int | None:
         by_rule = self._by_class.of(rules, key_of(request)) if rules else None
-        return smaller(field_of(request).max_draft_tokens, by_rule)
+        return smaller(smaller(field_of(request).max_draft_tokens, by_rule), self._until_min_tokens(request))
+
+    def _until_min_tokens(self, request: Any) -> int | None:
+        """With so many drafts the token behind them is one of the first ``min_tokens``; None: it has those."""
+        sampling_params = request.sampling_params
+        if not self._bounds_min_tokens or sampling_params is None:
+            return None
+        known = request.num_output_tokens
+        if known >= sampling_params.min_tokens:
+            return None
+        # Tokens in flight may all be kept, or none.
+        return max(sampling_params.min_tokens - known - request.num_output_placeholders - 1, 0)

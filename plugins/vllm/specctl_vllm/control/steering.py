@@ -107,7 +107,7 @@ class Steering(steering.Steering):
         rows = start_rows(options.start_table, capabilities.num_speculative_tokens_legal)
         samples = StepSampler(draft_steps=2 if self._head_rests else 1)
         super().__init__(capabilities, rows, RequestClasses(config.num_speculative_tokens), samples)
-        self._limits = RequestLimits()
+        self._limits = RequestLimits(bounds_min_tokens=not config.use_v2_model_runner)
         self._last_number = config.num_speculative_tokens
         self._shares_steps = config.parallel_config.data_parallel_size > 1
         """With the other ranks; of a dense model's rank vLLM says here that it is the only one."""
