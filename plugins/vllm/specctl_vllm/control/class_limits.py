@@ -16,8 +16,8 @@ __all__ = ["RequestLimits"]
 
 class RequestLimits:
     def __init__(self, bounds_min_tokens: bool = False) -> None:
-        """bounds_min_tokens: for Model Runner V1. It forbids the token behind all drafts to end a request that
-        had too few tokens before them (https://github.com/vllm-project/vllm/pull/32642 has the drafts'
+        """bounds_min_tokens: for Model Runner V1. It forbids the token behind all drafts to end a request
+        that had too few tokens before them (https://github.com/vllm-project/vllm/pull/32642 has the drafts'
         positions right, not that one's)."""
         self._by_class = LimitsByClass()
         self._bounds_min_tokens = bounds_min_tokens
@@ -58,7 +58,7 @@ class RequestLimits:
         return smaller(smaller(field_of(request).max_draft_tokens, by_rule), self._until_min_tokens(request))
 
     def _until_min_tokens(self, request: Any) -> int | None:
-        """With so many drafts the token behind them is one of the first ``min_tokens``; None: it has those."""
+        """With so many drafts the token behind them is one of the first ``min_tokens``; None: all exist."""
         sampling_params = request.sampling_params
         if not self._bounds_min_tokens or sampling_params is None:
             return None
