@@ -36,15 +36,16 @@ _TINY_MTP = {
 """vLLM fills its weights at random."""
 
 
-_TEXT_PART = "{%- if p['type'] == 'text' -%}"
-_IMAGE_PART = "{%- if p['type'] == 'image' -%}{%- set ns.t = ns.t + '<image>' -%}{%- endif -%}"
 _OF_IMAGES = {
     "<|mask|>": "<image>",
     "<|system|>": "<fake_token_around_image>",
     "<|assistant|>": "<end_of_utterance>",
-    _TEXT_PART: _IMAGE_PART + _TEXT_PART,
 }
-"""What the target's tokens are called instead, and what its chat template needs besides."""
+"""What the target's tokens are called instead."""
+_IMAGE_TEMPLATE = (
+    "<|bos|>{% for message in messages %}{% for part in message['content'] %}"
+    "{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}"
+)
 
 
 def write_tiny_mtp(target: Path, folder: Path, expert_layers: int = 0) -> Path:
@@ -169,6 +170,7 @@ def write_idefics3(target: Path, folder: Path) -> Path:
             text = text.replace(before, after)
         (folder / name).write_text(text, encoding="utf-8")
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = _IMAGE_TEMPLATE
     side, patch, scale = 32, 8, 2
     tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(0)
@@ -187,7 +189,8 @@ def write_idefics3(target: Path, folder: Path) -> Path:
     model.save_pretrained(folder)
     size = {"longest_edge": side}
     images = Idefics3ImageProcessorPil(size=size, max_image_size=size, do_image_splitting=False)
-    Idefics3Processor(images, tokenizer, image_seq_len=(side // patch // scale) ** 2).save_pretrained(folder)
+    tokens = (side // patch // scale) ** 2
+    Idefics3Processor(images, tokenizer, tokens, _IMAGE_TEMPLATE).save_pretrained(folder)
     return folder
 
 
