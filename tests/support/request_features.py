@@ -25,7 +25,8 @@ __all__ = [
 VLLM_REQUESTS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": 3},
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
-    "bad_words": {"bad_words": ["load", " Paris", "return", "8"]},
+    # In answers of the reference target, or of the one that the project trains.
+    "bad_words": {"bad_words": ["load", " Paris", "return", "8", " the", "path"]},
     "structured_output": {"structured_outputs": {"regex": "(item_[0-9] = [a-z]{2};){5}"}},
     "allowed_tokens": {"allowed_token_ids": list(range(300, 1500))},
     "min_tokens": {"min_tokens": 12, "stop_token_ids": list(range(7, 4000))},
