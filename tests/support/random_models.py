@@ -164,13 +164,12 @@ def write_idefics3(target: Path, folder: Path) -> Path:
     )
 
     folder.mkdir(parents=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        text = (target / name).read_text(encoding="utf-8")
+    for path in copy_tokenizer(target, folder).iterdir():
+        text = path.read_text(encoding="utf-8")
         for before, after in _OF_IMAGES.items():
             text = text.replace(before, after)
-        (folder / name).write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = _IMAGE_TEMPLATE
     side, patch, scale = 32, 8, 2
     tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(0)
