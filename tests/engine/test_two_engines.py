@@ -87,15 +87,15 @@ def test_the_daemon_beside_each(servers, references, tmp_path, number):
 
 @contextmanager
 def slowed(process):
-    """The server runs a quarter of the time, and answers the daemon soon enough."""
+    """The server runs an eighth of the time (drafts double its speed), and answers the daemon soon enough."""
     done = threading.Event()
 
     def halt():
         while not done.is_set():
             os.killpg(process.pid, signal.SIGSTOP)
-            time.sleep(1.2)
+            time.sleep(0.7)
             os.killpg(process.pid, signal.SIGCONT)
-            done.wait(0.4)
+            done.wait(0.1)
 
     thread = threading.Thread(target=halt)
     thread.start()
