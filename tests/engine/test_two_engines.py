@@ -180,9 +180,13 @@ def assert_goes_back(servers, daemon):
     assert record["target"] == first
     assert "of the tokens per second of a request before it" in record["why"]
     wait_for(lambda: numbers(servers) == dict.fromkeys(servers, 0))
-    back = [one for one in daemon.records("change") if one["reason"] == "rollback"]
-    assert back[0]["target"] == first
-    assert {knob for moved in back[0]["moved"].values() for knob in moved} == {"num_speculative_tokens"}
+
+    def back():
+        return [one for one in daemon.records("change") if one["reason"] == "rollback"]
+
+    wait_for(back)
+    assert back()[0]["target"] == first
+    assert {knob for moved in back()[0]["moved"].values() for knob in moved} == {"num_speculative_tokens"}
     return first
 
 
