@@ -24,7 +24,7 @@ setup:
 setup-sglang:
 	@$(PYTHON) tools/setup_sglang.py
 
-# A target and two draft heads for the tests, trained here once, in about 3 minutes.
+# A target and two draft heads for the tests, trained here once, in about 4 minutes.
 reference-models: setup
 	@$(PYTHON) tools/setup.py reference
 

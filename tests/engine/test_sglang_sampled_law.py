@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.own_text import repeating_prompt
 from support.same_law import LEAST_CHANCE, SAMPLING, same_law
 from support.sglang_control import NEEDS_SGLANG, PROMPTS, ran_by_sglang
 
@@ -27,6 +28,8 @@ FULL = 4
 PLAIN_ANSWERS, WRONG_ANSWERS = 600, 150
 MOST_PROBABLE, HOTTER = "the most probable token", "a higher temperature"
 GREEDY_TOKENS = 24
+WAYS = 6
+"""In which the prompt has gone on after the same words."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,15 @@ class Drafted:
     """Answers to a prompt whose text goes on in one of the ways that it has gone before."""
 
     algorithm: str
-    prompt: str
     branches: int
     answers: int
     tokens: int
 
 
 CASES = {
-    "tree": Drafted(SUFFIX, "red, blue, red, green, red, blue, red, green, red,", 4, 400, 5),
-    # Of its continuations, unlike those above, the nucleus holds some dozens.
-    "chain": Drafted(SUFFIX, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
-    "head": Drafted(PEAGLE, "He said yes. She said no. He said no. She said yes. He said", 1, 350, 3),
+    "tree": Drafted(SUFFIX, 4, 400, 5),
+    "chain": Drafted(SUFFIX, 1, 350, 3),
+    "head": Drafted(PEAGLE, 1, 350, 3),
 }
 cases = pytest.mark.parametrize("name", CASES)
 algorithms = pytest.mark.parametrize("algorithm", [SUFFIX, PEAGLE])
@@ -61,11 +62,13 @@ def results(shared_models: Path, logs: Path) -> Any:
         PEAGLE: ["--speculative-draft-model-path", str(shared_models / "reference-peagle")],
     }
 
-    def arm(prompts: Sequence[str], drafts: int, **more: Any) -> Any:
+    repeating = [repeating_prompt(target, WAYS, SAMPLING["temperature"])]
+    others = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+
+    def arm(prompts: Sequence[Sequence[int]], drafts: int, **more: Any) -> Any:
         defaults = {"answers": 1, "sampling": dict(SAMPLING), "by_engine": False}
         branches = more.pop("branches", 1)
-        ids = [tokenizer.encode(prompt).ids for prompt in prompts]
-        return {**defaults, "prompts": ids, "table": [drafts, branches if drafts else 1], **more}
+        return {**defaults, "prompts": prompts, "table": [drafts, branches if drafts else 1], **more}
 
     def arms(algorithm: str) -> dict[str, Any]:
         found = {}
@@ -74,17 +77,17 @@ def results(shared_models: Path, logs: Path) -> Any:
             name: {"branches": case.branches, "tokens": case.tokens} for name, case in of_algorithm.items()
         }
         for name, case in of_algorithm.items():
-            found[name] = arm([case.prompt], FULL, answers=case.answers, **alike[name])
+            found[name] = arm(repeating, FULL, answers=case.answers, **alike[name])
         for drafts in (FULL, 2, 0):
             found[f"greedy, {drafts}"] = arm(
-                PROMPTS, drafts, tokens=GREEDY_TOKENS, sampling={"temperature": 0.0}
+                others, drafts, tokens=GREEDY_TOKENS, sampling={"temperature": 0.0}
             )
-        for name, case in of_algorithm.items():
+        for name in of_algorithm:
             wrong = {"answers": WRONG_ANSWERS, **alike[name]}
             hotter = {**SAMPLING, "temperature": 1.2}
-            found[f"{name}, plain"] = arm([case.prompt], 0, answers=PLAIN_ANSWERS, **alike[name])
-            found[f"{name}, {HOTTER}"] = arm([case.prompt], 0, sampling=hotter, **wrong)
-            found[f"{name}, {MOST_PROBABLE}"] = arm([case.prompt], FULL, by_engine=True, **wrong)
+            found[f"{name}, plain"] = arm(repeating, 0, answers=PLAIN_ANSWERS, **alike[name])
+            found[f"{name}, {HOTTER}"] = arm(repeating, 0, sampling=hotter, **wrong)
+            found[f"{name}, {MOST_PROBABLE}"] = arm(repeating, FULL, by_engine=True, **wrong)
         return found
 
     def ran(algorithm: str) -> Any:

@@ -250,7 +250,8 @@ def test_an_output_that_is_not_shared_is_not_learnt_from(suffix):
     suffix.complete("Nobody learns from this: ", 48, sampling=alone)
     suffix.complete("Everybody learns from this: ", 24)
     wait_for(lambda: learnt() > before)
-    assert learnt() - before <= 24, "the second answer alone"
+    # Drafts that were accepted behind the end of the answer are learnt with it.
+    assert learnt() - before <= 24 + 8, "the second answer alone"
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,8 @@ def assert_preempted_answers_are_the_same(
             assert control.put(control.change(number)).status_code == 200
             running = [pool.submit(control.complete, one, tokens, ignore_eos=True) for one in prompts * 2]
             assert [one.result() for one in running] == alone * 2
-    assert counted(control, preemptions) > before
+    # An answer may come before the counter.
+    wait_for(lambda: counted(control, preemptions) > before)
     assert drafted_tokens(control) > drafted
 
 

@@ -1,8 +1,10 @@
-"""Text that may be shared: source and documentation of Python's standard library, and a tokenizer of it."""
+"""Text that may be shared: source and documentation of Python's standard library, calls of its functions as
+JSON, and a tokenizer of it all."""
 
 from __future__ import annotations
 
 import ast
+import json
 import random
 import sysconfig
 from collections.abc import Iterator
@@ -18,7 +20,8 @@ _FILE_CHARS_MAX = 60_000
 
 
 def documents(chars_max: int, seed: int = 0) -> list[str]:
-    """Modules and, as chats, what is documented in them; the same order for the same Python."""
+    """Modules and, as chats, what is documented in them and how it is called; the same order for the same
+    Python."""
     library = Path(sysconfig.get_path("stdlib"))
     files = [path for path in sorted(library.rglob("*.py")) if not _LEFT_OUT & set(path.parent.parts)]
     random.Random(seed).shuffle(files)
@@ -36,7 +39,8 @@ def documents(chars_max: int, seed: int = 0) -> list[str]:
 
 
 def _chats(path: Path) -> Iterator[str]:
-    """A question for each documented function or class, and its documentation as the answer."""
+    """A question for each documented function or class, and its documentation as the answer; and a call of
+    each function with arguments."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="ignore"))
     except SyntaxError:
@@ -44,6 +48,17 @@ def _chats(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (docstring := ast.get_docstring(node)):
             yield f"<|bos|><|user|>What does {node.name} do?<|end|><|assistant|>{docstring}<|end|>"
+        if isinstance(node, ast.FunctionDef) and node.args.args:
+            yield f"<|bos|><|user|>Call {node.name}.<|end|><|assistant|>{_call(node)}<|end|>"
+
+
+def _call(function: ast.FunctionDef) -> str:
+    """JSON with the names of its arguments, and their defaults where it has some."""
+    names = [one.arg for one in function.args.args]
+    defaults = [getattr(one, "value", None) for one in function.args.defaults]
+    given = dict(zip(reversed(names), reversed(defaults), strict=False))
+    values = {name: given.get(name, f"{name} of {function.name}") for name in names if name != "self"}
+    return json.dumps({"name": function.name, "arguments": values}, default=str)
 
 
 def trained_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:
