@@ -65,9 +65,10 @@ def test_both_sources_draft_and_their_drafts_are_accepted(
         outputs = list(pool.map(lambda prompt: hybrid.complete(prompt, 48), PROMPTS))
         list(pool.map(lambda row: hybrid.complete(LISTING * 2 + f"item_{row}", 48), range(4)))
     assert outputs == reference
-    # A head that did not pay so far is tried in one of 64 steps; each of these requests takes 10 or more.
+    # A head that did not pay so far is tried in one of 64 steps; each of these requests takes 10 or more, and
+    # sees no other's text.
     for row in range(8):
-        hybrid.complete(f"Line {row * 37} of the {row}th part", 48)
+        hybrid.complete(f"Line {row * 37} of the {row}th part", 48, cache_salt=f"tenant {row}")
     after = hybrid.get("telemetry")
     for source in ("drafts_of_suffix", "drafts_of_head", "steps_of_head"):
         assert after["proposer"][source] > before["proposer"].get(source, 0), source
