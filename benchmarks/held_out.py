@@ -1,8 +1,8 @@
 """Loads that nothing was tuned on: other seeds, other shapes, other machines.
 
-Random walks of the acceptance, bursts, slow ramps, long answers; a profile measured on an H200; two made
-machines, whose step seconds rise from few or only from many tokens on; and one as slow as a CPU, with 1 to 8
-requests. The made machines are assumptions, not measurements.
+Random walks of the acceptance, bursts, slow ramps, long answers, requests of two kinds; a profile measured on
+an H200; two made machines, whose step seconds rise from few or only from many tokens on; and one as slow as a
+CPU, with 1 to 8 requests. The made machines are assumptions, not measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from specctl.simulate.engine_profile import EngineProfile, load_profile
 from specctl.simulate.files import find_file
 from specctl.simulate.perturbation import PERTURBATIONS
 from specctl.simulate.scenario import Scenario
-from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, Shape, one_class, with_head
+from specctl.simulate.shapes import (
+    MEDIUM,
+    RUNNER_UP_SHARES,
+    TREE_SETTINGS,
+    Shape,
+    one_class,
+    two_classes,
+    with_head,
+)
 
 __all__ = ["HELD_OUT", "HeldOutTask", "held_out_tasks", "slow_machine"]
 
@@ -117,6 +125,16 @@ def _turns(requests: int, high: float, low: float) -> _Make:
     return make
 
 
+def _two_kinds(requests: int, copying_share: float) -> _Make:
+    """Requests that copy, and requests whose text cannot be guessed."""
+
+    def make(profile: EngineProfile, rng: np.random.Generator) -> Shape:
+        load = ClosedLoad(np.array([requests]), _span_s(profile), **_lengths(profile, {}))
+        return _shape(load, two_classes(0.9, 0.05, copying_share), profile)
+
+    return make
+
+
 def _ramp(low: int, high: int) -> _Make:
     """Requests rise slowly and fall at once, three times, while the acceptance falls."""
 
@@ -207,6 +225,8 @@ LOADS: dict[str, dict[str, _Make]] = {
         "turns at 10": _turns(10, 0.85, 0.05),
         "turns at 100": _turns(100, 0.95, 0.2),
         "ramps 4 to 160": _ramp(4, 160),
+        "two kinds at 4": _two_kinds(4, 0.5),
+        "two kinds at 24": _two_kinds(24, 0.5),
         "trees, walk at 16": _trees(16),
         "measured H200, walk at 48": _on(_measured, _walk(48)),
         "measured H200, bursts 2 to 180": _on(_measured, _bursts((2, 12, 60, 180))),
@@ -221,5 +241,6 @@ LOADS: dict[str, dict[str, _Make]] = {
         "slow machine, walk at 8": _on(slow_machine, _walk(8)),
         "slow machine, bursts 1 to 8": _on(slow_machine, _bursts((1, 2, 4, 8))),
         "slow machine, turns at 4": _on(slow_machine, _turns(4, 0.8, 0.05)),
+        "slow machine, two kinds at 2": _on(slow_machine, _two_kinds(2, 0.6)),
     },
 }  # fmt: skip

@@ -31,6 +31,8 @@ PRIOR_TRIALS = 1.0
 FIRST_PRIOR_RATIO = 0.5
 RANK_PRIOR_RATIO = 0.25
 """Of what the ranks before it miss, the share that the next rank is expected to hit."""
+LONG_HALF_LIFE_S = 40.0
+"""Of the counts that drift leaves, and of the share of updates that found drift."""
 TREE_PRIOR_STEPS = 50.0
 """Request-steps at which a tree's own mean weighs as much as the product of conditionals."""
 
@@ -97,6 +99,8 @@ class Acceptance:
         self._tree_steps = np.zeros(len(space.settings))
         self._tree_emitted = np.zeros(len(space.settings))
         self._has_drifted = False
+        self._long = self._nothing()
+        self._updates = self._drifts = 0.0
         self._extra_ranks = _extra_ranks(space, self._depths)
 
     def update(self, cells: Iterable[CellDelta], shadow: ShadowDelta | None, interval_s: float) -> None:
@@ -110,6 +114,9 @@ class Acceptance:
         counts = self._of_cells(cells) if shadow is None else self._of_shadow(shadow)
         if counts.reached[0, 0] <= 0:
             return
+        kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
+        self._long = self._long.scaled(np.full(self._depths, kept)).plus(counts)
+        self._updates, self._drifts = kept * self._updates + 1.0, kept * self._drifts
         self._recent.append(counts)
         if len(self._recent) > RECENT_INTERVALS:
             self._past = self._past.plus(self._recent.popleft())
@@ -123,6 +130,10 @@ class Acceptance:
         q = _conditionals(total)
         by_setting = self._conditionals_of_settings(q)
         survival = np.cumprod(by_setting, axis=1)
+        share = self._late_share
+        if share > 0.0:
+            long = np.cumprod(self._conditionals_of_settings(_conditionals(self._long)), axis=1)
+            survival += share * (long - survival)
         depths = np.arange(self._depths)
         survival[depths[None, :] >= self._space.depth[:, None]] = 0.0
         emitted = 1.0 + survival.sum(axis=1)
@@ -138,6 +149,12 @@ class Acceptance:
             trials=float(reached[0]),
             has_drifted=self._has_drifted,
         )
+
+    @property
+    def _late_share(self) -> float:
+        """Of the time: what the newest counts tell has just ended, as drift is acted on an update late. There
+        the long mean is what may be expected. One change alone is followed all the way."""
+        return max(self._drifts - 1.0, 0.0) / max(self._updates, 1.0)
 
     def _nothing(self) -> _Counts:
         return _Counts.none(self._ranks, self._depths)
@@ -206,6 +223,7 @@ class Acceptance:
                 self._past, self._recent = self._nothing(), deque(recent[-newest:])
                 self._tree_steps[:] = self._tree_emitted[:] = 0.0
                 self._has_drifted = True
+                self._drifts += 1.0
                 return
 
     def _conditionals_of_settings(self, q: Floats) -> Floats:

@@ -15,7 +15,7 @@ from specctl.simulate.files import find_file
 from specctl.simulate.scenario import Scenario, load_scenario
 from specctl.simulate.step_seconds import step_seconds
 
-__all__ = ["MEDIUM", "SHAPES", "Shape", "break_even", "one_class", "shapes_of", "with_head"]
+__all__ = ["MEDIUM", "SHAPES", "Shape", "break_even", "one_class", "shapes_of", "two_classes", "with_head"]
 
 SPAN_S = 240.0
 HIGH, MEDIUM, LOW = 0.9, 0.6, 0.1
@@ -43,6 +43,15 @@ def one_class(name: str, points: _Points, runner_up_shares: Sequence[float] = ()
     laws = [{"from_s": from_s, "conditional_at": [chance]} for from_s, chance in points]
     one = {"name": "all", "share": 1.0, "points": laws, "runner_up_shares": list(runner_up_shares)}
     return Scenario.model_validate({"name": name, "classes": [one]})
+
+
+def two_classes(first: float, second: float, first_share: float) -> Scenario:
+    """Requests with one chance for every position, and requests with another."""
+    classes = [
+        {"name": name, "share": share, "points": [{"from_s": 0.0, "conditional_at": [chance]}]}
+        for name, share, chance in (("first", first_share, first), ("second", 1.0 - first_share, second))
+    ]
+    return Scenario.model_validate({"name": "two kinds", "classes": classes})
 
 
 def _square(profile: EngineProfile, seed: int) -> Shape:

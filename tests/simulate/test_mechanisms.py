@@ -115,6 +115,15 @@ def test_without_the_drift_test_a_change_of_the_text_is_followed_late(
     assert without.lost_ratio > 1.5 * ours.lost_ratio
 
 
+def test_a_few_requests_of_two_kinds_are_not_followed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = of_suite(held_out_tasks, "held out", "two kinds at 4")
+    monkeypatch.setattr(Acceptance, "_late_share", 0.0)
+    without = of_suite(held_out_tasks, "held out", "two kinds at 4")
+    assert ours.switches_per_minute < 2.0
+    assert without.switches_per_minute > 10.0
+    assert without.tokens_per_s < 0.985 * ours.tokens_per_s
+
+
 def test_counts_that_are_never_forgotten_miss_a_slow_change(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,11 +140,12 @@ def test_counts_that_are_never_forgotten_miss_a_slow_change(
 
 def test_seconds_of_a_setting_are_a_mean_over_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a mean over two steps nothing is known well enough for the table to rest."""
-    ours = of_suite(closed_tasks, "closed loop", "flips at 32")
+    cell = "held out, slow machine", "slow machine, walk at 1"
+    ours = of_suite(held_out_tasks, *cell)
     monkeypatch.setattr(step_cost, "STEPS_MAX", 2.0)
-    without = of_suite(closed_tasks, "closed loop", "flips at 32")
-    assert without.switches > ours.switches + 3
-    assert without.lost_ratio > 1.3 * ours.lost_ratio
+    without = of_suite(held_out_tasks, *cell)
+    assert without.switches > ours.switches + 20
+    assert without.lost_ratio > 2.0 * ours.lost_ratio
 
 
 def test_without_a_level_every_offset_takes_a_busy_machine_for_a_slow_setting(
@@ -243,14 +253,6 @@ def test_what_any_prompt_adds_to_a_step_is_not_charged_to_drafts(
     without = run(64, scenario_of(0.75), 60.0, machine=machine, **lengths)
     assert without.tokens_per_s < 0.8 * ours.tokens_per_s
     assert without.lost_ratio > 5.0 * ours.lost_ratio
-
-
-def test_off_needs_no_least_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = of_suite(held_out_tasks, "held out, slow machine", "slow machine, turns at 4")
-    monkeypatch.setattr(plan, "OFF_MIN_GAIN_RATIO", 1.0)
-    without = of_suite(held_out_tasks, "held out, slow machine", "slow machine, turns at 4")
-    assert without.tokens_per_s < 0.99 * ours.tokens_per_s
-    assert without.lost_ratio > 1.3 * ours.lost_ratio
 
 
 def test_off_needs_no_least_gain_where_polls_are_rare(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
