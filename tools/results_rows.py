@@ -131,6 +131,8 @@ TABLES: dict[str, tuple[Row, ...]] = {
         row("the same, true costs with graph staircases", *REGRET, regret, "staircase"),
         row("the same, every disturbance at once", *REGRET, regret, "all at once"),
         row("open loop, public traces", *REGRET, regret, "open loop, public traces"),
+        row("loads that nothing was tuned on, closed loop, 17 of them", *REGRET, regret, "held out"),
+        row("the same, every disturbance at once", *REGRET, regret, "held out, all at once"),
         row(
             "6 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
             "best of 0, 3 and 8 drafts",
