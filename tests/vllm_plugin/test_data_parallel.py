@@ -14,6 +14,7 @@ def config_class(monkeypatch):
     class VllmConfig:
         def __init__(self, model_config):
             self.model_config = model_config
+            self.use_v2_model_runner = True
             self.has_table = True
 
         def _maybe_disable_dynamic_sd_for_data_parallel(self):
@@ -31,18 +32,26 @@ def config_class(monkeypatch):
     ("model", "is_asked", "keeps"),
     [
         pytest.param(SimpleNamespace(is_moe=False), True, True, id="dense"),
-        pytest.param(SimpleNamespace(is_moe=True), True, False, id="mixture of experts"),
+        pytest.param(SimpleNamespace(is_moe=True), True, True, id="mixture of experts"),
         pytest.param(SimpleNamespace(is_moe=False), False, False, id="without specctl"),
         pytest.param(None, True, False, id="no model"),
     ],
 )
-def test_a_dense_model_keeps_its_batch_table(config_class, monkeypatch, model, is_asked, keeps):
+def test_who_keeps_its_batch_table(config_class, monkeypatch, model, is_asked, keeps):
     monkeypatch.delenv(OPTIONS_ENV, raising=False)
     if is_asked:
         monkeypatch.setenv(OPTIONS_ENV, Options(method="ngram").model_dump_json())
     config = config_class(model)
     config._maybe_disable_dynamic_sd_for_data_parallel()
     assert config.has_table is keeps
+
+
+def test_experts_on_the_v1_runner_have_no_use_for_it(config_class, monkeypatch):
+    monkeypatch.setenv(OPTIONS_ENV, Options(method="ngram").model_dump_json())
+    config = config_class(SimpleNamespace(is_moe=True))
+    config.use_v2_model_runner = False
+    config._maybe_disable_dynamic_sd_for_data_parallel()
+    assert not config.has_table
 
 
 def test_a_call_reaches_the_rank_that_is_named():

@@ -58,12 +58,14 @@ def test_on_the_device_the_runner_cuts_what_a_method_drafts(method):
     assert method_support(method, method, 3, ranks_in_step=1, is_on_device=True).legal == (0, 1, 2, 3)
 
 
-def test_ranks_that_step_together_agree_on_the_v1_runner():
-    assert method_support("ngram", "ngram", 3, ranks_in_step=2).legal == (0, 1, 2, 3)
+@pytest.mark.parametrize("runner", [{}, {"is_on_device": True}, {"is_on_device": True, "is_async": True}])
+def test_ranks_that_step_together_agree(runner):
+    """Their heads run in each step, at 0 drafts too."""
+    support = method_support("eagle3", "eagle3", 3, ranks_in_step=2, **runner)
+    assert (support.legal, support.head_rests) == ((0, 1, 2, 3), False)
 
 
-@pytest.mark.parametrize("runner", [{"is_on_device": True}, {"is_async": True}])
-def test_ranks_that_step_together_are_refused_elsewhere_with_the_reason(runner):
-    support = method_support("ngram", "ngram", 3, ranks_in_step=2, **runner)
+def test_ranks_that_step_together_are_refused_where_they_cannot_agree_with_the_reason():
+    support = method_support("ngram", "ngram", 3, ranks_in_step=2, is_async=True)
     assert support.legal == (3,)
     assert "data parallel size 2 with a mixture-of-experts model" in support.why_not_controllable

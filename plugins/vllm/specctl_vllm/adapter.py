@@ -55,6 +55,7 @@ _OBJECTS: dict[str, tuple[str, ...]] = {
     "metadata": ("vllm.v1.attention.backend:CommonAttentionMetadata",),
     "builder": ("vllm.v1.attention.backends.flash_attn:FlashAttentionMetadataBuilder",),
     "group": ("vllm.v1.worker.utils:AttentionGroup",),
+    "dp_group": ("vllm.distributed.parallel_state:GroupCoordinator",),
     "current_platform": ("vllm.platforms.interface:Platform",),
     "target_model_config": ("vllm.config.model:ModelConfig",),
     "req_states": (f"{_GPU}.states:RequestState",),

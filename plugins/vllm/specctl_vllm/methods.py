@@ -46,11 +46,11 @@ def method_support(
     """
     every = tuple(range(num_speculative_tokens_max + 1))
     fixed = (num_speculative_tokens_max,)
-    if ranks_in_step > 1 and (is_on_device or is_async):
+    if ranks_in_step > 1 and is_async and not is_on_device:
         why = (
             f"data parallel size {ranks_in_step} with a mixture-of-experts model: its ranks run every step "
-            "together, and agree on a number of drafts only on the V1 runner without asynchronous scheduling "
-            "(VLLM_USE_V2_MODEL_RUNNER=0, --no-async-scheduling)"
+            "together, and agree on a number of drafts only on Model Runner V2, or without asynchronous "
+            "scheduling (--no-async-scheduling)"
         )
         return MethodSupport(fixed, why)
     if asked_method.startswith("specctl_"):
@@ -62,7 +62,7 @@ def method_support(
             every,
             drafts_beside_prompts=has_one_pass or engine_method in in_one_pass,
             has_corpus=engine_method == "suffix",
-            head_rests=is_on_device and engine_method in ("eagle", "eagle3"),
+            head_rests=is_on_device and ranks_in_step == 1 and engine_method in ("eagle", "eagle3"),
         )
     why = (
         f"method {engine_method} drafts a fixed number of tokens in this vLLM; "

@@ -116,9 +116,9 @@ ENGINE: tuple[Patch, ...] = (
         f"{_CONFIG}._maybe_disable_dynamic_sd_for_data_parallel",
         imported("specctl_vllm.compat.data_parallel", "wrap_drop_batch_table"),
         "engine",
-        "Ranks of a dense model lose their batch table, and with it the graphs for fewer drafts.",
+        "Data-parallel ranks lose their batch table, and with it the graphs for fewer drafts.",
         _BATCH_TABLES,
-        "a dense model keeps its batch table under data parallelism",
+        "a batch table is kept under data parallelism",
     ),
     Patch(
         "vllm.config.scheduler:SchedulerConfig.get_scheduler_cls",
@@ -274,6 +274,23 @@ RUNNER_V2: tuple[Patch, ...] = (
         _PROPOSERS,
         "a speculator learns its requests",
         entries=("note_step",),
+    ),
+    Patch(
+        f"{_GPU}.dp_utils:get_dp_group",
+        imported("specctl_vllm.compat.rank_agreement_v2", "wrap_get_dp_group"),
+        "worker",
+        "Ranks that run every step together do not agree on a number of drafts.",
+        _RANKS,
+        _RANKS_AGREE,
+    ),
+    Patch(
+        f"{_V2}:GPUModelRunner._dummy_run",
+        imported("specctl_vllm.compat.rank_agreement_v2", "wrap_dummy_run"),
+        "worker",
+        "A rank without requests runs as wide as with the largest number of drafts, and the others then "
+        "without their full graphs.",
+        _RANKS,
+        _RANKS_AGREE,
     ),
     Patch(
         f"{_V2}:AsyncOutput",

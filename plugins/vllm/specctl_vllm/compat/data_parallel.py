@@ -1,4 +1,4 @@
-"""Data-parallel ranks: the batch table that a dense model's ranks keep, and calls to each rank's engine core.
+"""Data-parallel ranks: the batch table that they keep, and calls to each rank's engine core.
 
 Ranks of a dense model share no step: vLLM gives each an engine core whose own config says a size of 1. Ranks
 of a mixture-of-experts model step together, and keep a size over 1 there.
@@ -15,12 +15,14 @@ __all__ = ["call_rank", "ranks_of", "wrap_drop_batch_table"]
 
 
 def wrap_drop_batch_table(original: Any) -> Any:
-    """Only where the command line is read does the config say how many ranks there are."""
+    """Only where the command line is read does the config say how many ranks a dense model has. Ranks that
+    step together agree on a number; the V1 runner has no graphs for fewer drafts, and needs no table."""
 
     @functools.wraps(original)
     def drop_batch_table(self: Any) -> None:
-        is_dense = self.model_config is not None and not self.model_config.is_moe
-        if options_from_env() is None or not is_dense:
+        model = self.model_config
+        keeps = model is not None and (not model.is_moe or self.use_v2_model_runner)
+        if options_from_env() is None or not keeps:
             original(self)
 
     return drop_batch_table

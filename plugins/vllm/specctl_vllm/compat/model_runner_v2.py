@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from specctl_vllm.compat import step_report
+from specctl_vllm.compat import rank_agreement_v2, step_report
 from specctl_vllm.options import HEAD_METHODS, Options, options_from_env
 
 __all__ = [
@@ -43,7 +43,10 @@ def wrap_init_speculator(original: Any) -> Any:
         if found is not None:
             return guarded_speculator(found)
         resting = _resting_speculator(vllm_config, device)
-        found = step_report.watch_first_pass(resting or original(vllm_config, device, req_states))
+        found = resting or original(vllm_config, device, req_states)
+        if vllm_config.parallel_config.data_parallel_size > 1:
+            found = rank_agreement_v2.with_agreed_passes(found)
+        found = step_report.watch_first_pass(found)
         if options.method == "specctl_hybrid":
             from specctl_vllm.compat.hybrid_device import with_suffix
 
@@ -119,6 +122,7 @@ def wrap_execute_model(original: Any) -> Any:
         from specctl_vllm.proposers.guarded import note_step
 
         note_step(self.speculator, scheduler_output)
+        rank_agreement_v2.begin_step(scheduler_output, kwargs.get("dummy_run", False))
         return original(self, scheduler_output, *args, **kwargs)
 
     return execute_model

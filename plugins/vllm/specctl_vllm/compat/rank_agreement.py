@@ -1,4 +1,4 @@
-"""One number of drafts for data-parallel ranks that run every step together, on the V1 model runner.
+"""One number of drafts for data-parallel ranks that run every step together; the V1 runner's part of it.
 
 Ranks of a mixture-of-experts model share each forward pass. A draft head's passes are counted by all of them:
 a rank that made fewer would leave the others waiting. So the rank with the largest decode batch decides, by
@@ -13,7 +13,9 @@ from typing import Any
 
 from specctl_vllm.report import DraftWish
 
-__all__ = ["AGREEMENT", "wrap_drafter_dummy_run", "wrap_dummy_run", "wrap_run_ar"]
+__all__ = ["AGREEMENT", "ROWS", "wrap_drafter_dummy_run", "wrap_dummy_run", "wrap_run_ar"]
+
+ROWS = 4
 
 
 class _Agreement:
@@ -21,34 +23,45 @@ class _Agreement:
 
     def __init__(self) -> None:
         self._mine: DraftWish | None = None
+        self._planned: int | None = None
         self._is_open = False
         self.agreed: DraftWish | None = None
         """Of the step at hand; None: no rank has a request, or ranks run on their own."""
+        self.most_planned: int | None = None
+        """Drafts that some rank will verify of those of the step at hand; None: no rank has said."""
 
-    def begin(self, wish: DraftWish | None) -> None:
-        """A step of all ranks begins. ``wish``: None where this rank has no request in it."""
-        self._mine, self._is_open, self.agreed = wish, True, None
+    def begin(self, wish: DraftWish | None, planned: int | None = None) -> None:
+        """A step of all ranks begins. ``wish``: None where this rank has no request in it. ``planned``: what
+        its scheduler counts on at the step's end, where it does not wait for an agreement."""
+        self._mine, self._planned, self._is_open = wish, planned, True
+        self.agreed = self.most_planned = None
 
     def row(self) -> list[int]:
-        """This rank's part: the number + 1, its decode batch, whether it is a sample; zeros: no wish."""
-        mine = self._mine
-        if not self._is_open or mine is None:
-            return [0, 0, 0]
-        return [mine.num_speculative_tokens + 1, mine.decode_batch, int(mine.is_sample)]
+        """This rank's part, ROWS numbers: the number + 1, its decode batch, whether it is a sample, what is
+        planned + 1; zeros: nothing to say."""
+        mine, planned = self._mine, self._planned
+        if not self._is_open:
+            return [0] * ROWS
+        wish = [0, 0, 0]
+        if mine is not None:
+            wish = [mine.num_speculative_tokens + 1, mine.decode_batch, int(mine.is_sample)]
+        return [*wish, 0 if planned is None else planned + 1]
 
     def close(self, rows: list[list[int]]) -> None:
-        """``rows``: numbers, decode batches and samples, each by rank. A draft head's passes reduce as well,
-        and decide nothing."""
+        """``rows``: each number of ``row`` by rank. A draft head's passes reduce as well, and decide
+        nothing."""
         if not self._is_open:
             return
         self._is_open = False
+        *wished, planned = rows
         wishes = [
             DraftWish(number - 1, decode_batch, bool(is_sample))
-            for number, decode_batch, is_sample in zip(*rows, strict=True)
+            for number, decode_batch, is_sample in zip(*wished, strict=True)
             if number
         ]
         # The first of those with the largest batch, on every rank alike.
         self.agreed = max(wishes, key=lambda wish: wish.decode_batch, default=None)
+        self.most_planned = max(planned) - 1 if any(planned) else None
 
 
 AGREEMENT = _Agreement()

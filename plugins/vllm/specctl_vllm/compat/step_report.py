@@ -20,7 +20,8 @@ from typing import Any
 
 from specctl.engine.guard import GUARD
 from specctl_vllm.compat import verified_batches
-from specctl_vllm.report import Failures
+from specctl_vllm.compat.rank_agreement import AGREEMENT
+from specctl_vllm.report import DraftWish, Failures
 
 __all__ = [
     "StepReport",
@@ -47,6 +48,10 @@ class StepReport:
     verified_batches: dict[str, float] | None = None
     rejected: list[int] | None = None
     """Drafts of each request of the step."""
+    agreed: DraftWish | None = None
+    """For a later step: what data-parallel ranks that step together want; None: this rank runs on its own."""
+    most_planned: int | None = None
+    """Drafts that were made at the end of this step, on all such ranks."""
 
 
 NOTHING = StepReport()
@@ -117,6 +122,8 @@ class _Begun:
     read: Any
     rejected: Any
     """int array; None where it is not wanted."""
+    agreed: DraftWish | None
+    most_planned: int | None
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> _Begun:
@@ -127,7 +134,8 @@ class _Begun:
         sampled = _event()
         copies.wait_stream(main)
         sampled.record(copies)
-        begun = cls(sampled, _marks.sampled, _marks.read, rejected)
+        agreed = AGREEMENT.agreed, AGREEMENT.most_planned
+        begun = cls(sampled, _marks.sampled, _marks.read, rejected, *agreed)
         _marks.sampled, _marks.read = sampled, None
         return begun
 
@@ -144,6 +152,8 @@ class _Begun:
             read_s=read_s,
             verified_batches=verified_batches.snapshot() or None,
             rejected=None if self.rejected is None else self.rejected.tolist(),
+            agreed=self.agreed,
+            most_planned=self.most_planned,
         )
 
 

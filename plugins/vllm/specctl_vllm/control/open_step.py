@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter, lt
 from typing import Any
 
+from specctl.contract.setting import Setting
 from specctl.engine import steering
 
-__all__ = ["OpenStep", "fill"]
+__all__ = ["OpenStep", "Plan", "fill"]
 
 # With 256 requests a step, what is asked of each is asked by builtins: a loop takes three times as long.
 _COMPUTED, _OF_PROMPT = attrgetter("num_computed_tokens"), attrgetter("num_prompt_tokens")
@@ -24,6 +25,18 @@ class OpenStep(steering.OpenStep):
     """Seconds of the drafts that were made at its end, for the next step."""
     read_s: float | None = None
     """Of a head's pass over its tokens, reported with the next step's; None: this worker reports none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the drafts that now wait were made for."""
+
+    number: int
+    sample: Setting | None = None
+    """Of the row that was in force; None: they are the row's own."""
+    min_token_prob: float | None = None
+    after_rest: bool = False
+    beside_prompts: bool = False
 
 
 def fill(

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import add, attrgetter
 from typing import Any
 
@@ -28,7 +28,7 @@ from specctl_vllm.compat.sampling import sampled_verification_problem
 from specctl_vllm.compat.step_report import report_of
 from specctl_vllm.control.adaptivity import adaptivity_of, adaptivity_state
 from specctl_vllm.control.class_limits import RequestLimits
-from specctl_vllm.control.open_step import OpenStep, fill
+from specctl_vllm.control.open_step import OpenStep, Plan, fill
 from specctl_vllm.control.request_fields import GREEDY_TEMPERATURE_MAX
 from specctl_vllm.control.self_check import SelfCheck
 from specctl_vllm.control.traffic_classes import RequestClasses
@@ -43,18 +43,6 @@ logger = logging.getLogger("vllm.specctl")
 _CHAINS_ONLY = "vLLM drafts and verifies chains: its attention knows no trees"
 _GUARDED = "while a request with a temperature over 0 is in the engine, nothing is drafted for any request"
 _OUTPUT = attrgetter("num_output_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What the drafts that now wait were made for."""
-
-    number: int
-    sample: Setting | None = None
-    """Of the row that was in force; None: they are the row's own."""
-    min_token_prob: float | None = None
-    after_rest: bool = False
-    beside_prompts: bool = False
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -111,11 +99,13 @@ class Steering(steering.Steering):
         self._last_number = config.num_speculative_tokens
         self._shares_steps = config.parallel_config.data_parallel_size > 1
         """With the other ranks; of a dense model's rank vLLM says here that it is the only one."""
-        self._number_is_held = self._shares_steps and config.use_v2_model_runner
-        """Ranks do not agree there: one that drafts less leaves the others waiting in a head's passes."""
         self._ranks_decode_batch = 0
         """Of the rank that decided on the drafts that now wait."""
-        self._plan = _Plan(config.num_speculative_tokens)
+        self._agreed: DraftWish | None = None
+        """On Model Runner V2: by the last tokens that have come."""
+        self._made: int | None = None
+        """Drafts that all ranks made for the step whose tokens come next; None: this rank's own number."""
+        self._plan = Plan(config.num_speculative_tokens)
         self._carried_s = 0.0
         """Of the drafts that now wait: seconds that the step before them took longer."""
         self._open: dict[int, OpenStep] = {}
@@ -144,7 +134,7 @@ class Steering(steering.Steering):
             is_mixed=plan.beside_prompts or number < plan.number,
         )
 
-    def _trimmed(self, plan: _Plan) -> int:
+    def _trimmed(self, plan: Plan) -> int:
         """Drafts that were made before the table or the batch changed, cut to what is allowed now."""
         decoding, context_tokens = 0, 0
         needs_context = self.table.needs_context
@@ -179,28 +169,45 @@ class Steering(steering.Steering):
         self._decoding = len(step.requests)
         if scheduled:
             # Else nothing runs, and the drafts that wait go on waiting.
-            self._plan = self._planned(step, next_decoding, next_context_tokens, scheduled)
+            plan = self._planned(step, next_decoding, next_context_tokens, scheduled)
+            if self._shares_steps:
+                is_sample = plan.sample is not None
+                scheduler_output.specctl_wish = DraftWish(plan.number, next_decoding, is_sample)
+                plan = self._of_the_ranks(step) or plan
+            self._plan = plan
             self._open[id(scheduler_output)] = step
         scheduler_output.num_spec_tokens_to_schedule = self._plan.number
         scheduler_output.specctl_min_token_prob = self._plan.min_token_prob
-        if self._shares_steps and scheduled:
-            is_sample = self._plan.sample is not None
-            scheduler_output.specctl_wish = DraftWish(self._plan.number, next_decoding, is_sample)
 
-    def _planned(self, step: OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]) -> _Plan:
+    def _planned(self, step: OpenStep, decoding: int, context_tokens: int, scheduled: Iterable[str]) -> Plan:
         """Of the drafts that are made at the end of ``step``, for the one after it."""
         setting, is_sample = (
             self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
         )
         number = setting.num_speculative_tokens
-        if not self._number_is_held and (self._is_guarded() or self._is_resting()):
+        if self._is_guarded() or self._is_resting():
             number, is_sample = 0, False
         if number:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
+        return self._drafts_behind(step, number, setting if is_sample else None, setting.min_token_prob)
+
+    def _drafts_behind(
+        self, step: OpenStep, number: int, sample: Setting | None, min_token_prob: float | None = None
+    ) -> Plan:
         after_rest = self._head_rests and number > 0 and self._plan.number == 0
         reads_prompts = (self._drafts_beside_prompts or after_rest) and step.prefill_tokens > 0
-        sample = setting if is_sample else None
-        return _Plan(number, sample, setting.min_token_prob, after_rest, beside_prompts=reads_prompts)
+        return Plan(number, sample, min_token_prob, after_rest, beside_prompts=reads_prompts)
+
+    def _of_the_ranks(self, step: OpenStep) -> Plan | None:
+        """What all ranks take now, as they agreed when the last tokens that have come were made. None: this
+        rank had no request then, or must not draft."""
+        if not step.requests and not self._open:
+            self._agreed, self._ranks_decode_batch = None, 0
+        agreed = self._agreed
+        if agreed is None or self._is_guarded() or self._is_resting():
+            return None
+        self._ranks_decode_batch = agreed.decode_batch
+        return self._drafts_behind(step, agreed.num_speculative_tokens, self._sample_of(agreed))
 
     @_guarded
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> None:
@@ -209,6 +216,9 @@ class Steering(steering.Steering):
             return
         report = report_of(model_runner_output)
         step.device_s, step.made_s = report.step_s, report.draft_s
+        # Another rank had planned more drafts: its passes are in this step's time.
+        step.is_mixed |= self._made is not None and self._made > step.num_speculative_tokens
+        self._agreed, self._made = report.agreed, report.most_planned
         if report.read_s is not None:
             step.read_s = 0.0
             if self._last is not None:
@@ -255,12 +265,17 @@ class Steering(steering.Steering):
 
     def _adopt(self, agreed: DraftWish) -> None:
         """The drafts that now wait were made by another rank's wish, or by this one's."""
-        row = self.table.lookup_row(agreed.decode_batch)
-        sample = row.sample.setting if agreed.is_sample and row.sample is not None else None
-        if sample is not None and sample.num_speculative_tokens != agreed.num_speculative_tokens:
-            sample = None
-        self._plan = replace(self._plan, number=agreed.num_speculative_tokens, sample=sample)
+        number, sample = agreed.num_speculative_tokens, self._sample_of(agreed)
+        self._plan = replace(self._plan, number=number, sample=sample)
         self._ranks_decode_batch = agreed.decode_batch
+
+    def _sample_of(self, agreed: DraftWish) -> Setting | None:
+        """None: the ranks did not agree on a sample, or by another table."""
+        sample = self.table.lookup_row(agreed.decode_batch).sample
+        if not agreed.is_sample or sample is None:
+            return None
+        is_same = sample.setting.num_speculative_tokens == agreed.num_speculative_tokens
+        return sample.setting if is_same else None
 
     def _give_up(self, failed: str, scheduler_output: Any = None, *_: Any) -> None:
         """The step at hand is not counted; where its drafts could not be planned, it makes none."""
@@ -268,8 +283,8 @@ class Steering(steering.Steering):
         self._open.pop(id(scheduler_output), None)
         if failed == "before_schedule":
             self._step = OpenStep(self._plan.number, started_s=time.monotonic())
-        if failed == "after_schedule" and not self._number_is_held:
-            self._plan = _Plan(0)
+        if failed == "after_schedule":
+            self._plan = Plan(0)
             scheduler_output.num_spec_tokens_to_schedule = 0
 
     def _gauges(self) -> steering.Gauges:

@@ -1,0 +1,197 @@
+"""Two data-parallel ranks of a mixture of experts on two GPUs, which run every step together.
+
+The head of ``mtp`` has experts, too: a rank that made fewer passes of it would wait for ever.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from threading import Event
+
+import httpx
+import pytest
+from support.engine_control import Control, controlled_server
+from support.expert_models import write_experts, write_experts_with_mtp
+from support.on_device import Servers, need_gpus
+
+pytestmark = pytest.mark.gpu
+FULL, TOKENS, SECONDS, CHANGE_S = 3, 64, 8.0, 0.4
+METHODS = {"mtp": {"method": "mtp"}, "eagle3": {"method": "eagle3", "model": "reference-eagle3"}}
+MORE_ARGUMENTS = {"mtp": (), "eagle3": ("--enable-expert-parallel",)}
+_ARGUMENTS = (
+    *(
+        "--data-parallel-size",
+        "2",
+        "--no-enforce-eager",
+        "--max-num-seqs",
+        "16",
+        "--no-enable-prefix-caching",
+    ),
+    *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(2**30)),
+)
+PROMPTS = [
+    *("The quick brown fox jumps over the lazy dog. The quick brown fox jumps", "# " + "-" * 40),
+    *("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return", "import os\nimport sys\nimport"),
+    *("for i in range(10):\n    print(i)\n\nfor j in range(", "class Node:\n    def __init__(self, value):"),
+    *("assertEqual(a, b)\n" * 4, '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":'),
+]
+TIE = 0.005
+"""Two candidates whose log probabilities lie nearer than this are a tie that the batch's shape may decide."""
+
+
+@pytest.fixture(scope="module")
+def servers(shared_models, tmp_path_factory):
+    need_gpus(2)
+    logs = tmp_path_factory.mktemp("ranks")
+    target = shared_models / "reference-target"
+
+    def start(name):
+        config = {"num_speculative_tokens": FULL, **METHODS[name], "specctl": {}}
+        if "model" in config:
+            config["model"] = str(shared_models / config["model"])
+        write = write_experts_with_mtp if name == "mtp" else write_experts
+        model = write(target, logs / f"{name}-model")
+        arguments = (*_ARGUMENTS, *MORE_ARGUMENTS[name])
+        return controlled_server(model, logs / f"{name}.log", config, arguments=arguments)
+
+    with Servers(METHODS, start) as found:
+        yield found
+
+
+@pytest.fixture(params=METHODS)
+def ranks(servers, request):
+    return servers[request.param]
+
+
+def put(control, change, **more):
+    change = control.change(change, **more) if isinstance(change, int) else control.change(0, rows=change)
+    assert control.put(change).status_code == 200
+
+
+def ask(control, number, rank):
+    headers = {"X-data-parallel-rank": str(rank)}
+    with httpx.Client(base_url=control.server.url, timeout=60, headers=headers) as client:
+        return Control(control.server, client).complete(PROMPTS[number % len(PROMPTS)], TOKENS)
+
+
+@pytest.fixture(scope="module")
+def references():
+    """By server: greedy output at 0 drafts."""
+    return {}
+
+
+@pytest.fixture
+def reference(ranks, references):
+    if ranks.server.url not in references:
+        put(ranks, 0)
+        references[ranks.server.url] = [ask(ranks, number, 0) for number in range(len(PROMPTS))]
+    return references[ranks.server.url]
+
+
+def assert_same(control, reference, outputs):
+    """outputs: of prompts by their number, again and again."""
+    parted = [
+        margin(control, number % len(PROMPTS), mine, reference[number % len(PROMPTS)])
+        for number, mine in outputs
+        if mine != reference[number % len(PROMPTS)]
+    ]
+    print(len(outputs), "answers; those that part, by their margins:", sorted(parted))
+    assert all(one < TIE for one in parted), parted
+    assert len(parted) <= 1 + len(outputs) // 16, parted
+
+
+def margin(control, number, mine, other):
+    """By how much the server prefers one of two tokens at which answers part."""
+    at = next(at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1])
+    ids = control.client.post("/tokenize", json={"model": "model", "prompt": PROMPTS[number]}).json()[
+        "tokens"
+    ]
+    body = {"model": "model", "prompt": ids + other[:at], "max_tokens": 1, "temperature": 0, "logprobs": 2}
+    answer = control.client.post("/v1/completions", json={**body, "return_tokens_as_token_ids": True}).json()
+    scores = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    values = [scores.get(f"token_id:{token}", float("-inf")) for token in (mine[at], other[at])]
+    return abs(values[0] - values[1]) if min(values) > float("-inf") else float("inf")
+
+
+def steps(control):
+    found = {}
+    for cell in control.get("telemetry")["cells"]:
+        number = cell["num_speculative_tokens"]
+        found[number] = found.get(number, 0) + cell["steps"]
+    return found
+
+
+def test_the_table_can_be_changed(ranks):
+    capabilities = ranks.get("capabilities")
+    assert capabilities["controllable"], capabilities["why_not_controllable"]
+    assert capabilities["experts"] == 4
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank):
+    """The other one makes the passes of the model and of the head all the same."""
+    for number in (FULL, 1, 0, 2):
+        put(ranks, number)
+        before = steps(ranks)
+        assert_same(ranks, reference, [(one, ask(ranks, one, rank)) for one in range(len(PROMPTS))])
+        after = steps(ranks)
+        assert {one for one, count in after.items() if count > before.get(one, 0)} == {number}
+
+
+TABLES = [
+    FULL,
+    [
+        {"decode_batch_from": 1, "decode_batch_to": 2, "num_speculative_tokens": FULL},
+        {"decode_batch_from": 3, "decode_batch_to": 4, "num_speculative_tokens": 1},
+        {"decode_batch_from": 5, "num_speculative_tokens": 0},
+    ],
+    0,
+    [
+        {
+            "decode_batch_from": 1,
+            "num_speculative_tokens": 1,
+            "sample": {"setting": {"num_speculative_tokens": FULL}, "every_steps": 4},
+        }
+    ],
+    2,
+    [
+        {
+            "decode_batch_from": 1,
+            "num_speculative_tokens": FULL,
+            "sample": {"setting": {"num_speculative_tokens": 0}, "every_steps": 4},
+        }
+    ],
+]
+
+
+@pytest.mark.parametrize("of_rank", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1)])
+def test_answers_stay_the_same_while_the_table_changes(ranks, reference, of_rank):
+    """of_rank: where eight streams of requests go, in turn."""
+    ends = Event()
+
+    def stream(first):
+        found, number = [], first
+        while not ends.is_set():
+            found.append((number, ask(ranks, number, of_rank[first % len(of_rank)])))
+            number += 3
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(stream, first) for first in range(8)]
+        started_s, changes = time.monotonic(), 0
+        try:
+            for table in cycle(TABLES):
+                if time.monotonic() - started_s > SECONDS:
+                    break
+                put(ranks, table)
+                changes += 1
+                time.sleep(CHANGE_S)
+        finally:
+            ends.set()
+        outputs = [pair for one in running for pair in one.result()]
+    print(changes, "tables", steps(ranks))
+    assert_same(ranks, reference, outputs)
+    telemetry = ranks.get("telemetry")
+    assert (telemetry["failures"], telemetry["guarded_steps"]) == ({}, 0)
+    assert ranks.get("table")["ranks_behind"] == []
+    assert sum(cell["sampled_steps"] for cell in telemetry["cells"]) > 0
