@@ -3,6 +3,7 @@
 import pytest
 from support.on_device import (
     ON_CPU,
+    PROMPTS,
     Servers,
     assert_failures_cost_drafts_only,
     assert_our_kernels_verify,
@@ -73,6 +74,18 @@ def test_the_live_table_is_obeyed_and_changes_no_token(servers, algorithm):
     assert_table_is_obeyed(control, FULL, drafted)
     if algorithm.startswith("SPECCTL_") and not ON_CPU:
         assert_our_kernels_verify(control)
+
+
+@pytest.mark.parametrize("algorithm", ["SPECCTL_SUFFIX", "EAGLE3"])
+def test_min_p_applies_with_drafts_as_without(servers, algorithm):
+    """Of a sampled request min-p 1 leaves the most probable token, whatever the temperature."""
+    control = servers[algorithm]
+    assert control.put(control.change(0)).status_code == 200
+    greedy = [control.complete(prompt) for prompt in PROMPTS]
+    for number in (0, FULL):
+        assert control.put(control.change(number)).status_code == 200
+        sampling = {"min_p": 1.0, "temperature": 3.0}
+        assert [control.complete(prompt, sampling=sampling) for prompt in PROMPTS] == greedy
 
 
 def test_what_raises_while_drafting_costs_drafts_only(servers, fail_file):

@@ -1,4 +1,4 @@
-"""The device's table follows the outcomes of its drafts; on CPU tensors."""
+"""The device's table follows the outcomes of its drafts; on CPU tensors where there is no GPU."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from specctl_vllm.proposers.device_outcomes import DeviceOutcomes  # noqa: E402
 
 from specctl.draft.outcomes import Outcomes  # noqa: E402
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ENTRY, DRAFTED, ACCEPTED = 700, 400, 40
 
 
 def learnt(is_learning: bool = True) -> DeviceOutcomes:
-    found = DeviceOutcomes(2, 4, torch.device("cpu"), is_learning)
-    found.lessons.counted[0, ENTRY] += torch.tensor([DRAFTED, ACCEPTED], dtype=torch.int32)
+    found = DeviceOutcomes(2, 4, DEVICE, is_learning)
+    found.lessons.counted[0, ENTRY] += torch.tensor([DRAFTED, ACCEPTED], dtype=torch.int32, device=DEVICE)
     return found
 
 
@@ -37,7 +38,7 @@ def test_the_table_follows_as_on_the_host() -> None:
     host.counted.reshape(-1, *device.lessons.counted.shape[1:])[0, ENTRY] += (DRAFTED, ACCEPTED)
     assert host.is_due(10_000)
     host.learn_if_due()
-    np.testing.assert_array_equal(device.chances.numpy(), host.chances_of())
+    np.testing.assert_array_equal(device.chances.cpu().numpy(), host.chances_of())
     assert device.chances[0, ENTRY] < built_in[0, ENTRY]
     assert device.chances.data_ptr() == address
 
