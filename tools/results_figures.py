@@ -137,9 +137,21 @@ def verify_512(name: str, vocabulary: int) -> str:
     )
 
 
-def hybrid_heads(name: str) -> str:
-    found = figure_at(name, "served: start, live table, greedy tokens of 0 drafts, our kernels")
-    return "; ".join(f"{head}: {result}" for head, result in found.items())
+def listed(name: str, *path: str) -> str:
+    """Every result there, with its name."""
+    return "; ".join(f"{what}: {result}" for what, result in figure_at(name, *path).items())
+
+
+def least_p(name: str) -> str:
+    """Of chi-square tests of samples with drafts against samples without: by what was sampled."""
+    texts = []
+    for title, arms in figure_at(name).items():
+        if title.startswith("sampled law, "):
+            values = [
+                p for arm, found in arms.items() if "drafts" in arm for of in found.values() for p in of
+            ]
+            texts.append(f"{title.removeprefix('sampled law, ')}: {min(values):.2f} of {len(values)} tests")
+    return "; ".join(texts)
 
 
 def of_steps(name: str) -> str:

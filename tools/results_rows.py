@@ -12,7 +12,8 @@ from tools.results_figures import (
     equal_outputs,
     first_choices,
     hybrid,
-    hybrid_heads,
+    least_p,
+    listed,
     of_concurrent,
     of_loads,
     of_loads_at,
@@ -40,6 +41,7 @@ from tools.results_figures import (
 H200 = "1 H200"
 H100 = "1 H100"
 H100_X2 = "2 H100"
+H200_X2 = "2 H200"
 CPU = "2 CPU cores"
 
 
@@ -74,8 +76,10 @@ SUFFIX_H200 = H200, f"{COMPARE} copying", "gpu-suffix-h200.json"
 TENSOR_PARALLEL = H100_X2, f"{COMPARE} copying", "gpu-tensor-parallel.json"
 REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
+LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
+HYBRID_EAGLE = f"{H200}, float32", "", "gpu-hybrid-eagle3-law-h200.json"
 OFF_COST = H200, f"{COMPARE} off-cost", "gpu-off-cost.json"
 OFF_COST_H200 = H200, f"{COMPARE} off-cost", "gpu-off-cost-h200.json"
 OFF_COST_EAGLE = H200, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h200.json"
@@ -113,7 +117,20 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         row(
             "vLLM 0.33.0, runner V2: `specctl_hybrid` by head: start, live table, greedy tokens of 0 drafts",
-            f"{H200}, float32", f"{VLLM_SMOKE} -k hybrid", "gpu-hybrid-heads-h200.json", hybrid_heads,
+            f"{H200}, float32", f"{VLLM_SMOKE} -k hybrid", "gpu-hybrid-heads-h200.json",
+            listed, "served: start, live table, greedy tokens of 0 drafts, our kernels",
+        ),
+        row(
+            "the same with EAGLE-3: greedy answers as without speculation, by drafts",
+            *HYBRID_EAGLE, listed, "greedy",
+        ),
+        row(
+            "the same, 8,000 sampled answers at 5, 2 or 0 drafts against as many of no speculation: least p",
+            *HYBRID_EAGLE, least_p,
+        ),
+        row(
+            "vLLM 0.33.0, runner V2, and SGLang 0.5.23: other tests that need a GPU",
+            H200, "", "gpu-gates-h200.json", listed, "results",
         ),
         row(
             "`specctl_suffix`, two tensor-parallel ranks, vLLM 0.33.0, 8B shape in bf16: greedy answers as "
@@ -124,6 +141,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "two tensor-parallel ranks, vLLM 0.33.0: greedy answers as without speculation, at 5, 2, 0 and 5 "
             "drafts, `specctl_suffix` with a corpus and `eagle3`, steered",
             f"{H100_X2}, float32", "", "gpu-tensor-parallel-heads.json", tensor_parallel_methods,
+        ),
+        row(
+            "two ranks of a mixture of experts that step together, vLLM 0.33.0, runner V2: greedy answers as "
+            "at 0 drafts, with a new table every 0.4 s",
+            f"{H200_X2}, float32", "python -m pytest -m gpu tests/gpu/test_moe_ranks_on_device.py",
+            "gpu-moe-ranks-h200.json", listed, "a new table every 0.4 s",
         ),
     ),
     "daemon": (
@@ -145,6 +168,15 @@ TABLES: dict[str, tuple[Row, ...]] = {
         row(
             "all phases together, against the best single static setting; against never enabled",
             *PHASES, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
+        ),
+        row(
+            "6 such phases, probabilities following the outcomes of drafts: by phase, against the best of 0, "
+            "3 and 8 drafts",
+            *LEARNING, phases, "to_best_static",
+        ),
+        row(
+            "the same together, against the best single static setting; against never enabled",
+            *LEARNING, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
         ),
         row(
             "chat at 256 requests, held, against never enabled",
@@ -233,6 +265,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
         row(
             "what the agreement of two mixture-of-experts ranks takes of a step, us",
             CPU, "python -m benchmarks.rank_agreement", "cpu-rank-agreement.json",
+            ratio, "difference", digits=0,
+        ),
+        row(
+            "the same on vLLM 0.33.0, runner V2, us",
+            "32 CPU cores", "python -m benchmarks.rank_agreement --runner v2", "cpu-rank-agreement-v2.json",
             ratio, "difference", digits=0,
         ),
         row(
