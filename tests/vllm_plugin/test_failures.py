@@ -150,6 +150,16 @@ def test_v2_rests_after_a_few_failures_and_a_dummy_run_fails_as_it_is():
     assert made.propose(BATCH).tolist() == [[0] * 3] * 2
 
 
+def test_a_rank_at_rest_makes_the_passes_that_others_wait_for():
+    head = torch.full((2, 3), 9)
+    made = guarded_speculator(Speculator(), lambda batch, num_speculative_tokens: head)
+    assert made.propose(BATCH, num_speculative_tokens=2).tolist() == [[7] * 3] * 2
+    made.is_broken = True
+    for _ in range(FAILURES_MAX):
+        assert made.propose(BATCH, num_speculative_tokens=2).tolist() == [[0] * 3] * 2
+    assert made.propose(BATCH, num_speculative_tokens=2) is head
+
+
 def test_a_request_whose_namespace_is_not_known_is_alone():
     made = Speculator()
     made.is_broken = True

@@ -133,6 +133,26 @@ def test_ranks_run_their_head_in_every_step(monkeypatch, sizes):
     assert speculator.asked == [FULL]
 
 
+@pytest.mark.parametrize(("ranks", "asked"), [(1, []), (2, [FULL])])
+@pytest.mark.parametrize("fails", ["find", "choose"])
+def test_what_fails_beside_a_head_leaves_no_other_rank_waiting(monkeypatch, ranks, asked, fails):
+    """It raises before the head's passes, or behind them."""
+    speculator = made(monkeypatch, Head(), data_parallel_size=ranks)
+    beside = speculator.note_step.__self__
+
+    def broken(*_args):
+        raise RuntimeError("broken")
+
+    if fails == "find":
+        monkeypatch.setattr(beside._suffix, "find", broken)
+    else:
+        monkeypatch.setattr(beside, "_choose", broken)
+        asked = [FULL]
+    with pytest.raises(RuntimeError, match="broken"):
+        step(speculator)
+    assert speculator.asked == asked
+
+
 def test_a_draft_model_that_drafts_whatever_is_wanted_runs_in_every_step(monkeypatch):
     monkeypatch.setattr(hybrid_device, "HeadPace", slow_head)
     monkeypatch.setattr(hybrid_device, "TargetDependentARSpeculator", type("Other", (), {}))

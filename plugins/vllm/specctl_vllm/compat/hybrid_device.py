@@ -132,8 +132,8 @@ class HybridSpeculator(PEagleSpeculator):
 def with_suffix(head: Any, vllm_config: Any, req_states: Any) -> Any:
     """The same speculator of vLLM's, with suffix drafts beside its own. Draft models and MTP layers of
     several modules draft as many as ever where none are wanted: they run in each step."""
-    may_rest = isinstance(head, TargetDependentARSpeculator)
-    may_rest &= vllm_config.parallel_config.data_parallel_size == 1
+    shares_steps = vllm_config.parallel_config.data_parallel_size > 1
+    may_rest = isinstance(head, TargetDependentARSpeculator) and not shares_steps
     beside = SuffixBeside(head, vllm_config, req_states, may_rest=may_rest)
     propose, capture = head.propose, head.capture
 
@@ -146,11 +146,20 @@ def with_suffix(head: Any, vllm_config: Any, req_states: Any) -> Any:
             found: torch.Tensor = propose(input_batch, *args, num_speculative_tokens=wanted, **kwargs)
             return found
 
+        has_run = False
+
         def run_head(drafts: bool) -> None:
+            nonlocal has_run
+            has_run = True
             propose(input_batch, *args, num_speculative_tokens=wanted if drafts else 0, **kwargs)
 
         drafts: torch.Tensor = head.draft_tokens[: input_batch.num_reqs]
-        beside.draft(drafts, input_batch, args[_NUM_SAMPLED], wanted, run_head)
+        try:
+            beside.draft(drafts, input_batch, args[_NUM_SAMPLED], wanted, run_head)
+        finally:
+            # Other ranks wait for its passes, whatever of ours has failed.
+            if shares_steps and not has_run:
+                run_head(True)
         return drafts
 
     def captured() -> None:

@@ -44,13 +44,15 @@ def wrap_init_speculator(original: Any) -> Any:
             return guarded_speculator(found)
         resting = _resting_speculator(vllm_config, device)
         found = resting or original(vllm_config, device, req_states)
-        if vllm_config.parallel_config.data_parallel_size > 1:
+        shares_steps = vllm_config.parallel_config.data_parallel_size > 1
+        if shares_steps:
             found = rank_agreement_v2.with_agreed_passes(found)
         found = step_report.watch_first_pass(found)
         if options.method == "specctl_hybrid":
             from specctl_vllm.compat.hybrid_device import with_suffix
 
-            return guarded_speculator(with_suffix(found, vllm_config, req_states))
+            at_rest = found.propose if shares_steps else None
+            return guarded_speculator(with_suffix(found, vllm_config, req_states), at_rest)
         return guarded_speculator(found) if resting else found
 
     return init_speculator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,15 +23,21 @@ def note_step(speculator: Any, scheduler_output: Any) -> None:
         speculator.isolate(new.req_id for new in scheduler_output.scheduled_new_reqs)
 
 
-def guarded_speculator(speculator: Any) -> Any:
+def guarded_speculator(speculator: Any, at_rest: Callable[..., Any] | None = None) -> Any:
     """The same speculator. A step whose ``propose`` raised, and every step at rest, gets drafts of token 0:
-    they are verified as any others are. What fails while the server starts still ends it."""
+    they are verified as any others are. What fails while the server starts still ends it.
+
+    at_rest: what drafts at rest instead, where other ranks wait for its passes.
+    """
     propose = speculator.propose
 
     def guarded(input_batch: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         if kwargs.get("dummy_run") or kwargs.get("is_profile"):
             drafts: torch.Tensor = propose(input_batch, *args, **kwargs)
             return drafts
+        if GUARD.is_resting and at_rest is not None:
+            alone: torch.Tensor = at_rest(input_batch, *args, **kwargs)
+            return alone
         if not GUARD.is_resting:
             found = GUARD.call("propose", None, propose, input_batch, *args, **kwargs)
             if found is not None:
