@@ -55,7 +55,7 @@ class _Counts(NamedTuple):
     def plus(self, other: _Counts) -> _Counts:
         return _Counts(*[mine + theirs for mine, theirs in zip(self, other, strict=True)])
 
-    def scaled(self, factors: Floats) -> _Counts:
+    def scaled(self, factors: Floats | float) -> _Counts:
         return _Counts(*[part * factors for part in self])
 
     @property
@@ -115,7 +115,7 @@ class Acceptance:
         if counts.reached[0, 0] <= 0:
             return
         kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
-        self._long = self._long.scaled(np.full(self._depths, kept)).plus(counts)
+        self._long = self._long.scaled(kept).plus(counts)
         self._updates, self._drifts = kept * self._updates + 1.0, kept * self._drifts
         self._recent.append(counts)
         if len(self._recent) > RECENT_INTERVALS:

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.engine_control import Control, controlled_server
+from support.ranks import complete_on, grown, steps
 
 pytestmark = pytest.mark.engine
 
@@ -39,20 +40,6 @@ def reference(ranks):
     return [ranks.complete(prompt, 16) for prompt in PROMPTS]
 
 
-def steps(control):
-    """So far, by number of drafts."""
-    found = {}
-    for cell in control.get("telemetry")["cells"]:
-        number = cell["num_speculative_tokens"]
-        found[number] = found.get(number, 0) + cell["steps"]
-    return found
-
-
-def grown(after, before):
-    """Numbers that ran in between."""
-    return {number for number, count in after.items() if count > before.get(number, 0)}
-
-
 def test_the_server_is_controllable_and_keeps_its_batch_table(ranks):
     capabilities = ranks.get("capabilities")
     assert capabilities["controllable"], capabilities["why_not_controllable"]
@@ -79,10 +66,7 @@ def test_each_rank_follows_the_table(ranks, reference, number):
     assert ranks.put(ranks.change(number)).status_code == 200
     for rank in RANKS:
         before = steps(ranks)
-        with httpx.Client(
-            base_url=ranks.server.url, timeout=300, headers={"X-data-parallel-rank": str(rank)}
-        ) as client:
-            assert Control(ranks.server, client).complete(PROMPTS[0], 16) == reference[0]
+        assert complete_on(rank, ranks, PROMPTS[0], 16) == reference[0]
         assert grown(steps(ranks), before) == {number}
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 from support.engine_control import Control, controlled_server
 from support.random_models import write_tiny_mtp
+from support.ranks import complete_on, grown, steps
 
 CPU_EXPERTS = Path(__file__).resolve().parents[1] / "support" / "cpu_experts"
 pytestmark = pytest.mark.engine
@@ -35,18 +35,6 @@ def reference(ranks):
     return [ranks.complete(prompt, TOKENS) for prompt in PROMPTS]
 
 
-def steps(control):
-    found = {}
-    for cell in control.get("telemetry")["cells"]:
-        number = cell["num_speculative_tokens"]
-        found[number] = found.get(number, 0) + cell["steps"]
-    return found
-
-
-def grown(after, before):
-    return {number for number, count in after.items() if count > before.get(number, 0)}
-
-
 def test_the_server_is_controllable(ranks):
     capabilities = ranks.get("capabilities")
     assert capabilities["controllable"], capabilities["why_not_controllable"]
@@ -59,10 +47,7 @@ def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank, number):
     """The other rank has no request, and runs the passes of the model and of the head all the same."""
     assert ranks.put(ranks.change(number)).status_code == 200
     before = steps(ranks)
-    with httpx.Client(
-        base_url=ranks.server.url, timeout=300, headers={"X-data-parallel-rank": str(rank)}
-    ) as client:
-        assert Control(ranks.server, client).complete(PROMPTS[0], TOKENS) == reference[0]
+    assert complete_on(rank, ranks, PROMPTS[0], TOKENS) == reference[0]
     assert grown(steps(ranks), before) == {number}
 
 
@@ -74,11 +59,7 @@ def test_the_busiest_rank_decides_and_outputs_stay_the_same_while_the_table_chan
     ]
 
     def ask(number):
-        rank = str(int(number % 4 == 0))
-        with httpx.Client(
-            base_url=ranks.server.url, timeout=300, headers={"X-data-parallel-rank": rank}
-        ) as client:
-            return Control(ranks.server, client).complete(PROMPTS[number % 4], TOKENS)
+        return complete_on(int(number % 4 == 0), ranks, PROMPTS[number % 4], TOKENS)
 
     with ThreadPoolExecutor(4) as pool:
         for change in (rows, None, 0, rows, 3, None):

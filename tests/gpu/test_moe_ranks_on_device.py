@@ -8,25 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from threading import Event
 
-import httpx
 import pytest
-from support.engine_control import Control, controlled_server
+from support.engine_control import controlled_server
 from support.expert_models import write_experts, write_experts_with_mtp
 from support.on_device import Servers, need_gpus
+from support.ranks import complete_on, grown, steps
 
 pytestmark = pytest.mark.gpu
 FULL, TOKENS, SECONDS, CHANGE_S = 3, 64, 8.0, 0.4
 METHODS = {"mtp": {"method": "mtp"}, "eagle3": {"method": "eagle3", "model": "reference-eagle3"}}
 MORE_ARGUMENTS = {"mtp": (), "eagle3": ("--enable-expert-parallel",)}
 _ARGUMENTS = (
-    *(
-        "--data-parallel-size",
-        "2",
-        "--no-enforce-eager",
-        "--max-num-seqs",
-        "16",
-        "--no-enable-prefix-caching",
-    ),
+    *("--data-parallel-size", "2", "--no-enforce-eager", "--max-num-seqs", "16"),
+    "--no-enable-prefix-caching",
     *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(2**30)),
 )
 PROMPTS = [
@@ -63,15 +57,13 @@ def ranks(servers, request):
     return servers[request.param]
 
 
-def put(control, change, **more):
-    change = control.change(change, **more) if isinstance(change, int) else control.change(0, rows=change)
+def put(control, change):
+    change = control.change(change) if isinstance(change, int) else control.change(0, rows=change)
     assert control.put(change).status_code == 200
 
 
 def ask(control, number, rank):
-    headers = {"X-data-parallel-rank": str(rank)}
-    with httpx.Client(base_url=control.server.url, timeout=60, headers=headers) as client:
-        return Control(control.server, client).complete(PROMPTS[number % len(PROMPTS)], TOKENS)
+    return complete_on(rank, control, PROMPTS[number % len(PROMPTS)], TOKENS, timeout_s=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +105,6 @@ def margin(control, number, mine, other):
     return abs(values[0] - values[1]) if min(values) > float("-inf") else float("inf")
 
 
-def steps(control):
-    found = {}
-    for cell in control.get("telemetry")["cells"]:
-        number = cell["num_speculative_tokens"]
-        found[number] = found.get(number, 0) + cell["steps"]
-    return found
-
-
 def test_the_table_can_be_changed(ranks):
     capabilities = ranks.get("capabilities")
     assert capabilities["controllable"], capabilities["why_not_controllable"]
@@ -134,8 +118,7 @@ def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank):
         put(ranks, number)
         before = steps(ranks)
         assert_same(ranks, reference, [(one, ask(ranks, one, rank)) for one in range(len(PROMPTS))])
-        after = steps(ranks)
-        assert {one for one, count in after.items() if count > before.get(one, 0)} == {number}
+        assert grown(steps(ranks), before) == {number}
 
 
 TABLES = [

@@ -7,9 +7,10 @@ tokens, whichever experts a token is sent to.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from support.random_models import write_checkpoint
 
 from testing.random_model import copy_tokenizer
 
@@ -67,7 +68,7 @@ def write_experts_with_mtp(target: Path, folder: Path) -> Path:
             "partial_rotary_factor": 1.0,
         },
     }
-    return _written(target, folder, _kept(shape) | config, weights)
+    return copy_tokenizer(target, write_checkpoint(folder, shape | config, weights))
 
 
 def _split(weights: _Weights, name: str) -> None:
@@ -109,7 +110,7 @@ def write_experts(target: Path, folder: Path) -> Path:
         "logits_scaling": 1.0,
         "attention_multiplier": shape["head_dim"] ** -0.5,
     }
-    return _written(target, folder, _kept(shape) | config, weights)
+    return copy_tokenizer(target, write_checkpoint(folder, shape | config, weights))
 
 
 def _router(hidden: int) -> Any:
@@ -124,17 +125,5 @@ def _read(target: Path) -> tuple[dict[str, Any], _Weights]:
     shape = json.loads((target / "config.json").read_text(encoding="utf-8"))
     weights = load_file(str(target / "model.safetensors"))
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    shape["tie_word_embeddings"] = False
     return shape, weights
-
-
-def _kept(shape: Mapping[str, Any]) -> dict[str, Any]:
-    return {**shape, "tie_word_embeddings": False}
-
-
-def _written(target: Path, folder: Path, config: Mapping[str, Any], weights: _Weights) -> Path:
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
-    return copy_tokenizer(target, folder)

@@ -124,7 +124,7 @@ def write_random_dflash(target: Path, folder: Path) -> Path:
     torch.manual_seed(0)
     weights = {f"{name}.weight": torch.randn(shape) * 0.02 for name, shape in matrices.items()}
     weights |= {f"{name}.weight": torch.ones(size) for name, size in norms.items()}
-    return _written(folder, config, weights)
+    return write_checkpoint(folder, config, weights)
 
 
 def write_random_lora(target: Path, folder: Path) -> Path:
@@ -219,7 +219,7 @@ def write_speculators_peagle(source: Path, folder: Path) -> Path:
             "attention_bias": True,
         },
     }
-    return _written(folder, config, weights)
+    return write_checkpoint(folder, config, weights)
 
 
 def write_with_vocabulary(source: Path, folder: Path, ids: list[int]) -> Path:
@@ -229,7 +229,7 @@ def write_with_vocabulary(source: Path, folder: Path, ids: list[int]) -> Path:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     weights = load_file(str(source / "model.safetensors"))
     weights |= _with_vocabulary(weights, ids, config["vocab_size"])
-    return _written(folder, config | {"draft_vocab_size": len(ids)}, weights)
+    return write_checkpoint(folder, config | {"draft_vocab_size": len(ids)}, weights)
 
 
 def _with_vocabulary(weights: dict[str, Any], ids: list[int], vocab_size: int) -> dict[str, Any]:
@@ -246,7 +246,8 @@ def _with_vocabulary(weights: dict[str, Any], ids: list[int], vocab_size: int) -
     }
 
 
-def _written(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
+def write_checkpoint(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
+    """``folder``, with a config and its tensors."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     _save(weights, folder / "model.safetensors")
