@@ -13,9 +13,11 @@ __all__ = ["AT_START", "CPU", "DRAFT_MODELS", "PATCHES", "of_algorithm", "of_pro
 CPU = "cpu stand-ins"
 """Method of the patches for a machine without a GPU, which tests and the demo use."""
 DRAFT_MODELS = frozenset({"eagle", "eagle3", "nextn", "standalone", "specctl_peagle"})
+_EAGLE = frozenset({"eagle", "eagle3", "nextn"})
 _SUFFIX, _PEAGLE, _NGRAM = "specctl_suffix", "specctl_peagle", "ngram"
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 _ALGORITHM = "sglang.srt.speculative.spec_info:SpeculativeAlgorithm"
+_SYNC = "sglang.srt.managers.scheduler_components.dp_attn"
 _REGISTRY = "https://github.com/sgl-project/sglang/pull/23991"
 _SUFFIX_PR = "https://github.com/sgl-project/sglang/pull/27582"
 _ADAPTIVE = "https://github.com/sgl-project/sglang/issues/23705"
@@ -113,6 +115,43 @@ PATCHES: tuple[Patch, ...] = (
         entries=("Scheduler.get_internal_state",),
     ),
     Patch(
+        f"{_SYNC}:prepare_mlp_sync_batch_raw",
+        imported("specctl_sglang.compat.rank_agreement", "wrap_prepare_mlp_sync_batch_raw"),
+        "engine",
+        "Ranks with data-parallel attention run every step together, and must make as many drafts.",
+        _ADAPTIVE,
+        "ranks agree on a number of drafts",
+        _EAGLE,
+        entries=("draft",),
+    ),
+    Patch(
+        f"{_SYNC}:MLPSyncBatchInfo._get_local_tensor",
+        imported("specctl_sglang.compat.rank_agreement", "wrap_local_tensor"),
+        "engine",
+        "What a rank wants has no place in what ranks tell each other before a step.",
+        _ADAPTIVE,
+        "ranks agree on a number of drafts",
+        _EAGLE,
+    ),
+    Patch(
+        f"{_SYNC}:MLPSyncBatchInfo._get_fallback_tensor",
+        imported("specctl_sglang.compat.rank_agreement", "wrap_fallback_tensor"),
+        "engine",
+        "The row of a rank that is not there has as many numbers.",
+        _ADAPTIVE,
+        "ranks agree on a number of drafts",
+        _EAGLE,
+    ),
+    Patch(
+        f"{_SYNC}:MLPSyncBatchInfo.all_gather",
+        imported("specctl_sglang.compat.rank_agreement", "wrap_all_gather"),
+        "engine",
+        "What the others want is read where SGLang reads what they told.",
+        _ADAPTIVE,
+        "ranks agree on a number of drafts",
+        _EAGLE,
+    ),
+    Patch(
         f"{_ALGORITHM}.create_worker",
         imported("specctl_sglang.compat.algorithms", "wrap_create_worker"),
         "engine",
@@ -185,6 +224,15 @@ PATCHES: tuple[Patch, ...] = (
         "The attention of a CPU knows prompts and single tokens, and no draft.",
         _no_thread("speculation on a CPU is for tests"),
         "torch_native verifies drafts",
+        frozenset({CPU}),
+    ),
+    Patch(
+        "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.__init__",
+        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_backend_init"),
+        "worker",
+        "The attention of a CPU does not say how long the context of a padding row is.",
+        _no_thread("data-parallel attention on a CPU is for tests"),
+        "torch_native goes with data-parallel attention",
         frozenset({CPU}),
     ),
     Patch(

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -93,7 +94,7 @@ def why_as_stock(worker: str) -> str | None:
         return f"its worker {worker} prepares one number of drafts, at start"
     modes = {
         "pipeline parallelism": get_parallel().pp_size > 1,
-        "data-parallel attention": has_dp_attention(get_parallel()),
+        "data-parallel attention": has_dp_attention(get_parallel()) and not agrees_by_ranks(worker),
         "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
         "pdmux": get_disagg().enable_pdmux,
         "prefill/decode disaggregation": get_disagg().disaggregation_mode not in (None, "null"),
@@ -102,6 +103,13 @@ def why_as_stock(worker: str) -> str | None:
     }
     used = [name for name, is_on in modes.items() if is_on]
     return f"a state for each number of drafts does not go with {', '.join(used)}" if used else None
+
+
+def agrees_by_ranks(worker: str) -> bool:
+    """Whether ranks of one of SGLang's workers can share a table; else they run as stock."""
+    modes = ("SGLANG_SCHEDULER_SKIP_ALL_GATHER", "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION")
+    is_apart = any(getattr(envs, mode).get() for mode in modes if hasattr(envs, mode))
+    return worker == "EAGLEWorkerV2" and not is_apart
 
 
 def _steered_future_map(original: Any, algorithm: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,13 @@ from typing import Any, ClassVar
 
 import torch
 
-__all__ = ["install", "wrap_create_backend", "wrap_forward_extend", "wrap_resolve_spec_extras"]
+__all__ = [
+    "install",
+    "wrap_backend_init",
+    "wrap_create_backend",
+    "wrap_forward_extend",
+    "wrap_resolve_spec_extras",
+]
 
 logger = logging.getLogger("sglang.specctl")
 _OPERATORS = (
@@ -49,6 +55,15 @@ def install() -> None:
 
 def wrap_forward_extend(original: Any) -> Any:
     return _around(_forward_extend, original)
+
+
+def wrap_backend_init(original: Any) -> Any:
+    def init(backend: Any, *args: Any, **kwargs: Any) -> None:
+        original(backend, *args, **kwargs)
+        # Of the rows by which a batch is filled up to the size of the other ranks'.
+        backend.get_cpu_graph_seq_len_fill_value = lambda: 1
+
+    return init
 
 
 def wrap_create_backend(original: Any) -> Any:
@@ -108,6 +123,10 @@ def _forward_extend(
     **named: Any,
 ) -> Any:
     if not forward_batch.forward_mode.is_target_verify():
+        if forward_batch.forward_mode.is_draft_extend_v2():
+            # Rows that fill the batch up to the size of another rank's have less context than tokens.
+            read = forward_batch.extend_prefix_lens + forward_batch.extend_seq_lens
+            forward_batch.seq_lens = torch.maximum(forward_batch.seq_lens, read)
         return original(backend, q, k, v, layer, forward_batch, *more, **named)
     from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
@@ -141,9 +160,14 @@ def _forward_extend(
 
 
 def _seen_drafts(mask: torch.Tensor | None, layer: Any, requests: int, width: int) -> torch.Tensor:
-    """bool[n, w, w]; without a mask each sees those before it, or all of a block that is filled at once."""
+    """bool[n, w, w]; without a mask each sees those before it, or all of a block that is filled at once.
+
+    Requests that the mask does not know fill a batch up to the size of another rank's.
+    """
     if mask is not None:
-        return mask.view(requests, width, width)
+        known = mask.view(-1, width, width)
+        filling = known.new_ones((requests - len(known), width, width))
+        return torch.cat([known, filling]) if len(filling) else known
     every = torch.ones((requests, width, width), dtype=torch.bool)
     return every if layer.attn_type.name == "ENCODER_ONLY" else every.tril()
 

@@ -104,9 +104,12 @@ def wrap_draft(original: Any) -> Any:
 
     def draft(drafter: Any, batch: Any, **more: Any) -> Any:
         worker, carried = getattr(drafter, "specctl_worker", None), drafter.topk
-        if worker is None or carried == 1 or batch.forward_mode.is_idle():
+        if worker is None or carried == 1:
             return original(drafter, batch, **more)
         topk = worker.topk
+        if batch.forward_mode.is_idle():
+            with as_if(drafter, topk=topk):
+                return original(drafter, batch, **more)
         if topk == carried:
             return noted(drafter, batch, **more)
         first = batch.spec_info

@@ -14,6 +14,7 @@ from sglang.srt.managers.io_struct import GetInternalStateReq
 from specctl.engine import routes
 from specctl.engine.guard import GUARD
 from specctl_sglang.compat.mark import MARK
+from specctl_sglang.compat.releases import ranks_of
 from specctl_sglang.compat.self_checks import generate_by
 from specctl_sglang.control.repeated_answers import RepeatedAnswers
 from specctl_sglang.options import Options, options_from_env
@@ -71,7 +72,7 @@ class Schedulers:
         return made
 
     def numbers(self) -> list[int]:
-        return list(range(self._manager.server_args.dp_size or 1))
+        return list(range(ranks_of(self._manager.server_args)))
 
     async def call(self, rank: int, operation: str, payload: str) -> str:
         answer = await self._call(rank, operation, payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["draft_context", "has_dp_attention", "has_watermarks"]
+__all__ = ["draft_context", "has_dp_attention", "has_watermarks", "rank_of", "ranks_of"]
 
 
 def draft_context(drafter: Any) -> AbstractContextManager[Any]:
@@ -30,6 +30,16 @@ def has_dp_attention(arguments: Any) -> bool:
         or getattr(arguments, "attn_dp_enabled", False)
         or getattr(arguments, "attn_dp_size", 1) > 1
     )
+
+
+def ranks_of(server_args: Any) -> int:
+    """Data-parallel ones, whichever layers they share; 0.5.21 has one number for both kinds."""
+    return (server_args.dp_size or 1) * getattr(server_args, "attn_dp_size", 1)
+
+
+def rank_of(parallel: Any) -> int:
+    """Of a scheduler, among them; parallel: SGLang's context."""
+    return max(parallel.dp_rank or 0, parallel.attn_dp_rank or 0)
 
 
 def has_watermarks(batch: Any) -> bool:

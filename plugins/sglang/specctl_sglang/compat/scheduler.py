@@ -31,6 +31,8 @@ from specctl_sglang.compat.algorithms import why_as_stock
 from specctl_sglang.compat.device_clock import DeviceSpan
 from specctl_sglang.compat.machine import machine_of
 from specctl_sglang.compat.mark import MARK
+from specctl_sglang.compat.rank_agreement import AGREEMENT, Wish
+from specctl_sglang.compat.releases import has_dp_attention, rank_of, ranks_of
 from specctl_sglang.compat.steered import Steered
 from specctl_sglang.control.self_check import KeptAnswers
 from specctl_sglang.control.steering import Steering
@@ -139,11 +141,19 @@ def _steer(scheduler: Any) -> None:
     if is_ours:
         worker.specctl = steering
         worker.host_relay = getattr(scheduler.future_map, "specctl_relay", None)
+        if has_dp_attention(get_parallel()):
+            AGREEMENT.ask = functools.partial(_wish, scheduler)
+
+
+def _wish(scheduler: Any, batch: Any) -> Wish:
+    """What this rank's table says of a decode batch, before ranks that share a step agree on it."""
+    scheduler.specctl.before_run(batch)
+    return scheduler.draft_worker.wish(batch)
 
 
 def _kept_answers(scheduler: Any, view: _View, options: Options) -> KeptAnswers | None:
     """Data-parallel ranks share the process that would decode an answer again."""
-    if not options.checks_answers(scheduler.server_args.dp_size):
+    if not options.checks_answers(ranks_of(scheduler.server_args)):
         return None
 
     def end(request_id: str) -> None:
@@ -156,7 +166,9 @@ def _kept_answers(scheduler: Any, view: _View, options: Options) -> KeptAnswers 
 
 
 def _before_launch(scheduler: Any, batch: Any) -> None:
-    scheduler.specctl.before_run(batch)
+    # The step of a decode batch that ranks agree on is open.
+    if AGREEMENT.ask is None or not batch.forward_mode.is_decode():
+        scheduler.specctl.before_run(batch)
     if _is_steered(scheduler.draft_worker):
         scheduler.draft_worker.before_launch(batch)
 
@@ -169,7 +181,7 @@ def _launched(scheduler: Any, batch: Any, result: Any) -> None:
 
 def _answered(scheduler: Any, recv_req: Any) -> Any:
     asked = json.loads(recv_req.rid.removeprefix(MARK))
-    rank = get_parallel().dp_rank or 0
+    rank = rank_of(get_parallel())
     answer: dict[str, Any] = {"specctl_rank": rank}
     if asked["rank"] == rank:
         steering = getattr(scheduler, "specctl", None)

@@ -72,9 +72,8 @@ def start_guarded(step: OpenStep, batch: Any, device: str) -> None:
         step.is_sampled = False
 
 
-def limits_of(steering: Steering | None, step: OpenStep, batch: Any) -> list[int] | None:
-    """Most drafts of each request of a decode batch; None: the step's number for all."""
-    number = step.num_speculative_tokens
+def limits_of(steering: Steering | None, number: int, batch: Any) -> list[int] | None:
+    """Most drafts of each request of a decode batch; None: ``number`` for all."""
     if number == 0:
         return None
     if steering is None:

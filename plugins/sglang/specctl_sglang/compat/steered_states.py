@@ -17,8 +17,11 @@ from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
 from specctl.engine.guard import GUARD
+from specctl_sglang.compat.rank_agreement import AGREEMENT, Wish
+from specctl_sglang.compat.releases import has_dp_attention
 from specctl_sglang.compat.runtime_states import RuntimeStates
 from specctl_sglang.compat.steered import Steered, current_step, limits_of, start_guarded
+from specctl_sglang.control.steering import OpenStep
 from specctl_sglang.options import Options, options_from_env
 from specctl_sglang.terms import (
     OFF,
@@ -57,7 +60,13 @@ class SteeredByStates(Steered, BaseSpecWorker):
         # A DFLASH worker has neither: a block is a chain.
         topk, steps = getattr(self, "topk", 1), getattr(self, "speculative_num_steps", 0)
         self.at_start = chain(drafts_of(width)) if topk == 1 else (steps, topk, width)
-        self._tp_group = get_parallel().tp_group
+        parallel = get_parallel()
+        self._shares_steps = has_dp_attention(parallel)
+        """With ranks that have requests of their own."""
+        self._tp_group = parallel.tp_group
+        self._request_group = parallel.attn_tp_group if self._shares_steps else parallel.tp_group
+        """Of ranks with the same requests."""
+        self._wished: tuple[OpenStep, list[int] | None] | None = None
         self._states: RuntimeStates[Shape] | None = None
 
     @abstractmethod
@@ -120,7 +129,11 @@ class SteeredByStates(Steered, BaseSpecWorker):
         assert self._states is not None
         is_decode = batch.forward_mode.is_decode() and not batch.is_extend_in_batch
         # Graphs of prompts were captured with the start's attention backends.
-        shape, batch.specctl_limits = self._agreed(batch) if is_decode else (self.at_start, None)
+        shape, batch.specctl_limits = self.at_start, None
+        if self._shares_steps:
+            is_decode = AGREEMENT.agreed is not None
+        if is_decode:
+            shape, batch.specctl_limits = self._agreed(batch)
         self._states.activate(shape)
         if is_decode and shape == OFF:
             return self._plain_step(batch, on_publish, grammar_barrier)
@@ -128,15 +141,17 @@ class SteeredByStates(Steered, BaseSpecWorker):
 
     def _agreed(self, batch: Any) -> _Wanted:
         """The first rank's choice is everyone's: leases end by each rank's own clock."""
-        if self._tp_group.world_size == 1:
+        if self._request_group.world_size == 1:
             return self._tried(batch)
-        is_first = self._tp_group.rank_in_group == 0
+        is_first = self._request_group.rank_in_group == 0
         wanted = self._tried(batch) if is_first else None
-        agreed: _Wanted = self._tp_group.broadcast_object(wanted, src=0)
+        agreed: _Wanted = self._request_group.broadcast_object(wanted, src=0)
         return agreed
 
     def _tried(self, batch: Any) -> _Wanted:
         assert self._states is not None
+        if self._shares_steps:
+            return self._shared(batch)
         wanted = GUARD.call("draft", None, self._wanted, batch)
         if wanted is not None:
             return wanted
@@ -146,6 +161,13 @@ class SteeredByStates(Steered, BaseSpecWorker):
         return least, None
 
     def _wanted(self, batch: Any) -> _Wanted:
+        step = self._opened(batch)
+        limits = limits_of(self.specctl, step.num_speculative_tokens, batch)
+        shape = self._chosen(step, limits, batch)
+        return self._taken(step, shape, limits, batch)
+
+    def _opened(self, batch: Any) -> OpenStep:
+        """With a prepared shape that the table asks for."""
         assert self._states is not None
         step = current_step(self.specctl, batch, self.at_start)
         start_guarded(step, batch, self.device)
@@ -154,11 +176,18 @@ class SteeredByStates(Steered, BaseSpecWorker):
             least = min(self._states.keys)
             shape, step.is_sampled = least if shape == OFF else self.at_start, False
         step.take(shape)
-        limits = limits_of(self.specctl, step, batch)
-        if limits is not None:
-            wanted, shape = shape, self._limited(shape, limits, batch)
-            step.take(shape)
-            step.is_sampled = step.is_sampled and shape == wanted
+        return step
+
+    def _chosen(self, step: OpenStep, limits: list[int] | None, batch: Any) -> Shape:
+        wanted = self.shape_of(step)
+        if limits is None:
+            return wanted
+        shape = self._limited(wanted, limits, batch)
+        step.is_sampled = step.is_sampled and shape == wanted
+        return shape
+
+    def _taken(self, step: OpenStep, shape: Shape, limits: list[int] | None, batch: Any) -> _Wanted:
+        step.take(shape)
         if shape != OFF:
             step.after_rest = self._has_rested(batch)
         step.drafted = self._numbers_drafted(batch, shape)
@@ -167,15 +196,54 @@ class SteeredByStates(Steered, BaseSpecWorker):
         step.verified_tokens = shape[2] * len(batch.reqs)
         return shape, limits
 
+    def wish(self, batch: Any) -> Wish:
+        """Before ranks agree on what all of them draft, for a decode batch of this one."""
+        self._wished = None
+        step = self._opened(batch)
+        deepest = max(self.shapes)[0]
+        limits = limits_of(self.specctl, deepest, batch)
+        most = 0 if step.is_guarded or GUARD.is_resting else None
+        if limits is not None and most is None:
+            if self._ends_by_links(batch):
+                within = [min(limit, step.num_speculative_tokens) for limit in limits]
+                step.take(self._chosen(step, within, batch))
+            else:
+                most = min(limits)
+        self._wished = step, limits
+        return Wish(self.shape_of(step), len(batch.reqs), step.is_sampled, most)
+
+    def _shared(self, batch: Any) -> _Wanted:
+        """As all ranks agreed; a rank without requests makes the others' passes with none in them."""
+        agreed, wished = AGREEMENT.agreed, self._wished
+        assert agreed is not None
+        shape = agreed.shape
+        if agreed.most is not None and shape[0] > agreed.most:
+            shape = max(one for one in self.shapes if one[1] == 1 and one[0] <= agreed.most)
+        self._wished = None
+        if not batch.forward_mode.is_decode():
+            return shape, None
+        if wished is None:
+            # Nobody knows what this rank's requests may have verified.
+            return shape, [0] * len(batch.reqs)
+        step, limits = wished
+        step.is_sampled = agreed.is_sample and shape == agreed.shape
+        if limits is not None:
+            limits = [min(limit, shape[0]) for limit in limits]
+        given = step, shape, limits, batch
+        return GUARD.call("draft", (shape, limits), self._taken, *given)
+
     def _limited(self, shape: Shape, limits: list[int], batch: Any) -> Shape:
         """The smallest prepared draft that holds the longest of a batch; where all requests are verified to
         one depth, the largest that no limit is under."""
-        if not self.verifies_by_links or (not batch.sampling_info.is_all_greedy and _samples_drafts()):
+        if not self._ends_by_links(batch):
             return max((one for one in self.shapes if one[1] == 1 and one[0] <= min(limits)), default=OFF)
         if max(limits) == 0 and OFF in self.shapes:
             return OFF
         chains = [one for one in self.shapes if one[1] == 1 and max(limits) <= one[0]]
         return min(chains, default=shape) if shape[1] == 1 else shape
+
+    def _ends_by_links(self, batch: Any) -> bool:
+        return self.verifies_by_links and (batch.sampling_info.is_all_greedy or not _samples_drafts())
 
     def _numbers_drafted(self, batch: Any, shape: Shape) -> list[int]:
         """How many tokens are drafted for each request of a decode batch that is about to be launched."""
@@ -207,13 +275,14 @@ class SteeredByStates(Steered, BaseSpecWorker):
         return result
 
     def _decoded(self, batch: Any) -> GenerationBatchResult:
-        places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
-        batch.input_ids = batch.spec_info.bonus_tokens.to(torch.int64)
-        batch.out_cache_loc = places.to(torch.int64)
-        batch.seq_lens = batch.seq_lens + 1
-        if batch.seq_lens_cpu is not None:
-            batch.seq_lens_cpu = batch.seq_lens_cpu + 1
-        batch.seq_lens_sum = None
+        if not batch.forward_mode.is_idle():
+            places = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens]
+            batch.input_ids = batch.spec_info.bonus_tokens.to(torch.int64)
+            batch.out_cache_loc = places.to(torch.int64)
+            batch.seq_lens = batch.seq_lens + 1
+            if batch.seq_lens_cpu is not None:
+                batch.seq_lens_cpu = batch.seq_lens_cpu + 1
+            batch.seq_lens_sum = None
         batch.spec_info = None
         mode = CaptureHiddenMode.FULL if self.reads_hidden_states else CaptureHiddenMode.NULL
         result: GenerationBatchResult = self.target_worker.forward_batch_generation(

@@ -186,7 +186,7 @@ class SteeredWorker(Steered, NGRAMWorker):
         step = current_step(self.specctl, batch, self.at_start or chain(drafts_of(self._full_width)))
         start_guarded(step, batch, self.device)
         step.take(self.shape_of(step))
-        step.limits = limits_of(self.specctl, step, batch)
+        step.limits = limits_of(self.specctl, step.num_speculative_tokens, batch)
         if step.limits is not None and max(step.limits) == 0:
             step.take(OFF)
             step.is_sampled = False
