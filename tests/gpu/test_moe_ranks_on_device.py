@@ -3,16 +3,21 @@
 The head of ``mtp`` has experts, too: a rank that made fewer passes of it would wait for ever.
 """
 
-import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle
-from threading import Event
 
 import pytest
 from support.engine_control import controlled_server
 from support.expert_models import write_experts, write_experts_with_mtp
 from support.on_device import Servers, need_gpus
-from support.ranks import complete_on, grown, steps
+from support.ranks import (
+    MANY_PROMPTS,
+    assert_same,
+    complete_on,
+    grown,
+    steps,
+    streams_while_changing,
+)
 
 pytestmark = pytest.mark.gpu
 FULL, TOKENS, SECONDS, CHANGE_S = 3, 64, 8.0, 0.4
@@ -23,12 +28,6 @@ _ARGUMENTS = (
     "--no-enable-prefix-caching",
     *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(2**30)),
 )
-PROMPTS = [
-    *("The quick brown fox jumps over the lazy dog. The quick brown fox jumps", "# " + "-" * 40),
-    *("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return", "import os\nimport sys\nimport"),
-    *("for i in range(10):\n    print(i)\n\nfor j in range(", "class Node:\n    def __init__(self, value):"),
-    *("assertEqual(a, b)\n" * 4, '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":'),
-]
 TIE = 0.005
 """Two candidates whose log probabilities lie nearer than this are a tie that the batch's shape may decide."""
 
@@ -63,7 +62,7 @@ def put(control, change):
 
 
 def ask(control, number, rank):
-    return complete_on(rank, control, PROMPTS[number % len(PROMPTS)], TOKENS, timeout_s=60.0)
+    return complete_on(rank, control, MANY_PROMPTS[number % len(MANY_PROMPTS)], TOKENS, timeout_s=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +75,18 @@ def references():
 def reference(ranks, references):
     if ranks.server.url not in references:
         put(ranks, 0)
-        references[ranks.server.url] = [ask(ranks, number, 0) for number in range(len(PROMPTS))]
+        references[ranks.server.url] = [ask(ranks, number, 0) for number in range(len(MANY_PROMPTS))]
     return references[ranks.server.url]
 
 
-def assert_same(control, reference, outputs):
-    """outputs: of prompts by their number, again and again."""
-    parted = [
-        margin(control, number % len(PROMPTS), mine, reference[number % len(PROMPTS)])
-        for number, mine in outputs
-        if mine != reference[number % len(PROMPTS)]
-    ]
-    print(len(outputs), "answers; those that part, by their margins:", sorted(parted))
-    assert all(one < TIE for one in parted), parted
-    assert len(parted) <= 1 + len(outputs) // 16, parted
+def same(control, reference, answers):
+    assert_same(reference, answers, lambda *parted: margin(control, *parted), TIE)
 
 
 def margin(control, number, mine, other):
     """By how much the server prefers one of two tokens at which answers part."""
     at = next(at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1])
-    ids = control.client.post("/tokenize", json={"model": "model", "prompt": PROMPTS[number]}).json()[
+    ids = control.client.post("/tokenize", json={"model": "model", "prompt": MANY_PROMPTS[number]}).json()[
         "tokens"
     ]
     body = {"model": "model", "prompt": ids + other[:at], "max_tokens": 1, "temperature": 0, "logprobs": 2}
@@ -117,7 +108,7 @@ def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank):
     for number in (FULL, 1, 0, 2):
         put(ranks, number)
         before = steps(ranks)
-        assert_same(ranks, reference, [(one, ask(ranks, one, rank)) for one in range(len(PROMPTS))])
+        same(ranks, reference, [(one, ask(ranks, one, rank)) for one in range(len(MANY_PROMPTS))])
         assert grown(steps(ranks), before) == {number}
 
 
@@ -150,30 +141,10 @@ TABLES = [
 @pytest.mark.parametrize("of_rank", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1)])
 def test_answers_stay_the_same_while_the_table_changes(ranks, reference, of_rank):
     """of_rank: where eight streams of requests go, in turn."""
-    ends = Event()
-
-    def stream(first):
-        found, number = [], first
-        while not ends.is_set():
-            found.append((number, ask(ranks, number, of_rank[first % len(of_rank)])))
-            number += 3
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        running = [pool.submit(stream, first) for first in range(8)]
-        started_s, changes = time.monotonic(), 0
-        try:
-            for table in cycle(TABLES):
-                if time.monotonic() - started_s > SECONDS:
-                    break
-                put(ranks, table)
-                changes += 1
-                time.sleep(CHANGE_S)
-        finally:
-            ends.set()
-        outputs = [pair for one in running for pair in one.result()]
-    print(changes, "tables", steps(ranks))
-    assert_same(ranks, reference, outputs)
+    tables = (put(ranks, table) for table in cycle(TABLES))
+    answers = streams_while_changing(partial(ask, ranks), of_rank, tables, SECONDS, CHANGE_S)
+    print(steps(ranks))
+    same(ranks, reference, answers)
     telemetry = ranks.get("telemetry")
     assert (telemetry["failures"], telemetry["guarded_steps"]) == ({}, 0)
     assert ranks.get("table")["ranks_behind"] == []

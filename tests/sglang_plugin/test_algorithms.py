@@ -8,12 +8,14 @@ from support.stand_ins import imported_alone, with_names_alone
 
 @pytest.fixture
 def algorithms(monkeypatch):
-    context, info = with_names_alone(
+    environ, context, info = with_names_alone(
         monkeypatch,
+        "sglang.srt.environ",
         "sglang.srt.runtime_context",
         "sglang.srt.speculative.spec_info",
     )
     info.SpeculativeAlgorithm = SimpleNamespace(NGRAM="ngram")
+    environ.envs = SimpleNamespace()
     modes = SimpleNamespace(
         pp_size=1,
         enable_dp_attention=False,
@@ -24,7 +26,7 @@ def algorithms(monkeypatch):
     )
     context.get_parallel = context.get_exec = context.get_disagg = context.get_lora = lambda: modes
     (module,) = imported_alone(monkeypatch, "specctl_sglang.compat.algorithms")
-    return SimpleNamespace(module=module, modes=modes)
+    return SimpleNamespace(module=module, modes=modes, environment=environ.envs)
 
 
 @pytest.mark.parametrize("worker", ["EAGLEWorkerV2", "StandaloneWorkerV2", "DFlashWorkerV2"])
@@ -44,7 +46,6 @@ def test_others_stay_as_they_are(algorithms, worker):
     ("mode", "value", "words"),
     [
         ("pp_size", 2, "pipeline parallelism"),
-        ("enable_dp_attention", True, "data-parallel attention"),
         ("enable_pdmux", True, "pdmux"),
         ("disaggregation_mode", "decode", "prefill/decode disaggregation"),
         ("enable_lora", True, "LoRA"),
@@ -57,3 +58,12 @@ def test_modes_that_a_state_of_ones_own_does_not_go_with(algorithms, mode, value
     assert words in algorithms.module.why_as_stock("NGRAMWorker")
     stock = type("NGRAMWorker", (), {})
     assert algorithms.module._steered_worker(lambda *_: stock, "ngram", None) is stock
+
+
+def test_ranks_of_data_parallel_attention_share_a_table_where_they_agree_before_each_step(algorithms):
+    algorithms.modes.enable_dp_attention = True
+    why_as_stock = algorithms.module.why_as_stock
+    assert why_as_stock("EAGLEWorkerV2") is None
+    assert "data-parallel attention" in why_as_stock("DFlashWorkerV2")
+    algorithms.environment.SGLANG_SCHEDULER_SKIP_ALL_GATHER = SimpleNamespace(get=lambda: True)
+    assert "data-parallel attention" in why_as_stock("EAGLEWorkerV2")

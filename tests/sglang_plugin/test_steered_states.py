@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from specctl_sglang.compat.rank_agreement import AGREEMENT, Wish
 from specctl_sglang.control.draft_limits import penalty_limits
 from specctl_sglang.control.steering import OpenStep
-from specctl_sglang.terms import chain
+from specctl_sglang.terms import OFF, chain
 from support.stand_ins import STATES, imported_alone, sglang_of_states, with_names_alone
 
 TREE = (3, 4, 8)
@@ -53,7 +54,10 @@ def engine(monkeypatch):
     context = sglang.runtime_context
     context.group = SimpleNamespace(world_size=1)
     context.get_spec = lambda: SimpleNamespace(speculative_use_rejection_sampling=False)
-    context.get_parallel = lambda: SimpleNamespace(tp_group=context.group)
+    context.attention_ranks, alone = 1, SimpleNamespace(world_size=1)
+    context.get_parallel = lambda: SimpleNamespace(
+        tp_group=context.group, attn_tp_group=alone, attn_dp_size=context.attention_ranks
+    )
     _, runtime, _, module = imported_alone(monkeypatch, *STATES, "specctl_sglang.compat.steered_states")
     return SimpleNamespace(module=module, states=runtime.RuntimeStates, context=context)
 
@@ -118,10 +122,20 @@ def request_with(emitted=0, **penalty):
     return SimpleNamespace(sampling_params=params, output_ids=[7] * emitted)
 
 
+def idle():
+    """A batch of none, of a rank beside others that decode."""
+    none, launched = torch.tensor([], dtype=torch.int64), batch(is_decode=False)
+    launched.forward_mode.is_idle = lambda: True
+    launched.reqs, launched.is_extend_in_batch, launched.spec_info = [], False, None
+    launched.seq_lens = launched.seq_lens_cpu = launched.req_pool_indices = none
+    launched.input_ids = launched.out_cache_loc = none
+    return launched
+
+
 def batch(is_decode=True, is_greedy=True):
     pool = torch.arange(20).view(2, 10)
     return SimpleNamespace(
-        forward_mode=SimpleNamespace(is_decode=lambda: is_decode),
+        forward_mode=SimpleNamespace(is_decode=lambda: is_decode, is_idle=lambda: False),
         is_extend_in_batch=not is_decode,
         reqs=["a", "b"],
         sampling_info=sampling(is_greedy),
@@ -330,3 +344,82 @@ def test_a_batch_with_a_custom_logit_processor_is_guarded(make):
     launched.sampling_info.has_custom_logit_processor = True
     worker.forward_batch_generation(launched)
     assert (current.is_guarded, current.num_speculative_tokens) == (True, 0)
+
+
+@pytest.fixture
+def shared(make, engine, monkeypatch):
+    """A worker whose ranks share steps, and what they agree on."""
+    engine.context.attention_ranks = 2
+
+    def agree(wish):
+        monkeypatch.setattr(AGREEMENT, "agreed", wish)
+
+    return SimpleNamespace(make=make, agree=agree)
+
+
+def test_what_a_rank_wants_and_what_all_agree_on(shared):
+    worker = shared.make(topk=4)
+    current, launched = step(worker, 3, 4, width=5), batch()
+    assert worker.wish(launched) == Wish((3, 4, 5), 2)
+    shared.agree(Wish(chain(1), 5, is_sample=True))
+    assert worker.forward_batch_generation(launched) == "drafted"
+    assert worker._states._active == chain(1)
+    assert (current.num_speculative_tokens, current.drafted, current.is_sampled) == (1, [1, 1], True)
+
+
+@pytest.mark.parametrize(("shape", "ran"), [(chain(2), "drafted"), (OFF, ([], [], []))])
+def test_a_rank_without_requests_makes_the_passes_of_the_others(shared, shape, ran):
+    worker = shared.make()
+    shared.agree(Wish(shape, 5))
+    worker.forward_batch_generation(idle())
+    assert worker._states._active == shape
+    assert worker.ran[1] == ran
+
+
+def test_beside_prompts_of_another_rank_the_start_is_in_force(shared):
+    worker = shared.make()
+    step(worker, 1)
+    shared.agree(None)
+    worker.forward_batch_generation(idle())
+    assert worker._states._active == chain(7)
+
+
+def test_a_batch_that_may_not_be_drafted_for_lets_no_rank_draft(shared):
+    worker = shared.make()
+    current, launched = step(worker, 5), batch(is_greedy=False)
+    wish = worker.wish(launched)
+    assert wish == Wish(OFF, 2, most=0)
+    shared.agree(Wish(chain(5), 9, most=wish.most))
+    worker.forward_batch_generation(launched)
+    assert (worker._states._active, current.drafted) == (OFF, [0, 0])
+
+
+def test_more_drafts_than_a_ranks_requests_may_have_end_by_their_links(shared):
+    worker = shared.make()
+    current, launched = step(worker, 1), batch()
+    worker.specctl.limits_of = penalty_limits
+    launched.sampling_info = sampling(acc_scaling_penalties=torch.ones(2, 9))
+    launched.reqs = [request_with(**PENALTY), request_with()]
+    assert worker.wish(launched) == Wish(chain(1), 2)
+    shared.agree(Wish(chain(5), 9))
+    worker.forward_batch_generation(launched)
+    assert (launched.specctl_limits, current.drafted) == ([0, 5], [0, 5])
+
+
+def test_of_requests_of_which_nobody_knows_the_limits_nothing_is_verified(shared):
+    worker = shared.make()
+    step(worker, 1)
+    shared.agree(Wish(chain(5), 9))
+    launched = batch()
+    worker.forward_batch_generation(launched)
+    assert (worker._states._active, launched.specctl_limits) == (chain(5), [0, 0])
+
+
+def test_drafts_that_links_do_not_end_are_as_many_as_the_least_of_all_ranks(shared):
+    worker = shared.make(verifies_by_links=False)
+    step(worker, 5)
+    worker.specctl.limits_of = lambda requests, sampling, number: [2, number]
+    assert worker.wish(batch()) == Wish(chain(5), 2, most=2)
+    shared.agree(Wish(chain(5), 2, most=2))
+    worker.forward_batch_generation(batch())
+    assert worker._states._active == chain(2)

@@ -1,12 +1,24 @@
-"""Data-parallel ranks of one real vLLM, each asked by its number."""
+"""Data-parallel ranks of one real server, each asked by its number."""
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 from support.engine_control import Control
 
-__all__ = ["complete_on", "grown", "steps"]
+__all__ = ["MANY_PROMPTS", "assert_same", "complete_on", "grown", "steps", "streams_while_changing"]
+
+MANY_PROMPTS = [
+    *("The quick brown fox jumps over the lazy dog. The quick brown fox jumps", "# " + "-" * 40),
+    *("def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return", "import os\nimport sys\nimport"),
+    *("for i in range(10):\n    print(i)\n\nfor j in range(", "class Node:\n    def __init__(self, value):"),
+    *("assertEqual(a, b)\n" * 4, '{"name": "x", "value": 1}\n{"name": "y", "value": 2}\n{"name":'),
+]
+Answer = tuple[int, list[int]]
+"""A prompt's number and the tokens behind it."""
 
 
 def complete_on(
@@ -29,3 +41,52 @@ def steps(control: Control) -> Counter[int]:
 def grown(after: Mapping[int, int], before: Mapping[int, int]) -> set[int]:
     """Numbers that ran in between."""
     return {number for number, count in after.items() if count > before.get(number, 0)}
+
+
+def streams_while_changing(
+    ask: Callable[[int, int], list[int]],
+    of_rank: Sequence[int],
+    put_next: Iterable[None],
+    seconds: float,
+    every_s: float,
+) -> list[Answer]:
+    """Of eight streams of requests, of prompts by their number; ask: one of a rank. of_rank: where streams
+    go, in turn. put_next: a table with every step of it."""
+    ends = Event()
+
+    def stream(first: int) -> list[Answer]:
+        found, number = [], first
+        while not ends.is_set():
+            found.append((number, ask(number, of_rank[first % len(of_rank)])))
+            number += 3
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(stream, first) for first in range(8)]
+        started_s = time.monotonic()
+        try:
+            for _ in put_next:
+                if time.monotonic() - started_s > seconds:
+                    break
+                time.sleep(every_s)
+        finally:
+            ends.set()
+        return [pair for one in running for pair in one.result()]
+
+
+def assert_same(
+    reference: Sequence[list[int]],
+    answers: Sequence[Answer],
+    margin: Callable[[int, list[int], list[int]], float],
+    tie: float,
+) -> None:
+    """Of each prompt. margin: by how much the server prefers one of the two tokens at which an answer parts
+    from its reference; nearer than ``tie``, the batch's shape may decide."""
+    parted = [
+        margin(number % len(reference), mine, reference[number % len(reference)])
+        for number, mine in answers
+        if mine != reference[number % len(reference)]
+    ]
+    print(len(answers), "answers; those that part, by their margins:", sorted(parted))
+    assert all(one < tie for one in parted), parted
+    assert len(parted) <= 1 + len(answers) // 16, parted

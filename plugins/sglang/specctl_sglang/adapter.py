@@ -65,6 +65,9 @@ _OBJECTS: dict[str, tuple[str, ...]] = {
     "factory": (f"{_SPEC}.draft_utils:DraftBackendFactory",),
     "tp_group": ("sglang.srt.distributed.parallel_state:GroupCoordinator",),
     "_tp_group": ("sglang.srt.distributed.parallel_state:GroupCoordinator",),
+    "_request_group": ("sglang.srt.distributed.parallel_state:GroupCoordinator",),
+    "local_batch": (_BATCH,),
+    "info": ("sglang.srt.managers.scheduler_components.dp_attn:MLPSyncBatchInfo",),
 }
 
 ADAPTER = Adapter(
@@ -88,6 +91,7 @@ ADAPTER = Adapter(
         "compat/peagle_model": _PEAGLE,
         "compat/peagle_prompts": _PEAGLE,
         "compat/peagle_worker": _PEAGLE,
+        "compat/rank_agreement": frozenset({"eagle", "eagle3", "nextn"}),
         "compat/steered_states": _DRAFT_MODELS | {"dflash"},
         "compat/runtime_states": _DRAFT_MODELS | {"dflash"},
         "compat/steered_worker": frozenset({"ngram", "specctl_suffix"}),
