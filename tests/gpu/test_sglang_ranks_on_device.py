@@ -3,6 +3,7 @@
 The layer that drafts for NEXTN has experts, too: a rank that made fewer passes of it would wait for ever.
 """
 
+import json
 from functools import partial
 from itertools import cycle
 
@@ -14,6 +15,7 @@ from support.sglang_control import cells_by_number, controlled_sglang_server, ro
 
 pytestmark = pytest.mark.gpu
 TREE = (3, 4, 8)
+PREPARED = {"candidates": [0, 1, 2, 3], "trees": [[2, 2, 5]]}
 TOKENS, SECONDS, CHANGE_S = 64, 8.0, 0.4
 _HEAD = ("--speculative-draft-model-path", "reference-eagle3")
 METHODS = {"NEXTN": (), "EAGLE3": _HEAD}
@@ -44,7 +46,7 @@ def servers(shared_models, tmp_path_factory):
 
     def start(name):
         heads = [str(shared_models / word) if "reference" in word else word for word in METHODS[name]]
-        environment = {"SPECCTL_SGLANG_OPTIONS": "{}"}
+        environment = {"SPECCTL_SGLANG_OPTIONS": json.dumps(PREPARED)}
         if ON_CPU:
             environment |= {"SPECCTL_SGLANG_CPU_OVERLAP": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
         more = {} if ON_CPU else {"module": "sglang.launch_server"}
