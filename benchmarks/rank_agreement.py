@@ -1,18 +1,20 @@
 """What the agreement of mixture-of-experts ranks on a number of drafts takes of a step. No server, no GPU.
 
-    python -m benchmarks.rank_agreement [--runner v2] [--calls N] [--rounds N] [--output FILE]
+    python -m benchmarks.rank_agreement [--runner v1|v2|sglang] [--calls N] [--rounds N] [--output FILE]
 
-Two processes run the all-reduce by which vLLM's data-parallel ranks agree on padding, with gloo: vLLM's own
-function, and specctl's, which carries every rank's wish in it. Calls of both alternate in blocks. A file has
-microseconds of a call, by round.
+Two processes run the collective by which an engine's data-parallel ranks tell each other what they are about
+to run, with gloo: the engine's own function, and specctl's, which carries every rank's wish in it. Calls of
+both alternate in blocks. A file has microseconds of a call, by round. ``sglang`` needs SGLang's environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +24,15 @@ import torch.multiprocessing as processes
 from testing.provenance import summary, write_report
 
 RANKS = 2
+_STOCK, _OURS = "stock", "with a wish"
 WARM_UP = 200
+Calls = tuple[Callable[[], Any], Callable[[], Any], Callable[[], tuple[int, int]]]
+"""The engine's own, ours, and the number of drafts and the decode batch that ours agreed on."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
+    parser.add_argument("--runner", choices=("v1", "v2", "sglang"), default="v1")
     parser.add_argument("--calls", type=int, default=2000, help="of a block")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path)
@@ -38,14 +43,13 @@ def main() -> int:
         processes.spawn(_rank, arguments, RANKS, join=True)
         rounds = found.get()
     report = {f"{name}, microseconds of a call": summary([one[name] for one in rounds]) for name in rounds[0]}
-    more = [one["with a wish"] - one["vLLM"] for one in rounds]
+    more = [one[_OURS] - one[_STOCK] for one in rounds]
     of_all = {"ranks": RANKS, "runner": options.runner}
     write_report({**of_all, **report, "difference": summary(more)}, options.output)
     return 0
 
 
-def _of_v1(rank: int) -> tuple[Any, Any]:
-    """vLLM's function and ours, each as one call."""
+def _of_v1(rank: int) -> Calls:
     import torch
     from specctl_vllm.compat.rank_agreement import wrap_run_ar
     from vllm.v1.worker import dp_utils
@@ -53,10 +57,32 @@ def _of_v1(rank: int) -> tuple[Any, Any]:
     dp_utils._get_device_and_group = lambda _: ("cpu", torch.distributed.group.WORLD)
     config = SimpleNamespace(data_parallel_size=RANKS, data_parallel_rank=rank)
     ours = wrap_run_ar(dp_utils._run_ar)
-    return (lambda: dp_utils._run_ar(False, 8, 8, 0, config)), (lambda: ours(False, 8, 8, 0, config))
+    return (
+        lambda: dp_utils._run_ar(False, 8, 8, 0, config),
+        _with_wish(lambda: ours(False, 8, 8, 0, config), rank),
+        _agreed_on_vllm,
+    )
 
 
-def _of_v2(rank: int) -> tuple[Any, Any]:
+def _with_wish(call: Callable[[], Any], rank: int) -> Callable[[], Any]:
+    from specctl_vllm.compat.rank_agreement import AGREEMENT
+    from specctl_vllm.report import DraftWish
+
+    def with_wish() -> Any:
+        AGREEMENT.begin(DraftWish(3, 8 + rank, False), 3)
+        return call()
+
+    return with_wish
+
+
+def _agreed_on_vllm() -> tuple[int, int]:
+    from specctl_vllm.compat.rank_agreement import AGREEMENT
+
+    assert AGREEMENT.agreed is not None
+    return AGREEMENT.agreed.num_speculative_tokens, AGREEMENT.agreed.decode_batch
+
+
+def _of_v2(rank: int) -> Calls:
     import torch
     from specctl_vllm.compat.rank_agreement_v2 import wrap_get_dp_group
     from vllm.distributed import utils
@@ -78,21 +104,57 @@ def _of_v2(rank: int) -> tuple[Any, Any]:
 
         return call
 
-    return calling(lambda: group), calling(wrap_get_dp_group(lambda: group))
+    wrapped = calling(wrap_get_dp_group(lambda: group))
+    return calling(lambda: group), _with_wish(wrapped, rank), _agreed_on_vllm
+
+
+def _of_sglang(rank: int) -> Calls:
+    import torch
+
+    if not torch.cuda.is_available():
+        importlib.import_module("specctl_sglang.cpu_serve")
+    from sglang.srt.managers.scheduler_components import dp_attn
+    from specctl_sglang.compat import rank_agreement
+    from specctl_sglang.compat.rank_agreement import AGREEMENT, Wish
+
+    world = torch.distributed.group.WORLD
+    active = SimpleNamespace(active_ranks_cpu=torch.ones(RANKS, dtype=torch.int32))
+    dp_attn.get_parallel = lambda: SimpleNamespace(tp_group=active)
+    stock = dp_attn.MLPSyncBatchInfo
+    wraps = {
+        "_get_local_tensor": rank_agreement.wrap_local_tensor,
+        "_get_fallback_tensor": rank_agreement.wrap_fallback_tensor,
+        "all_gather": rank_agreement.wrap_all_gather,
+    }
+    ours = type("Ours", (stock,), {name: wrap(getattr(stock, name)) for name, wrap in wraps.items()})
+    decoding = SimpleNamespace(forward_mode=SimpleNamespace(is_decode=lambda: True))
+    wish = Wish((3, 1, 4), 8 + rank)
+    AGREEMENT.ask = lambda _batch: wish
+    told = (RANKS, 1, 1, 8, 8, True, True, False, False, False, 2)
+
+    def gathered(kind: Any) -> None:
+        kind(*told).all_gather("cpu", world)
+
+    def with_wish() -> None:
+        AGREEMENT.begin(decoding)
+        gathered(ours)
+
+    def agreed() -> tuple[int, int]:
+        assert AGREEMENT.agreed is not None
+        return AGREEMENT.agreed.shape[0], AGREEMENT.agreed.decode_batch
+
+    return (lambda: gathered(stock)), with_wish, agreed
+
+
+_CALLS: dict[str, Callable[[int], Calls]] = {"v1": _of_v1, "v2": _of_v2, "sglang": _of_sglang}
 
 
 def _rank(rank: int, runner: str, store: str, calls: int, rounds: int, found: Any) -> None:
     import torch
-    from specctl_vllm.compat.rank_agreement import AGREEMENT
-    from specctl_vllm.report import DraftWish
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
-    own, ours = (_of_v1 if runner == "v1" else _of_v2)(rank)
-
-    def with_wish() -> Any:
-        AGREEMENT.begin(DraftWish(3, 8 + rank, False), 3)
-        return ours()
+    stock, with_wish, agreed = _CALLS[runner](rank)
 
     def microseconds(function: Any, times: int) -> float:
         torch.distributed.barrier()
@@ -101,13 +163,13 @@ def _rank(rank: int, runner: str, store: str, calls: int, rounds: int, found: An
             function()
         return (time.perf_counter() - started_s) / times * 1e6
 
-    arms = {"vLLM": own, "with a wish": with_wish}
+    arms = {_STOCK: stock, _OURS: with_wish}
     for function in arms.values():
         microseconds(function, WARM_UP)
     times_us = [
         {name: microseconds(function, calls) for name, function in arms.items()} for _ in range(rounds)
     ]
-    assert AGREEMENT.agreed == DraftWish(3, 9, False)
+    assert agreed() == (3, 9)
     if rank == 0:
         found.put(times_us)
     torch.distributed.destroy_process_group()
