@@ -148,6 +148,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
             f"{H200_X2}, float32", "python -m pytest -m gpu tests/gpu/test_moe_ranks_on_device.py",
             "gpu-moe-ranks-h200.json", listed, "a new table every 0.4 s",
         ),
+        row(
+            "the same with data-parallel attention, SGLang 0.5.23, trees and chains",
+            f"{H200_X2}, float16", "python -m pytest -m gpu tests/gpu/test_sglang_ranks_on_device.py",
+            "gpu-moe-ranks-sglang-h200.json", listed, "a new table every 0.4 s",
+        ),
     ),
     "daemon": (
         row("closed loop: 20 load shapes at 4 to 128 requests", *REGRET, regret, "closed loop"),
@@ -270,6 +275,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
         row(
             "the same on vLLM 0.33.0, runner V2, us",
             "32 CPU cores", "python -m benchmarks.rank_agreement --runner v2", "cpu-rank-agreement-v2.json",
+            ratio, "difference", digits=0,
+        ),
+        row(
+            "the same on SGLang 0.5.23, us",
+            CPU, "python -m benchmarks.rank_agreement --runner sglang", "cpu-rank-agreement-sglang.json",
             ratio, "difference", digits=0,
         ),
         row(

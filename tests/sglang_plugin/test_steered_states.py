@@ -423,3 +423,12 @@ def test_drafts_that_links_do_not_end_are_as_many_as_the_least_of_all_ranks(shar
     shared.agree(Wish(chain(5), 2, most=2))
     worker.forward_batch_generation(batch())
     assert worker._states._active == chain(2)
+
+
+def test_where_nobody_knows_what_was_agreed_nothing_is_verified(shared):
+    worker = shared.make()
+    step(worker, 1)
+    shared.agree(None)
+    launched = batch()
+    worker.forward_batch_generation(launched)
+    assert (worker._states._active, launched.specctl_limits) == (chain(7), [0, 0])

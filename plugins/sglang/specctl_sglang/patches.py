@@ -150,6 +150,7 @@ PATCHES: tuple[Patch, ...] = (
         _ADAPTIVE,
         "ranks agree on a number of drafts",
         _EAGLE,
+        entries=("draft",),
     ),
     Patch(
         f"{_ALGORITHM}.create_worker",

@@ -55,7 +55,7 @@ class _Agreement:
     ask: Callable[[Any], Wish] | None = None
     """For a decode batch that is about to run; None: nothing steers this scheduler."""
     agreed: Wish | None = None
-    """Of the batch that is about to run; None: no rank decodes."""
+    """Of the batch that is about to run; None: no rank decodes, or none knows what was agreed."""
 
     def __init__(self) -> None:
         self._mine: Wish | None = None
@@ -129,7 +129,7 @@ def wrap_all_gather(original: Any) -> Any:
     @functools.wraps(original)
     def all_gather(info: Any, *args: Any, **kwargs: Any) -> Any:
         answer = original(info, *args, **kwargs)
-        AGREEMENT.close(info.tp0_info_cpu[:, -ROWS:].tolist())
+        GUARD.call("draft", None, AGREEMENT.close, info.tp0_info_cpu[:, -ROWS:].tolist())
         return answer
 
     return all_gather

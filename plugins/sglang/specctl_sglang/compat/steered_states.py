@@ -130,12 +130,14 @@ class SteeredByStates(Steered, BaseSpecWorker):
         is_decode = batch.forward_mode.is_decode() and not batch.is_extend_in_batch
         # Graphs of prompts were captured with the start's attention backends.
         shape, batch.specctl_limits = self.at_start, None
-        if self._shares_steps:
-            is_decode = AGREEMENT.agreed is not None
-        if is_decode:
+        is_chosen = AGREEMENT.agreed is not None if self._shares_steps else is_decode
+        if is_chosen:
             shape, batch.specctl_limits = self._agreed(batch)
+        elif is_decode:
+            # No rank knows what all agreed on: they draft as at start, and verify nothing of it.
+            batch.specctl_limits = [0] * len(batch.reqs)
         self._states.activate(shape)
-        if is_decode and shape == OFF:
+        if is_chosen and shape == OFF:
             return self._plain_step(batch, on_publish, grammar_barrier)
         return super().forward_batch_generation(batch, on_publish, grammar_barrier, pp_proxy_tensors)
 
