@@ -8,12 +8,12 @@ from typing import Any
 
 from specctl.checkpoints.config import CheckpointError, read_config
 from specctl.checkpoints.tensors import tensor_names, weight_bytes
+from specctl.engine.machine import EXPERT_KEYS
 
 __all__ = ["ModelFacts", "facts_of", "read_facts", "text_config"]
 
 _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "bfloat16": 2, "half": 2, "float8_e4m3fn": 1}
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
-_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def facts_of(folder: Path, config: dict[str, Any]) -> ModelFacts:
         dtype_bytes=_DTYPE_BYTES.get(str(dtype).removeprefix("torch."), 2),
         num_kv_layers=_kv_layers(text, number("num_hidden_layers", "n_layer")),
         mtp_layers=number(*_MTP_KEYS) or _mtp_layers_of_weights(folder),
-        experts=number(*_EXPERT_KEYS) or None,
+        experts=number(*EXPERT_KEYS) or None,
         weight_bytes=weight_bytes(folder),
         kv_latent_size=None if latent is None else latent + (number("qk_rope_head_dim") or 0),
     )

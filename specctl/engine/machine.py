@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-__all__ = ["Machine", "at", "dtype_name", "parallelism"]
+__all__ = ["EXPERT_KEYS", "Machine", "at", "dtype_name", "parallelism"]
+
+EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Of a checkpoint's config, for the experts of a layer."""
 
 
 class Machine(TypedDict, total=False):

@@ -66,6 +66,7 @@ def reference(ranks):
 def test_the_server_is_controllable(ranks):
     capabilities = ranks.get("capabilities")
     assert capabilities["controllable"], capabilities["why_not_controllable"]
+    assert (capabilities["experts"], capabilities["experts_per_token"]) == (4, 2)
     assert ranks.get("table")["ranks_behind"] == []
 
 
