@@ -133,6 +133,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
             H200, "", "gpu-gates-h200.json", listed, "results",
         ),
         row(
+            "SGLang 0.5.23: greedy answers under every method and number of drafts as at 0 drafts",
+            f"{H100}, float16", "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
+            "gpu-gates-sglang-h100.json", listed, "results",
+        ),
+        row(
             "`specctl_suffix`, two tensor-parallel ranks, vLLM 0.33.0, 8B shape in bf16: greedy answers as "
             "at 0 drafts, held and with a new table every 0.4 s",
             H100_X2, "", "gpu-tensor-parallel.json", tensor_parallel_answers,

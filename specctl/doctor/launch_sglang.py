@@ -22,6 +22,8 @@ __all__ = ["SglangLaunch"]
 
 STOCK_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO")
 OWN_ALGORITHMS = ("SPECCTL_SUFFIX", "SPECCTL_PEAGLE")
+_BY_RANKS = ("EAGLE", "EAGLE3", "NEXTN")
+"""Steered with data-parallel attention."""
 _STEERED = ("NGRAM", "EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH", *OWN_ALGORITHMS)
 _METHODS = {"SPECCTL_PEAGLE": "specctl_peagle", "NEXTN": "mtp"}
 _WITH_DRAFT = {"EAGLE", "EAGLE3", "STANDALONE", "DFLASH", "SPECCTL_PEAGLE"}
@@ -214,11 +216,10 @@ class SglangLaunch:
                 yield warning(
                     "not-lossless", "the output is not the model's own", f"--{name} {value:g}", "leave it out"
                 )
-        modes = [
-            name
-            for name in ("enable-dp-attention", "enable-two-batch-overlap", "enable-pdmux")
-            if self._launch.has(name)
-        ]
+        modes = [name for name in ("enable-two-batch-overlap", "enable-pdmux") if self._launch.has(name)]
+        shares_steps = self._launch.has("enable-dp-attention") or self._launch.count("attn-dp-size", 1) > 1
+        if shares_steps and self.algorithm not in _BY_RANKS:
+            modes.append("enable-dp-attention")
         if self._launch.count("pipeline-parallel-size", 1) > 1:
             modes.append("pipeline-parallel-size")
         if self.asks_specctl and modes:

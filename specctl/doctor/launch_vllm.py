@@ -25,6 +25,8 @@ STOCK_METHODS = (
 OWN_METHODS = ("specctl_suffix", "specctl_peagle", "specctl_hybrid")
 _WITH_DRAFT = {"draft_model", "eagle", "eagle3", "dflash", "medusa", "mlp_speculator", *OWN_METHODS[1:]}
 _ON_V1 = {"suffix", "medusa", "mlp_speculator", "custom_class"}
+_AHEAD_ON_V1 = {"eagle", "eagle3", "mtp", "draft_model", "dflash", "dspark", "ngram_gpu"}
+"""Methods with which Model Runner V1 schedules a step before the one before it has ended."""
 """vLLM 0.32, config/vllm.py ``_get_v2_model_runner_unsupported_features``."""
 _REMOVED = {"medusa": "0.33", "mlp_speculator": "0.33"}
 _FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
@@ -236,19 +238,24 @@ class VllmLaunch:
     def _is_v1_asked(self) -> bool:
         return self._launch.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
 
+    @property
+    def _why_v1(self) -> str | None:
+        """Why vLLM falls back to Model Runner V1 on a GPU; None: it does not."""
+        if self._is_v1_asked:
+            return "VLLM_USE_V2_MODEL_RUNNER=0"
+        if self.method in _ON_V1:
+            return f"Model Runner V2 does not have the method {self.method}"
+        if self._config.get("parallel_drafting") and self.method not in ("dflash", "dspark"):
+            return "Model Runner V2 does not have parallel drafting; specctl_peagle brings it"
+        if self._config.get("use_heterogeneous_vocab"):
+            return "Model Runner V2 maps no vocabularies (use_heterogeneous_vocab)"
+        return None
+
     def _runner_findings(self) -> Iterator[Finding]:
         """On a CPU there is no other one."""
         if self._on_cpu:
             return
-        why = None
-        if self._is_v1_asked:
-            why = "VLLM_USE_V2_MODEL_RUNNER=0"
-        elif self.method in _ON_V1:
-            why = f"Model Runner V2 does not have the method {self.method}"
-        elif self._config.get("parallel_drafting") and self.method not in ("dflash", "dspark"):
-            why = "Model Runner V2 does not have parallel drafting; specctl_peagle brings it"
-        elif self._config.get("use_heterogeneous_vocab"):
-            why = "Model Runner V2 maps no vocabularies (use_heterogeneous_vocab)"
+        why = self._why_v1
         if why is not None:
             yield warning(
                 "runner-v1",
@@ -311,12 +318,14 @@ class VllmLaunch:
                 f"--data-parallel-size {ranks} with num_speculative_tokens_per_batch_size",
                 '"specctl": {} keeps it for dense models',
             )
-        if ranks > 1 and self.asks_specctl and self._target is not None and self._target.experts:
+        has_experts = self._target is not None and self._target.experts
+        is_ahead = self.method in _AHEAD_ON_V1 and not self._launch.has("no-async-scheduling")
+        if ranks > 1 and self.asks_specctl and has_experts and self._why_v1 and is_ahead and not self._on_cpu:
             yield warning(
                 "not-controllable",
                 "the table of this server can be read, not changed",
-                f"{self._target.experts} experts and --data-parallel-size {ranks}: its ranks step together",
-                "use tensor or expert parallelism alone, or take the static number that bench finds",
+                f"experts and --data-parallel-size {ranks} on Model Runner V1: its ranks step together",
+                "run it on Model Runner V2, or add --no-async-scheduling",
             )
 
     @property

@@ -162,7 +162,6 @@ MISTAKES_VLLM: list[tuple[str, dict[str, Any], str, str, list[str]]] = [
     ("graphs-miss-setting", own("ngram_gpu"), "", "target", ["--max-num-seqs", "512"]),
     ("graphs-off", own("ngram_gpu"), "", "target", ["--enforce-eager"]),
     ("metrics-off", own("ngram_gpu"), "", "target", ["--disable-log-stats"]),
-    ("not-controllable", own("ngram_gpu"), "", "experts", ["-dp", "2"]),
     ("table-ignored", {"method": "ngram_gpu", "num_speculative_tokens": 4,
                        "num_speculative_tokens_per_batch_size": [[1, 8, 4]]}, "", "target", ["-dp", "2"]),
 ]  # fmt: skip
@@ -202,6 +201,7 @@ def test_a_planted_mistake_is_the_one_that_is_found(
                             "--speculative-num-draft-tokens", "16"], {}),
         ("not-lossless", ["NGRAM", "--speculative-accept-threshold-single", "0.8"], {}),
         ("not-controllable", ["NGRAM", "--enable-dp-attention"], {"SPECCTL_SGLANG_OPTIONS": "{}"}),
+        ("not-controllable", ["NGRAM", "--attn-dp-size", "2"], {"SPECCTL_SGLANG_OPTIONS": "{}"}),
         ("plugin-not-allowed", ["SPECCTL_SUFFIX"], {"SGLANG_PLUGINS": "other"}),
     ],
 )  # fmt: skip
@@ -214,6 +214,24 @@ def test_a_planted_mistake_of_sglang(
     ]
     report = examined(sglang(folders("target"), *named), **environment)
     assert codes(report) == {code}, report.lines()
+
+
+def test_ranks_that_step_together(folders: Folders) -> None:
+    """On Model Runner V1 they agree where a step is scheduled behind the one before it."""
+
+    def found(config: dict[str, Any], *more: str, target: str = "experts", **environment: str) -> set[str]:
+        words = vllm(folders(target), config, "-dp", "2", *more)
+        return codes(examined(words, **environment)) - {"runner-v1"}
+
+    v1 = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    assert not found(own("ngram_gpu"))
+    assert found(own("ngram_gpu"), **v1) == {"not-controllable"}
+    assert not found(own("ngram_gpu"), target="target", **v1)
+    assert not found(own("ngram_gpu"), "--no-async-scheduling", **v1)
+    assert not found(own("suffix"), **v1)
+    eagle3 = ["--speculative-draft-model-path", folders("eagle3"), "--enable-dp-attention"]
+    steered = examined(sglang(folders("target"), "EAGLE3", *eagle3), SPECCTL_SGLANG_OPTIONS="{}")
+    assert steered.is_healthy, steered.lines()
 
 
 def test_files_that_cannot_be_read(folders: Folders, tmp_path: Path) -> None:
