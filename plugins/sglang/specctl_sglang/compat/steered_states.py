@@ -220,7 +220,8 @@ class SteeredByStates(Steered, BaseSpecWorker):
         assert agreed is not None
         shape = agreed.shape
         if agreed.most is not None and shape[0] > agreed.most:
-            shape = max(one for one in self.shapes if one[1] == 1 and one[0] <= agreed.most)
+            within = [one for one in self.shapes if one[1] == 1 and one[0] <= agreed.most]
+            shape = max(within, default=min(self.shapes))
         self._wished = None
         if not batch.forward_mode.is_decode():
             return shape, None
