@@ -78,6 +78,7 @@ REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulate
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
+SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 HYBRID_EAGLE = f"{H200}, float32", "", "gpu-hybrid-eagle3-law-h200.json"
 OFF_COST = H200, f"{COMPARE} off-cost", "gpu-off-cost.json"
@@ -223,6 +224,8 @@ TABLES: dict[str, tuple[Row, ...]] = {
             *CPU_PHASES, cpu_phases, "to_best_static",
         ),
         row("the same, against off", *CPU_PHASES, cpu_phases, "to_off"),
+        row("vLLM, a Llama of 27 M, so", *SMALL_PHASES, cpu_phases, "to_best_static"),
+        row("the same, against off", *SMALL_PHASES, cpu_phases, "to_off"),
         row(
             "300 servers polled once a second: CPU seconds of the daemon in a second",
             "1 CPU core", "python benchmarks/many_targets.py --targets 300 --core 0", "many-targets.json",
