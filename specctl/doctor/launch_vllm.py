@@ -25,9 +25,9 @@ STOCK_METHODS = (
 OWN_METHODS = ("specctl_suffix", "specctl_peagle", "specctl_hybrid")
 _WITH_DRAFT = {"draft_model", "eagle", "eagle3", "dflash", "medusa", "mlp_speculator", *OWN_METHODS[1:]}
 _ON_V1 = {"suffix", "medusa", "mlp_speculator", "custom_class"}
+"""vLLM 0.32, config/vllm.py ``_get_v2_model_runner_unsupported_features``."""
 _AHEAD_ON_V1 = {"eagle", "eagle3", "mtp", "draft_model", "dflash", "dspark", "ngram_gpu"}
 """Methods with which Model Runner V1 schedules a step before the one before it has ended."""
-"""vLLM 0.32, config/vllm.py ``_get_v2_model_runner_unsupported_features``."""
 _REMOVED = {"medusa": "0.33", "mlp_speculator": "0.33"}
 _FLAGS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 _LOSSY = {"fly", "synthetic"}

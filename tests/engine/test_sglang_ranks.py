@@ -7,14 +7,14 @@ from itertools import cycle
 
 import pytest
 from support.expert_models import write_experts_with_mtp
-from support.ranks import grown
+from support.ranks import grown, put_table
 from support.sglang_control import (
     NEEDS_SGLANG,
     PROMPTS,
     SglangControl,
-    cells_by_number,
     controlled_sglang_server,
     rows,
+    steps_by_number,
 )
 
 pytestmark = NEEDS_SGLANG
@@ -43,17 +43,11 @@ def ranks(shared_models, logs) -> Iterator[SglangControl]:
 
 
 def put(control, *shape, **more):
-    assert control.put(control.change(0, rows=rows(*shape, **more))).status_code == 200
+    put_table(control, rows(*shape, **more))
 
 
 def ask(control, rank, prompt, **more):
     return control.complete(prompt, TOKENS, routed_dp_rank=rank, **more)
-
-
-def steps(control):
-    """So far, by number of drafts."""
-    cells = cells_by_number(control)
-    return {number: sum(cell["steps"] for cell in found) for number, found in cells.items()}
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +69,9 @@ def test_the_server_is_controllable(ranks):
 def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank, shape):
     """The other rank has no request, and runs the passes of the model and of the head all the same."""
     put(ranks, *shape)
-    before = steps(ranks)
+    before = steps_by_number(ranks)
     assert ask(ranks, rank, PROMPTS[0]) == reference[0]
-    assert grown(steps(ranks), before) == {shape[0]}
+    assert grown(steps_by_number(ranks), before) == {shape[0]}
 
 
 def test_the_busiest_rank_decides_and_outputs_stay_the_same_while_the_table_changes(ranks, reference):
@@ -90,7 +84,7 @@ def test_the_busiest_rank_decides_and_outputs_stay_the_same_while_the_table_chan
 
     with ThreadPoolExecutor(4) as pool:
         for change in (by_batch, rows(0), rows(*TREE), by_batch, rows(2, 2, 5)):
-            assert ranks.put(ranks.change(0, rows=change)).status_code == 200
+            put_table(ranks, change)
             numbers = range(2 * len(PROMPTS))
             assert list(pool.map(asked, numbers)) == reference * 2
         running = [pool.submit(asked, number) for number in range(4 * len(PROMPTS))]
@@ -105,11 +99,11 @@ def test_the_busiest_rank_decides_and_outputs_stay_the_same_while_the_table_chan
 
 def test_a_sample_runs_on_both_ranks(ranks, reference):
     put(ranks, 1, sample={"setting": {"num_speculative_tokens": 2}, "every_steps": 4})
-    before = steps(ranks)
+    before = steps_by_number(ranks)
     with ThreadPoolExecutor(4) as pool:
         outputs = list(pool.map(lambda prompt: ranks.complete(prompt, TOKENS), PROMPTS * 2))
     assert outputs == reference * 2
-    assert {1, 2} <= grown(steps(ranks), before)
+    assert {1, 2} <= grown(steps_by_number(ranks), before)
 
 
 def test_a_request_that_no_drafts_may_be_verified_for_leaves_the_other_rank_its_output(ranks, reference):
@@ -123,12 +117,12 @@ def test_a_request_that_no_drafts_may_be_verified_for_leaves_the_other_rank_its_
     ]
     with ThreadPoolExecutor(4) as pool:
         for sampling in own:
-            before = ranks.get("telemetry")["guarded_steps"], steps(ranks)
+            before = ranks.get("telemetry")["guarded_steps"], steps_by_number(ranks)
             beside = pool.submit(ask, ranks, 1, PROMPTS[1], sampling=sampling)
             others = [pool.submit(ask, ranks, 0, prompt) for prompt in PROMPTS]
             assert [one.result() for one in others] == reference
             assert len(beside.result()) == TOKENS
             is_guarded = ranks.get("telemetry")["guarded_steps"] > before[0]
             assert is_guarded == ("temperature" in sampling)
-            assert is_guarded or 3 in grown(steps(ranks), before[1])
+            assert is_guarded or 3 in grown(steps_by_number(ranks), before[1])
     assert beside.result() == reference[1]

@@ -14,7 +14,9 @@ from support.ranks import (
     MANY_PROMPTS,
     assert_same,
     complete_on,
+    greedy_without_drafts,
     grown,
+    put_table,
     steps,
     streams_while_changing,
 )
@@ -56,11 +58,6 @@ def ranks(servers, request):
     return servers[request.param]
 
 
-def put(control, change):
-    change = control.change(change) if isinstance(change, int) else control.change(0, rows=change)
-    assert control.put(change).status_code == 200
-
-
 def ask(control, number, rank):
     return complete_on(rank, control, MANY_PROMPTS[number % len(MANY_PROMPTS)], TOKENS, timeout_s=60.0)
 
@@ -73,27 +70,21 @@ def references():
 
 @pytest.fixture
 def reference(ranks, references):
-    if ranks.server.url not in references:
-        put(ranks, 0)
-        references[ranks.server.url] = [ask(ranks, number, 0) for number in range(len(MANY_PROMPTS))]
-    return references[ranks.server.url]
+    return greedy_without_drafts(references, ranks, partial(ask, ranks))
 
 
 def same(control, reference, answers):
-    assert_same(reference, answers, lambda *parted: margin(control, *parted), TIE)
+    assert_same(reference, answers, partial(scores, control), TIE)
 
 
-def margin(control, number, mine, other):
-    """By how much the server prefers one of two tokens at which answers part."""
-    at = next(at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1])
+def scores(control, number, before):
     ids = control.client.post("/tokenize", json={"model": "model", "prompt": MANY_PROMPTS[number]}).json()[
         "tokens"
     ]
-    body = {"model": "model", "prompt": ids + other[:at], "max_tokens": 1, "temperature": 0, "logprobs": 2}
+    body = {"model": "model", "prompt": ids + before, "max_tokens": 1, "temperature": 0, "logprobs": 2}
     answer = control.client.post("/v1/completions", json={**body, "return_tokens_as_token_ids": True}).json()
-    scores = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-    values = [scores.get(f"token_id:{token}", float("-inf")) for token in (mine[at], other[at])]
-    return abs(values[0] - values[1]) if min(values) > float("-inf") else float("inf")
+    found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {int(name.removeprefix("token_id:")): score for name, score in found.items()}
 
 
 def test_the_table_can_be_changed(ranks):
@@ -106,7 +97,7 @@ def test_the_table_can_be_changed(ranks):
 def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank):
     """The other one makes the passes of the model and of the head all the same."""
     for number in (FULL, 1, 0, 2):
-        put(ranks, number)
+        put_table(ranks, number)
         before = steps(ranks)
         same(ranks, reference, [(one, ask(ranks, one, rank)) for one in range(len(MANY_PROMPTS))])
         assert grown(steps(ranks), before) == {number}
@@ -141,7 +132,7 @@ TABLES = [
 @pytest.mark.parametrize("of_rank", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1)])
 def test_answers_stay_the_same_while_the_table_changes(ranks, reference, of_rank):
     """of_rank: where eight streams of requests go, in turn."""
-    tables = (put(ranks, table) for table in cycle(TABLES))
+    tables = (put_table(ranks, table) for table in cycle(TABLES))
     answers = streams_while_changing(partial(ask, ranks), of_rank, tables, SECONDS, CHANGE_S)
     print(steps(ranks))
     same(ranks, reference, answers)

@@ -10,8 +10,15 @@ from itertools import cycle
 import pytest
 from support.expert_models import write_experts_with_mtp
 from support.on_device import ON_CPU, Servers, need_gpus
-from support.ranks import MANY_PROMPTS, assert_same, grown, streams_while_changing
-from support.sglang_control import cells_by_number, controlled_sglang_server, rows
+from support.ranks import (
+    MANY_PROMPTS,
+    assert_same,
+    greedy_without_drafts,
+    grown,
+    put_table,
+    streams_while_changing,
+)
+from support.sglang_control import controlled_sglang_server, rows, steps_by_number
 
 pytestmark = pytest.mark.gpu
 TREE = (3, 4, 8)
@@ -63,18 +70,8 @@ def ranks(servers, request):
     return servers[request.param]
 
 
-def put(control, table):
-    assert control.put(control.change(0, rows=table)).status_code == 200
-
-
 def ask(control, number, rank):
     return control.complete(MANY_PROMPTS[number % len(MANY_PROMPTS)], TOKENS, routed_dp_rank=rank)
-
-
-def steps(control):
-    """So far, by number of drafts."""
-    cells = cells_by_number(control)
-    return {number: sum(cell["steps"] for cell in found) for number, found in cells.items()}
 
 
 @pytest.fixture(scope="module")
@@ -85,30 +82,24 @@ def references():
 
 @pytest.fixture
 def reference(ranks, references):
-    if ranks.server.url not in references:
-        put(ranks, rows(0))
-        references[ranks.server.url] = [ask(ranks, number, 0) for number in range(len(MANY_PROMPTS))]
-    return references[ranks.server.url]
+    return greedy_without_drafts(references, ranks, partial(ask, ranks))
 
 
 def same(control, reference, answers):
-    put(control, rows(0))
-    assert_same(reference, answers, lambda *parted: margin(control, *parted), TIE)
+    put_table(control, 0)
+    assert_same(reference, answers, partial(scores, control), TIE)
 
 
-def margin(control, number, mine, other):
-    at = next(at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1])
+def scores(control, number, before):
     ids = control.client.post("/tokenize", json={"model": "model", "prompt": MANY_PROMPTS[number]}).json()
     body = {
-        "input_ids": ids["tokens"] + other[:at],
+        "input_ids": ids["tokens"] + before,
         "sampling_params": {"temperature": 0, "max_new_tokens": 1},
         "return_logprob": True,
         "top_logprobs_num": 4,
     }
     found = control.client.post("/generate", json=body).json()["meta_info"]["output_top_logprobs"][0]
-    scores = {token: score for score, token, *_ in found}
-    values = [scores.get(token, float("-inf")) for token in (mine[at], other[at])]
-    return abs(values[0] - values[1]) if min(values) > float("-inf") else float("inf")
+    return {token: score for score, token, *_ in found}
 
 
 def test_the_table_can_be_changed(ranks):
@@ -120,11 +111,11 @@ def test_the_table_can_be_changed(ranks):
 def test_a_rank_alone_drafts_by_the_table(ranks, reference, rank):
     """The other one makes the passes of the model and of the head all the same."""
     for shape in (TREE, (1, 1, 2), (0, 1, 1), (2, 2, 5)):
-        put(ranks, rows(*shape))
+        put_table(ranks, rows(*shape))
         ask(ranks, 0, rank)
-        before = steps(ranks)
+        before = steps_by_number(ranks)
         answers = [(one, ask(ranks, one, rank)) for one in range(len(MANY_PROMPTS))]
-        assert grown(steps(ranks), before) == {shape[0]}
+        assert grown(steps_by_number(ranks), before) == {shape[0]}
         same(ranks, reference, answers)
 
 
@@ -150,9 +141,9 @@ TABLES = [
 @pytest.mark.parametrize("of_rank", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1)])
 def test_answers_stay_the_same_while_the_table_changes(ranks, reference, of_rank):
     """of_rank: where eight streams of requests go, in turn."""
-    tables = (put(ranks, table) for table in cycle(TABLES))
+    tables = (put_table(ranks, table) for table in cycle(TABLES))
     answers = streams_while_changing(partial(ask, ranks), of_rank, tables, SECONDS, CHANGE_S)
-    print(steps(ranks))
+    print(steps_by_number(ranks))
     telemetry = ranks.get("telemetry")
     assert (telemetry["failures"], telemetry["guarded_steps"]) == ({}, 0)
     assert ranks.get("table")["ranks_behind"] == []

@@ -4,12 +4,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
+from typing import Any
 
 import httpx
 from support.engine_control import Control
 
-__all__ = ["MANY_PROMPTS", "assert_same", "complete_on", "grown", "steps", "streams_while_changing"]
+__all__ = [
+    "MANY_PROMPTS",
+    "assert_same",
+    "complete_on",
+    "greedy_without_drafts",
+    "grown",
+    "put_table",
+    "steps",
+    "streams_while_changing",
+]
 
 MANY_PROMPTS = [
     *("The quick brown fox jumps over the lazy dog. The quick brown fox jumps", "# " + "-" * 40),
@@ -74,19 +85,43 @@ def streams_while_changing(
         return [pair for one in running for pair in one.result()]
 
 
+def put_table(control: Control, change: int | list[dict[str, Any]]) -> None:
+    """change: a number of drafts everywhere, or rows."""
+    table = control.change(change) if isinstance(change, int) else control.change(0, rows=change)
+    assert control.put(table).status_code == 200
+
+
+def greedy_without_drafts(
+    kept: dict[str, list[list[int]]], control: Control, ask: Callable[[int, int], list[int]]
+) -> list[list[int]]:
+    """Of MANY_PROMPTS. kept: by server, each of which is asked once."""
+    if control.server.url not in kept:
+        put_table(control, 0)
+        kept[control.server.url] = [ask(number, 0) for number in range(len(MANY_PROMPTS))]
+    return kept[control.server.url]
+
+
 def assert_same(
     reference: Sequence[list[int]],
     answers: Sequence[Answer],
-    margin: Callable[[int, list[int], list[int]], float],
+    scores: Callable[[int, list[int]], Mapping[int, float]],
     tie: float,
 ) -> None:
-    """Of each prompt. margin: by how much the server prefers one of the two tokens at which an answer parts
-    from its reference; nearer than ``tie``, the batch's shape may decide."""
+    """Of each prompt. scores: log probabilities of the likeliest tokens behind a prompt and these. Where two
+    candidates lie nearer than ``tie``, the batch's shape may decide."""
     parted = [
-        margin(number % len(reference), mine, reference[number % len(reference)])
+        _margin(mine, reference[number % len(reference)], partial(scores, number % len(reference)))
         for number, mine in answers
         if mine != reference[number % len(reference)]
     ]
     print(len(answers), "answers; those that part, by their margins:", sorted(parted))
     assert all(one < tie for one in parted), parted
     assert len(parted) <= 1 + len(answers) // 16, parted
+
+
+def _margin(mine: list[int], other: list[int], scores: Callable[[list[int]], Mapping[int, float]]) -> float:
+    """By how much the server prefers one of the two tokens at which answers part."""
+    at = next(at for at, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1])
+    found = scores(other[:at])
+    values = [found.get(token, float("-inf")) for token in (mine[at], other[at])]
+    return abs(values[0] - values[1]) if min(values) > float("-inf") else float("inf")

@@ -29,6 +29,7 @@ __all__ = [
     "greedy_while_changing",
     "ran_by_sglang",
     "rows",
+    "steps_by_number",
 ]
 
 _SCRIPT_TIMEOUT_S = 1500.0
@@ -81,6 +82,12 @@ def cells_by_number(control: Control) -> dict[int, list[dict[str, Any]]]:
             continue
         found.setdefault(cell["num_speculative_tokens"], []).append(cell)
     return found
+
+
+def steps_by_number(control: Control) -> dict[int, int]:
+    """So far, without those of prompts alone."""
+    cells = cells_by_number(control)
+    return {number: sum(cell["steps"] for cell in found) for number, found in cells.items()}
 
 
 class SglangControl(Control):

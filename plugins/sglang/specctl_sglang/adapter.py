@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specctl.engine.engine_check import Adapter
-from specctl_sglang.patches import PATCHES
+from specctl_sglang.patches import BY_RANKS, DRAFT_MODELS, PATCHES
 
 __all__ = ["ADAPTER"]
 
@@ -23,7 +23,6 @@ _DRAFTERS = (f"{_SPEC}.eagle_worker_v2:EagleDraftWorker", "specctl_sglang.compat
 _VERIFIED = (f"{_SPEC}.eagle_info:EagleVerifyInput", f"{_SPEC}.ngram_info:NgramVerifyInput")
 _DRAFT_INPUTS = (f"{_SPEC}.eagle_info:EagleDraftInput", f"{_SPEC}.ngram_info:NgramVerifyInput")
 _SAMPLING = ("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo",)
-_DRAFT_MODELS = frozenset({"eagle", "eagle3", "nextn", "standalone", "specctl_peagle"})
 _PEAGLE = frozenset({"specctl_peagle"})
 
 _OBJECTS: dict[str, tuple[str, ...]] = {
@@ -78,12 +77,12 @@ ADAPTER = Adapter(
     objects=_OBJECTS,
     joined={},
     methods={
-        "compat/accepted_nodes": _DRAFT_MODELS,
+        "compat/accepted_nodes": DRAFT_MODELS,
         "compat/dflash_states": frozenset({"dflash"}),
         "compat/dflash_worker": frozenset({"dflash"}),
-        "compat/eagle_states": _DRAFT_MODELS,
-        "compat/eagle_worker": _DRAFT_MODELS,
-        "compat/first_use": _DRAFT_MODELS | {"dflash", "ngram", "specctl_suffix"},
+        "compat/eagle_states": DRAFT_MODELS,
+        "compat/eagle_worker": DRAFT_MODELS,
+        "compat/first_use": DRAFT_MODELS | {"dflash", "ngram", "specctl_suffix"},
         "compat/host_relay": frozenset({"ngram", "specctl_suffix"}),
         "compat/ngram_worker": frozenset({"ngram"}),
         "compat/peagle_algorithm": _PEAGLE,
@@ -91,9 +90,9 @@ ADAPTER = Adapter(
         "compat/peagle_model": _PEAGLE,
         "compat/peagle_prompts": _PEAGLE,
         "compat/peagle_worker": _PEAGLE,
-        "compat/rank_agreement": frozenset({"eagle", "eagle3", "nextn"}),
-        "compat/steered_states": _DRAFT_MODELS | {"dflash"},
-        "compat/runtime_states": _DRAFT_MODELS | {"dflash"},
+        "compat/rank_agreement": BY_RANKS,
+        "compat/steered_states": DRAFT_MODELS | {"dflash"},
+        "compat/runtime_states": DRAFT_MODELS | {"dflash"},
         "compat/steered_worker": frozenset({"ngram", "specctl_suffix"}),
         "compat/suffix_algorithm": frozenset({"specctl_suffix"}),
         "compat/suffix_worker": frozenset({"specctl_suffix"}),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from specctl.engine.patches import Patch, imported
 
-__all__ = ["AT_START", "CPU", "DRAFT_MODELS", "PATCHES", "of_algorithm", "of_process"]
+__all__ = ["AT_START", "BY_RANKS", "CPU", "DRAFT_MODELS", "PATCHES", "of_algorithm", "of_process"]
 
 CPU = "cpu stand-ins"
 """Method of the patches for a machine without a GPU, which tests and the demo use."""
 DRAFT_MODELS = frozenset({"eagle", "eagle3", "nextn", "standalone", "specctl_peagle"})
-_EAGLE = frozenset({"eagle", "eagle3", "nextn"})
+BY_RANKS = frozenset({"eagle", "eagle3", "nextn"})
+"""Methods whose ranks can share their steps."""
 _SUFFIX, _PEAGLE, _NGRAM = "specctl_suffix", "specctl_peagle", "ngram"
 _SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 _ALGORITHM = "sglang.srt.speculative.spec_info:SpeculativeAlgorithm"
@@ -121,7 +122,7 @@ PATCHES: tuple[Patch, ...] = (
         "Ranks with data-parallel attention run every step together, and must make as many drafts.",
         _ADAPTIVE,
         "ranks agree on a number of drafts",
-        _EAGLE,
+        BY_RANKS,
         entries=("draft",),
     ),
     Patch(
@@ -131,7 +132,7 @@ PATCHES: tuple[Patch, ...] = (
         "What a rank wants has no place in what ranks tell each other before a step.",
         _ADAPTIVE,
         "ranks agree on a number of drafts",
-        _EAGLE,
+        BY_RANKS,
     ),
     Patch(
         f"{_SYNC}:MLPSyncBatchInfo._get_fallback_tensor",
@@ -140,7 +141,7 @@ PATCHES: tuple[Patch, ...] = (
         "The row of a rank that is not there has as many numbers.",
         _ADAPTIVE,
         "ranks agree on a number of drafts",
-        _EAGLE,
+        BY_RANKS,
     ),
     Patch(
         f"{_SYNC}:MLPSyncBatchInfo.all_gather",
@@ -149,7 +150,7 @@ PATCHES: tuple[Patch, ...] = (
         "What the others want is read where SGLang reads what they told.",
         _ADAPTIVE,
         "ranks agree on a number of drafts",
-        _EAGLE,
+        BY_RANKS,
         entries=("draft",),
     ),
     Patch(
@@ -220,7 +221,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.forward_extend",
-        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_forward_extend"),
+        imported("specctl_sglang.compat.cpu_attention", "wrap_forward_extend"),
         "worker",
         "The attention of a CPU knows prompts and single tokens, and no draft.",
         _no_thread("speculation on a CPU is for tests"),
@@ -229,7 +230,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend.__init__",
-        imported("specctl_sglang.compat.cpu_stand_ins", "wrap_backend_init"),
+        imported("specctl_sglang.compat.cpu_attention", "wrap_backend_init"),
         "worker",
         "The attention of a CPU does not say how long the context of a padding row is.",
         _no_thread("data-parallel attention on a CPU is for tests"),

@@ -94,7 +94,7 @@ def why_as_stock(worker: str) -> str | None:
         return f"its worker {worker} prepares one number of drafts, at start"
     modes = {
         "pipeline parallelism": get_parallel().pp_size > 1,
-        "data-parallel attention": has_dp_attention(get_parallel()) and not agrees_by_ranks(worker),
+        "data-parallel attention": has_dp_attention(get_parallel()) and not _agrees_by_ranks(worker),
         "two-batch overlap": get_exec().overlap.enable_two_batch_overlap,
         "pdmux": get_disagg().enable_pdmux,
         "prefill/decode disaggregation": get_disagg().disaggregation_mode not in (None, "null"),
@@ -105,7 +105,7 @@ def why_as_stock(worker: str) -> str | None:
     return f"a state for each number of drafts does not go with {', '.join(used)}" if used else None
 
 
-def agrees_by_ranks(worker: str) -> bool:
+def _agrees_by_ranks(worker: str) -> bool:
     """Whether ranks of one of SGLang's workers can share a table; else they run as stock."""
     modes = ("SGLANG_SCHEDULER_SKIP_ALL_GATHER", "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION")
     is_apart = any(getattr(envs, mode).get() for mode in modes if hasattr(envs, mode))

@@ -1,8 +1,7 @@
 """Stand-ins for what SGLang's CPU path expects of ``sgl_kernel``, which has no build on the package index.
 
 Used on a machine without a GPU only, for tests and the demo: plain torch, written for clarity. With the real
-package in place nothing of this is installed, apart from the attention over a draft tree, which SGLang's
-torch_native backend does not have (``patches.CPU``).
+package in place nothing of this is installed, apart from what ``patches.CPU`` wraps.
 """
 
 from __future__ import annotations
@@ -17,13 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
-__all__ = [
-    "install",
-    "wrap_backend_init",
-    "wrap_create_backend",
-    "wrap_forward_extend",
-    "wrap_resolve_spec_extras",
-]
+__all__ = ["install", "wrap_create_backend", "wrap_resolve_spec_extras"]
 
 logger = logging.getLogger("sglang.specctl")
 _OPERATORS = (
@@ -51,19 +44,6 @@ def install() -> None:
     logger.warning(
         "specctl: sgl_kernel is not installed; stand-ins in plain torch take its place (slow, for tests)"
     )
-
-
-def wrap_forward_extend(original: Any) -> Any:
-    return _around(_forward_extend, original)
-
-
-def wrap_backend_init(original: Any) -> Any:
-    def init(backend: Any, *args: Any, **kwargs: Any) -> None:
-        original(backend, *args, **kwargs)
-        # Of the rows by which a batch is filled up to the size of the other ranks'.
-        backend.get_cpu_graph_seq_len_fill_value = lambda: 1
-
-    return init
 
 
 def wrap_create_backend(original: Any) -> Any:
@@ -109,67 +89,6 @@ def _draft_backend(
 
     made = cpu_draft_attention.for_steps if is_decode else cpu_draft_attention.for_extends
     return made(factory)
-
-
-def _forward_extend(
-    original: Any,
-    backend: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    layer: Any,
-    forward_batch: Any,
-    *more: Any,
-    **named: Any,
-) -> Any:
-    if not forward_batch.forward_mode.is_target_verify():
-        if forward_batch.forward_mode.is_draft_extend_v2():
-            # Rows that fill the batch up to the size of another rank's have less context than tokens.
-            read = forward_batch.extend_prefix_lens + forward_batch.extend_seq_lens
-            forward_batch.seq_lens = torch.maximum(forward_batch.seq_lens, read)
-        return original(backend, q, k, v, layer, forward_batch, *more, **named)
-    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-
-    places = KVWriteLoc(forward_batch.out_cache_loc, backend.swa_out_cache_loc)
-    backend.token_to_kv_pool.set_kv_buffer(layer, places, k, v)
-    keys = backend.token_to_kv_pool.get_key_buffer(layer.layer_id)
-    values = backend.token_to_kv_pool.get_value_buffer(layer.layer_id)
-    requests = forward_batch.batch_size
-    queries = q.view(requests, -1, layer.tp_q_head_num, layer.qk_head_dim)
-    width = queries.shape[1]
-    trees = _seen_drafts(forward_batch.spec_info.custom_mask, layer, requests, width)
-    rows = backend.req_to_token_pool.req_to_token[forward_batch.req_pool_indices]
-    positions, window = forward_batch.positions.view(requests, width), layer.sliding_window_size
-    output = []
-    for i, length in enumerate(forward_batch.seq_lens.tolist()):
-        seen = rows[i, : length + width].long()
-        context = torch.ones((width, length), dtype=torch.bool)
-        if window is not None and window > -1:
-            context = torch.arange(length) >= positions[i][:, None] - window
-        mask = torch.cat([context, trees[i]], dim=1)
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            queries[i].transpose(0, 1)[None],
-            keys[seen].transpose(0, 1)[None].to(q.dtype),
-            values[seen].transpose(0, 1)[None].to(q.dtype),
-            attn_mask=mask,
-            scale=layer.scaling,
-            enable_gqa=layer.tp_q_head_num != layer.tp_k_head_num,
-        )
-        output.append(attended[0].transpose(0, 1).reshape(width, -1))
-    return torch.cat(output)
-
-
-def _seen_drafts(mask: torch.Tensor | None, layer: Any, requests: int, width: int) -> torch.Tensor:
-    """bool[n, w, w]; without a mask each sees those before it, or all of a block that is filled at once.
-
-    Requests that the mask does not know fill a batch up to the size of another rank's.
-    """
-    if mask is not None:
-        known = mask.view(-1, width, width)
-        filling = known.new_ones((requests - len(known), width, width))
-        return torch.cat([known, filling]) if len(filling) else known
-    every = torch.ones((requests, width, width), dtype=torch.bool)
-    return every if layer.attn_type.name == "ENCODER_ONLY" else every.tril()
 
 
 class _StandIn(ModuleType):

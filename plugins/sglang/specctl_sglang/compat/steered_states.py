@@ -7,6 +7,7 @@ Drafting, verification and the bookkeeping of the overlap scheduler stay SGLang'
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -198,12 +199,15 @@ class SteeredByStates(Steered, BaseSpecWorker):
         step.verified_tokens = shape[2] * len(batch.reqs)
         return shape, limits
 
+    @cached_property
+    def _deepest(self) -> int:
+        return max(self.shapes)[0]
+
     def wish(self, batch: Any) -> Wish:
         """Before ranks agree on what all of them draft, for a decode batch of this one."""
         self._wished = None
         step = self._opened(batch)
-        deepest = max(self.shapes)[0]
-        limits = limits_of(self.specctl, deepest, batch)
+        limits = limits_of(self.specctl, self._deepest, batch)
         most = 0 if step.is_guarded or GUARD.is_resting else None
         if limits is not None and most is None:
             if self._ends_by_links(batch):
