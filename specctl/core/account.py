@@ -1,8 +1,8 @@
 """What the daemon was worth on one target, and whether a restart without speculation would be better. Pure.
 
-Seconds of decode-only steps are set against what off, and every other setting, would have taken for the same
-tokens, by the forecast of the same poll: only ratios of one forecast count, so what misleads all of its parts
-alike is in none of them. All sums are discounted.
+Seconds of decode-only steps, and of prompts' own steps between them, are set against what off, and every
+other setting, would have taken for the same tokens, by the forecast of the same poll: only ratios of one
+forecast count, so what misleads all of its parts alike is in none of them. All sums are discounted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from specctl.contract.setting import Setting
 from specctl.core.canary import ran
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice, Plan
+from specctl.core.prompt_steps import with_prompts
 from specctl.core.space import Floats
 from specctl.types import CellDelta, Observation
 
@@ -49,7 +50,7 @@ class Account:
         self._setting_s *= kept
         self._tokens *= kept
         self._sample_tokens *= kept
-        for cell in observation.cells:
+        for cell in with_prompts(observation.cells):
             self._count(cell, expected)
         if expected.is_active.any() and plan.has_prices:
             fullest = int(np.nonzero(expected.is_active)[0][-1])
@@ -61,7 +62,7 @@ class Account:
         at = space.number_of(cell)
         if bucket is None or at is None or cell.has_prefill or cell.step_s <= 0:
             return
-        rates = expected.tokens[bucket] / expected.cost.step_s[bucket]
+        rates = expected.tokens[bucket] / expected.cost.round_s[bucket]
         if not np.isfinite(rates).all() or self._setting_s is None:
             return
         self._step_s += cell.step_s
@@ -127,7 +128,7 @@ class Outcome:
         if self._pending is None:
             return None
         choice, _, due_s = self._pending
-        for cell in observation.cells or ():
+        for cell in with_prompts(observation.cells or ()):
             if cell.decode_batch_to == choice.last and not cell.has_prefill and ran(cell, choice.after):
                 self._emitted += cell.emitted_tokens
                 self._step_s += cell.step_s

@@ -209,7 +209,7 @@ class Controller:
         eligible: Bools,
     ) -> Forecast:
         acceptance = self._acceptance.estimate()
-        cost = self._cost.estimate(acceptance.drafted)
+        cost = self._cost.estimate(acceptance.drafted, acceptance.emitted)
         objective = policy.objective or Objective()
         return forecast(
             space,
@@ -217,9 +217,9 @@ class Controller:
             _active(observation, space),
             acceptance,
             cost,
-            objective.price(cost.decoding_s, cost.verified),
-            objective.price(cost.decoding_least_s, cost.verified),
-            objective.price(cost.step_s, cost.verified),
+            objective.price(cost.decoding_s + cost.prompt_s, cost.verified),
+            objective.price(cost.decoding_least_s + cost.prompt_s, cost.verified),
+            objective.price(cost.round_s, cost.verified),
             eligible,
         )
 

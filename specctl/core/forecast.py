@@ -46,8 +46,8 @@ class Forecast:
 
     @cached_property
     def rate_rows(self) -> list[list[float]]:
-        """Tokens per second of decode-only steps."""
-        found: list[list[float]] = (self.tokens / self.cost.step_s).tolist()
+        """Tokens per second of decode-only steps, with the prompts' steps between them."""
+        found: list[list[float]] = (self.tokens / self.cost.round_s).tolist()
         return found
 
 
@@ -66,7 +66,7 @@ def forecast(
     Args:
         present, is_active: setting in force, and whether steps ran in the last interval; by bucket.
         price, least_price: of a usual step, what its prompts cost left out: at most and at least.
-        plain_price: of a decode-only one.
+        plain_price: of a decode-only one. Prompts' steps of their own are in all three.
         eligible: settings that may be chosen, by setting or by bucket and setting.
 
     A second is worth what the best eligible setting would emit in it. Steps with prompts pay the prompts in

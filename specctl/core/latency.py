@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specctl.core.objective import LatencyBounds, LatencyReading
+from specctl.core.prompt_steps import with_prompts
 from specctl.core.space import Floats
 from specctl.types import HistogramDelta, Observation
 
@@ -49,7 +50,7 @@ class MeanLatency:
     def update(self, observation: Observation) -> None:
         """``_open``, ``_known``: steps, seconds, request-steps, tokens, intervals with a queue, intervals;
         the first since the last reading of the engine's own metrics."""
-        cells = [cell for cell in observation.cells or () if cell.request_steps]
+        cells = with_prompts(observation.cells or ())
         gains = (
             sum(cell.steps for cell in cells),
             sum(cell.step_s for cell in cells),

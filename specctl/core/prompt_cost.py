@@ -7,7 +7,7 @@ import numpy as np
 from specctl.core.space import Floats
 from specctl.types import CellDelta
 
-__all__ = ["PromptCost"]
+__all__ = ["PromptCost", "least_squares"]
 
 HALF_LIFE_S = 60.0
 RIDGE_TOKENS = 150.0
@@ -63,16 +63,27 @@ class PromptCost:
         return RIDGE_TOKENS * token_s + context_s * context
 
     def _line(self) -> tuple[float, float]:
-        """Least squares, neither negative, drawn to the usual ratio of the two; 0, 0: nothing was seen."""
-        (xx, xc), (_, cc) = self._square
-        xy, cy = self._seconds
-        if xx <= 0:
-            return 0.0, 0.0
-        weight = CONTEXT_PRIOR_WEIGHT * cc
-        xx, xc, cc = xx + weight * CONTEXT_RATIO**2, xc - weight * CONTEXT_RATIO, cc + weight
-        determinant = xx * cc - xc * xc
-        if determinant > 0:
-            token_s, context_s = (cc * xy - xc * cy) / determinant, (xx * cy - xc * xy) / determinant
-            if token_s > 0 and context_s >= 0:
-                return token_s, context_s
-        return xy / xx, 0.0
+        """Seconds of a computed token and of one of context; 0, 0: nothing was seen."""
+        return least_squares(self._square, self._seconds, CONTEXT_RATIO, CONTEXT_PRIOR_WEIGHT)
+
+
+def least_squares(square: Floats, seconds: Floats, ratio: float, prior_weight: float) -> tuple[float, float]:
+    """Seconds of two things that steps held, neither negative; 0, 0: nothing was seen.
+
+    Args:
+        square, seconds: sums of x x^T and of x times seconds; x: how much of both a step held.
+        ratio: of the second's seconds over the first's; the line is drawn to it where steps hardly tell.
+        prior_weight: of that, against a step's.
+    """
+    (xx, xc), (_, cc) = square.tolist()
+    xy, cy = seconds.tolist()
+    if xx <= 0:
+        return 0.0, 0.0
+    weight = prior_weight * cc
+    xx, xc, cc = xx + weight * ratio**2, xc - weight * ratio, cc + weight
+    determinant = xx * cc - xc * xc
+    if determinant > 0:
+        first, second = (cc * xy - xc * cy) / determinant, (xx * cy - xc * xy) / determinant
+        if first > 0 and second >= 0:
+            return first, second
+    return xy / xx, 0.0

@@ -8,7 +8,7 @@ done now is a constraint that a server's plan is made under; nothing is undone a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.core.canary import EVERY_BUCKET, Canary, RolloutSettings, Samples, Verdict, ran
 from specctl.core.messages import Event, Plan, Reason, setting_words
+from specctl.core.prompt_steps import with_prompts
 from specctl.core.rails import Held
 from specctl.types import CellDelta
 
@@ -36,7 +37,7 @@ class ServerState(NamedTuple):
     time_s: float
     in_force: Mapping[int, Setting]
     class_limits: tuple[ClassLimit, ...]
-    cells: Iterable[CellDelta]
+    cells: Sequence[CellDelta]
     configured_prob: float | None = None
 
 
@@ -226,7 +227,7 @@ class RolloutGroup:
     def _watch(self, member: _Member, server: ServerState) -> None:
         member = self._members[server.target]
         canary = self._canary
-        for cell in server.cells:
+        for cell in with_prompts(server.cells):
             if cell.has_prefill or not cell.request_steps:
                 continue
             if canary is not None and canary.target == server.target:

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from specctl.core.prompt_cost import PromptCost
+from specctl.core.prompt_steps import PromptSteps
 from specctl.core.roofline import Roofline
 from specctl.core.space import Bools, Floats, Space
 from specctl.types import CellDelta
@@ -47,6 +48,7 @@ class StepCostEstimate:
     ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out, at most;
     ``decoding_least_s``: at least, where prompts are too short to tell what a token computes.
     ``mixed_share``: share of the bucket's steps that hold prompts, too.
+    ``prompt_s``: seconds for each decode step that prompts take in steps of their own.
     """
 
     step_s: Floats
@@ -57,6 +59,12 @@ class StepCostEstimate:
     batch: Floats
     mixed_share: Floats
     verified: Floats
+    prompt_s: Floats
+
+    @cached_property
+    def round_s(self) -> Floats:
+        """Of a decode step and the prompts' steps that come with it."""
+        return self.step_s + self.prompt_s
 
     @cached_property
     def step_rows(self) -> list[list[float]]:
@@ -81,6 +89,7 @@ class StepCost:
         self._verified_ratio = np.ones(shape[1])
         self._noise = 0.05**2
         self._prompts = PromptCost()
+        self._prompt_steps = PromptSteps()
         self._least_token_s = np.inf
         """Of the plain steps that verified most in their time."""
 
@@ -99,6 +108,8 @@ class StepCost:
 
     def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
         """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
+        cells = tuple(cells)
+        self._prompt_steps.add(cells, interval_s)
         by_bucket: dict[int, list[CellDelta]] = {}
         for cell in cells:
             bucket = self._space.bucket_index.get(cell.decode_batch_to)
@@ -115,10 +126,10 @@ class StepCost:
                 if cell.has_prefill and cell.prefill_tokens:
                     self._prompts.add(cell, self._plain_s(bucket, cell))
 
-    def estimate(self, drafted: Floats) -> StepCostEstimate:
+    def estimate(self, drafted: Floats, emitted: Floats) -> StepCostEstimate:
         """
         Args:
-            drafted: expected drafted tokens of a request-step, by setting.
+            drafted, emitted: expected tokens of a request-step, by setting.
         """
         verified = self._batch[:, None] * (1.0 + drafted)[None, :] * self._verified_ratio
         token_s = np.exp(self._level[:, None] + self._log_s) / verified
@@ -135,7 +146,7 @@ class StepCost:
         usual, mixed = (1.0 - share)[:, None] * step_s, share[:, None]
         return StepCostEstimate(
             step_s, sigma, is_measured, usual + mixed * in_mixed, usual + mixed * in_mixed_least,
-            self._batch.copy(), share, verified,
+            self._batch.copy(), share, verified, self._prompt_steps.seconds(self._batch, emitted),
         )  # fmt: skip
 
     def _place(self, bucket: int, cells: list[CellDelta], interval_s: float) -> None:

@@ -70,6 +70,9 @@ class SchedulerLimits(BaseModel):
     max_num_batched_tokens: int = Field(ge=1, description="tokens of one step, prompts in chunks")
     kv_tokens: int = Field(ge=1, description="KV cache, in tokens")
     kv_block_tokens: int = Field(default=16, ge=1)
+    prompts_apart: bool = Field(
+        default=False, description="prompts run in steps of their own before any decoding, as in SGLang"
+    )
     max_model_len: int = Field(ge=2)
 
 

@@ -2,7 +2,9 @@
 
 As vLLM V1 does (vllm/v1/core/sched/scheduler.py): running requests first, in order of admission; prompts in
 chunks; a request that finds no KV block preempts the one admitted last, which starts over in front of the
-queue; a new request is admitted only while its whole prompt fits, and never in a step that preempted.
+queue; a new request is admitted only while its whole prompt fits, and never in a step that preempted. Where
+prompts run apart, as in SGLang (sglang/srt/managers/scheduler.py, ``get_next_batch_to_run``), no request
+decodes in a step with prompts.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from specctl.simulate.state import (
     NEXT,
     NOW,
     PREEMPTIONS,
+    PROMPTS_APART,
     RUNNING,
     SEED,
     TAIL,
@@ -33,6 +36,7 @@ __all__ = [
     "pending_prefill",
     "release",
     "schedule",
+    "schedule_prompts",
 ]
 
 
@@ -144,10 +148,19 @@ def _preempt_last(requests, server):
 
 
 @inner
+def schedule_prompts(requests, server):
+    """Where prompts run apart: fill ``server.chunk`` with prompts alone. False: there are none to run."""
+    if server.limits[PROMPTS_APART] == 0:
+        return False
+    schedule(requests, server, 0)
+    return (server.chunk[: server.counts[RUNNING]] > 0).any()
+
+
+@inner
 def schedule(requests, server, width):
     """Fill ``server.chunk`` for the running requests; those left without a token in the step get 0.
 
-    width: positions that are verified for a decoding request.
+    width: positions that are verified for a decoding request; 0: none decodes.
     """
     counts, limits = server.counts, server.limits
     budget = limits[MAX_BATCHED]
@@ -162,7 +175,8 @@ def schedule(requests, server, width):
         while i < counts[RUNNING] and want <= budget and not _grow(requests, server, r, base + want):
             _preempt_last(requests, server)
         if i < counts[RUNNING]:
-            server.chunk[i] = 0 if want > budget else (-1 if is_decoding else want)
+            is_left_out = want > budget or want == 0
+            server.chunk[i] = 0 if is_left_out else (-1 if is_decoding else want)
             budget -= want if want <= budget else 0
         i += 1
     if counts[PREEMPTIONS] == preempted:

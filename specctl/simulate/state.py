@@ -45,7 +45,7 @@ NOW, BUSY, DECODE, EMITTED_TOKENS, BATCH_BY_TIME, DEPTH_BY_TIME, BEST_TOKENS, LO
 SAMPLE_TOKENS = 8
 SUMS = 9
 # Places in Server.limits.
-MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, SEED = range(5)
+MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, SEED, PROMPTS_APART = range(6)
 # Columns of a table: the row's setting, its sample's, and how many steps lie between two samples (0: none).
 SETTING, SAMPLE, EVERY_STEPS = range(3)
 # Columns of Log.integers and Log.floats.
@@ -169,7 +169,14 @@ def new_server(profile: EngineProfile, requests: int, seed: int) -> Server:
         counts=counts,
         sums=np.zeros(SUMS),
         limits=np.array(
-            [limits.max_num_seqs, limits.max_num_batched_tokens, kv_tokens, limits.kv_block_tokens, seed],
+            [
+                limits.max_num_seqs,
+                limits.max_num_batched_tokens,
+                kv_tokens,
+                limits.kv_block_tokens,
+                seed,
+                limits.prompts_apart,
+            ],
             np.int64,
         ),
     )

@@ -20,6 +20,7 @@ from specctl.simulate.scheduling import (
     pending_prefill,
     release,
     schedule,
+    schedule_prompts,
 )
 from specctl.simulate.state import (
     ACCEPTED,
@@ -112,7 +113,7 @@ def _clairvoyant(world, scratch):
 
 
 @inner
-def _chosen(world, table, by_scheduled, scratch):
+def _chosen(world, table, by_scheduled, scratch, decodes):
     """(setting of the row in force, setting of the step, whether the step is a sample of the row)."""
     counts = world.server.counts
     if table.shape[0] == 0:
@@ -120,7 +121,7 @@ def _chosen(world, table, by_scheduled, scratch):
         return best, best, False
     batch = counts[SCHEDULED] if by_scheduled else decoding(world.requests, world.server)
     row = table[min(max(batch, 1), table.shape[0] - 1)]
-    if batch == 0:
+    if batch == 0 or not decodes:
         return row[SETTING], row[SETTING], False
     counts[SINCE_SAMPLE] += 1
     if row[EVERY_STEPS] == 0 or counts[SINCE_SAMPLE] < row[EVERY_STEPS]:
@@ -222,8 +223,10 @@ def _watch_flips(world, base):
 
 
 @inner
-def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s):
-    if log.floats.shape[0] == 0 or batch == 0:
+def _write(
+    log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s, is_counted
+):
+    if log.floats.shape[0] == 0 or not is_counted:
         return
     at = counts[LOGGED]
     log.integers[at, LOG_SETTING] = setting
@@ -242,8 +245,10 @@ def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sam
 def _step(world, table, by_scheduled, log, scratch):
     requests, server, costs, prepared = world.requests, world.server, world.costs, world.prepared
     counts, sums = server.counts, server.sums
-    base, setting, is_sampled = _chosen(world, table, by_scheduled, scratch)
-    schedule(requests, server, prepared.width[setting])
+    is_apart = schedule_prompts(requests, server)
+    base, setting, is_sampled = _chosen(world, table, by_scheduled, scratch, not is_apart)
+    if not is_apart:
+        schedule(requests, server, prepared.width[setting])
     context, prefill, pairs = _load(requests, server, scratch.ends)
     batch = scratch.ends.sum()
     set_conditional(world.law, sums[NOW], batch, scratch.conditional)
@@ -268,7 +273,10 @@ def _step(world, table, by_scheduled, log, scratch):
     sums[EMITTED_TOKENS] += by_decode + by_prefill
     _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens)
     draft_s = draft_seconds(costs.steps, batch, prepared.depth[setting], context)
-    _write(log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s)
+    _write(
+        log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s,
+        batch > 0 or is_apart,
+    )  # fmt: skip
 
 
 @inner

@@ -181,6 +181,9 @@ class SimulatedTarget:
         first = 0
         for numbers, (step_s, draft_s, _) in zip(integers, floats, strict=True):
             place, batch, emitted, context, prefill, is_sampled = numbers
+            if not batch:
+                self.counters.add_prompts(prefill, step_s)
+                continue
             setting = engine.settings[place]
             depth = setting.num_speculative_tokens
             of_step = accepted[first : first + batch]

@@ -17,6 +17,7 @@ EXACT = 1e-12
 """Of a few sums and products of float64."""
 SPACE = Space.of(capabilities(chains(0, 1, 2, 4, 8), (1, 2, 4, 8)))
 FULL = SPACE.depth.astype(float)
+ONE = np.ones(len(FULL))
 
 
 def steps(tokens: int, step_s: float, *, batch: int = 1, count: int = 10, **more: object) -> CellDelta:
@@ -33,7 +34,7 @@ def after(*intervals: tuple[CellDelta, ...], space: Space = SPACE) -> StepCost:
 
 
 def estimate(*intervals: tuple[CellDelta, ...]) -> StepCostEstimate:
-    return after(*intervals).estimate(FULL)
+    return after(*intervals).estimate(FULL, ONE)
 
 
 def test_nothing_seen_is_not_known() -> None:
@@ -81,9 +82,9 @@ def test_the_comparison_stays_right_while_the_machine_gets_slower() -> None:
 
 def test_a_setting_that_ran_alone_moves_the_level_and_nothing_else() -> None:
     known = after(*((steps(2, 0.1), steps(4, 0.12)),) * 5)
-    before = np.log(known.estimate(FULL).step_s[0])
+    before = np.log(known.estimate(FULL, ONE).step_s[0])
     known.update((steps(4, 0.15),), 1.0)
-    moved = np.log(known.estimate(FULL).step_s[0]) - before
+    moved = np.log(known.estimate(FULL, ONE).step_s[0]) - before
     expected = 10 / (10 + LEVEL_STEPS) * np.log(0.15 / 0.12)
     assert moved[[2, 3]] == pytest.approx([expected, expected], rel=1e-9)
 
@@ -102,10 +103,10 @@ def test_a_stall_moves_a_comparison_hardly(stalled: int, stall_s: float) -> None
     known.update(
         tuple(ran(k, s, n, stall_s * (k == stalled)) for k, s, n in ((4, 0.02, 49), (0, 0.015, 1))), 1.0
     )
-    at_once = known.estimate(FULL).step_s[0]
+    at_once = known.estimate(FULL, ONE).step_s[0]
     for _ in range(3):
         known.update(usual, 1.0)
-    soon = known.estimate(FULL).step_s[0]
+    soon = known.estimate(FULL, ONE).step_s[0]
     assert at_once[3] / at_once[0] == pytest.approx(0.02 / 0.015, rel=0.12)
     assert soon[3] / soon[0] == pytest.approx(0.02 / 0.015, rel=0.08)
     assert soon[[0, 3]] == pytest.approx([0.015, 0.02], rel=0.08)
@@ -145,20 +146,20 @@ def test_a_setting_that_never_ran_follows_the_curve_through_its_neighbours() -> 
 def test_noise_widens_the_error() -> None:
     quiet = after((cell(tokens=4, seconds=(0.1, 0.101) * 20, accepted_at=(0,) * 4),))
     loud = after((cell(tokens=4, seconds=(0.06, 0.14) * 20, accepted_at=(0,) * 4),))
-    assert quiet.estimate(FULL).sigma[0, 3] < loud.estimate(FULL).sigma[0, 3]
+    assert quiet.estimate(FULL, ONE).sigma[0, 3] < loud.estimate(FULL, ONE).sigma[0, 3]
 
 
 def test_positions_that_requests_share_count_as_verified() -> None:
     """An engine that pads every request to the longest draft scores more than it drafted."""
     padded = cell(tokens=4, drafted_at=(4, 4, 4, 4), steps=10, verified=(5,) * 10, accepted_at=(0,) * 4)
-    found = after(*((padded,),) * 40).estimate(np.array([0.0, 0.4, 0.8, 1.6, 3.2]))
+    found = after(*((padded,),) * 40).estimate(np.array([0.0, 0.4, 0.8, 1.6, 3.2]), ONE)
     assert found.verified[0, 3] == pytest.approx(5.0, rel=0.01)
 
 
 def test_a_tree_scores_its_width() -> None:
     space = Space.of(capabilities((*chains(0, 2), tree(2, 2, 5)), (1, 2)))
     seen = after((cell(tokens=2, topk=2, width=5, accepted_at=(0, 0), step_s=0.2),), space=space)
-    found = seen.estimate(np.array([0.0, 2.0, 4.0]))
+    found = seen.estimate(np.array([0.0, 2.0, 4.0]), np.ones(3))
     assert found.step_s[0, 2] == pytest.approx(0.2, rel=EXACT)
     assert found.verified[1].tolist() == [2.0, 6.0, 10.0]
 
@@ -169,7 +170,7 @@ def test_what_decoding_takes_of_steps_with_prompts() -> None:
     mixed = steps(4, 0.4, count=8, has_prefill=True, prefill_tokens=800)
     known = after(*(plain,) * 10)
     known.update((*plain, mixed), 1.0)
-    found = known.estimate(FULL)
+    found = known.estimate(FULL, ONE)
     assert known.prompt_token_s == pytest.approx(0.003, rel=1e-6)
     share = found.mixed_share[0]
     kept = 0.5 ** (1 / 20)
@@ -184,13 +185,13 @@ def test_what_comes_with_any_prompt_is_not_what_a_token_computes() -> None:
     plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
     known = after(*(plain,) * 10)
     known.update((*plain, steps(4, 0.4, count=8, has_prefill=True, prefill_tokens=32)), 1.0)
-    known.estimate(FULL)
+    known.estimate(FULL, ONE)
     assert known.prompt_token_s == pytest.approx(0.02, rel=1e-3)
 
 
 def test_prompts_alone_bound_a_server_that_was_never_seen_without_them() -> None:
     known = after((steps(4, 0.4, has_prefill=True, prefill_tokens=1000),))
-    found = known.estimate(FULL)
+    found = known.estimate(FULL, ONE)
     assert np.isfinite(found.step_s).all()
     assert (np.diff(found.step_s[3]) >= 0).all()
 
@@ -254,9 +255,9 @@ def test_no_token_computes_longer_than_those_of_the_fullest_step() -> None:
     known = after(*(plain,) * 10)
     known.update((*plain, steps(4, 0.81, count=8, has_prefill=True, prefill_tokens=3200)), 1.0)
     known.update((*plain, steps(4, 0.4, count=80, has_prefill=True, prefill_tokens=320)), 1.0)
-    known.estimate(FULL)
+    known.estimate(FULL, ONE)
     least_s = 0.81 / 405
     assert known.prompt_token_s == pytest.approx(least_s * 2 ** (1 / 60), rel=0.02)
     known.update(plain, 60.0)
-    known.estimate(FULL)
+    known.estimate(FULL, ONE)
     assert known.prompt_token_s == pytest.approx(2 * least_s, rel=0.05)

@@ -57,6 +57,7 @@ def cost(
         batch=batches,
         mixed_share=np.full(count, mixed_share),
         verified=batches[:, None] * space.width[None, :].astype(float),
+        prompt_s=np.zeros(shape),
     )
 
 
