@@ -77,6 +77,7 @@ TENSOR_PARALLEL = H100_X2, f"{COMPARE} copying", "gpu-tensor-parallel.json"
 REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
+SGLANG_LOADS = H100, "specctl bench", "gpu-bench-sglang-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
@@ -189,6 +190,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
         row(
             "the same together, against the best single static setting; against never enabled",
             *LEARNING, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
+        ),
+        row(
+            "SGLang 0.5.23, `SPECCTL_SUFFIX`, 16 and 64 requests, three rounds of 7 s a load, answers of 48 to "
+            "144 tokens, the search included: by load, against the best of 0, 3 and 8 drafts",
+            *SGLANG_LOADS, phases, "to_best_static",
+        ),
+        row("the same, against 0 drafts, by load", *SGLANG_LOADS, phases, "to_off"),
+        row(
+            "the same together, against the best single static setting; against 0 drafts",
+            *SGLANG_LOADS, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_off"),
         ),
         row(
             "6 phases of 1, 16 and 64 requests, SGLang 0.5.23, `SPECCTL_SUFFIX`, two rounds of 7 s a phase, "
