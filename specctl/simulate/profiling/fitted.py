@@ -56,6 +56,8 @@ def limits_of(capabilities: Capabilities, named: Mapping[str, str]) -> Scheduler
         "kv_tokens": capabilities.kv_cache_tokens,
         "kv_block_tokens": capabilities.kv_block_tokens,
         "max_model_len": capabilities.context_max_tokens,
+        # SGLang turns its mixed chunks off where it speculates.
+        "prompts_apart": capabilities.engine == "sglang",
         **named,
     }
     missing = [key for key, value in parts.items() if value is None]
