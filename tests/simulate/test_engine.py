@@ -35,11 +35,12 @@ def run(engine: SimulatedEngine, arm: Arm) -> None:
         until_s = max(engine.now_s, until_s) + 1.0
 
 
+@pytest.mark.parametrize("prompts_apart", [False, True])
 @pytest.mark.parametrize("arm", arms(), ids=lambda arm: arm.name)
 def test_every_request_emits_its_tokens_within_the_kv_cache(
-    arm: Arm, bursty: Trace, small: Callable[..., EngineProfile]
+    arm: Arm, prompts_apart: bool, bursty: Trace, small: Callable[..., EngineProfile]
 ) -> None:
-    profile = small(**SMALL_KV)
+    profile = small(**SMALL_KV, prompts_apart=prompts_apart)
     engine = SimulatedEngine(bursty, profile, scenario_of(0.7), seed=3, log_steps=arm.log_steps)
     run(engine, arm)
     requests, counts = engine.requests, engine.server.counts
@@ -93,6 +94,20 @@ def test_the_off_policy_is_off_from_its_first_look_on(bursty: Trace, h200: Engin
     off = simulate(bursty, h200, scenario_of(0.9), Static(0), seed=0)
     assert ours.mean_num_speculative_tokens == 0.0
     assert ours.span_s == off.span_s
+
+
+@pytest.mark.parametrize("prompts_apart", [False, True])
+def test_prompts_that_run_apart_hold_up_who_decodes(
+    prompts_apart: bool, bursty: Trace, small: Callable[..., EngineProfile]
+) -> None:
+    engine = SimulatedEngine(
+        bursty, small(prompts_apart=prompts_apart), scenario_of(0.7), seed=3, log_steps=20_000
+    )
+    run(engine, Static(3))
+    steps = engine.log.integers[: engine.server.counts[at.LOGGED]]
+    has_both = (steps[:, at.LOG_BATCH] > 0) & (steps[:, at.LOG_PREFILL] > 0)
+    assert has_both.any() != prompts_apart
+    assert (steps[:, at.LOG_BATCH] == 0).any() == prompts_apart
 
 
 def test_a_lone_request_takes_the_seconds_of_the_profile(small: Callable[..., EngineProfile]) -> None:
