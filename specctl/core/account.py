@@ -62,7 +62,7 @@ class Account:
         at = space.number_of(cell)
         if bucket is None or at is None or cell.has_prefill or cell.step_s <= 0:
             return
-        rates = expected.tokens[bucket] / expected.cost.round_s[bucket]
+        rates = expected.tokens[bucket] / expected.cost.cycle_s[bucket]
         if not np.isfinite(rates).all() or self._setting_s is None:
             return
         self._step_s += cell.step_s

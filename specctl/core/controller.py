@@ -219,7 +219,7 @@ class Controller:
             cost,
             objective.price(cost.decoding_s + cost.prompt_s, cost.verified),
             objective.price(cost.decoding_least_s + cost.prompt_s, cost.verified),
-            objective.price(cost.round_s, cost.verified),
+            objective.price(cost.cycle_s, cost.verified),
             eligible,
         )
 

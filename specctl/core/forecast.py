@@ -47,7 +47,7 @@ class Forecast:
     @cached_property
     def rate_rows(self) -> list[list[float]]:
         """Tokens per second of decode-only steps, with the prompts' steps between them."""
-        found: list[list[float]] = (self.tokens / self.cost.round_s).tolist()
+        found: list[list[float]] = (self.tokens / self.cost.cycle_s).tolist()
         return found
 
 

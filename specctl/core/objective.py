@@ -84,11 +84,11 @@ class Objective:
             used = np.maximum(used, cost.step_s / bounds.max_itl_s)
         if bounds.max_tpot_s is not None:
             emitted = _slow_request_tokens(acceptance.emitted, reading, bounds.tpot_quantile)
-            used = np.maximum(used, cost.round_s / emitted / bounds.max_tpot_s)
+            used = np.maximum(used, cost.cycle_s / emitted / bounds.max_tpot_s)
         if bounds.max_ttft_s is not None and reading is not None and reading.ttft_s is not None:
             step_s, tokens = reading.step_s, reading.tokens_per_step
             if step_s and tokens:
-                slower = cost.round_s / step_s
+                slower = cost.cycle_s / step_s
                 if reading.is_queued:
                     slower = slower * tokens / acceptance.emitted[None, :]
                 used = np.maximum(used, reading.ttft_s * slower / bounds.max_ttft_s)

@@ -75,8 +75,8 @@ class PromptSteps:
         share = min(self._prompt_steps / self._decode_steps, SHARE_MAX)
         usual_batch = max(self._requests / self._decode_steps, 1.0)
         ended = 1.0 - (1.0 - share) ** (1.0 / usual_batch)
+        # The chance of a request to end, for each token that it emits.
         by_token = ended * self._requests / self._emitted
-        """Chance of a request to end, for each token that it emits."""
         none_ended = (1.0 - np.minimum(by_token * emitted, 1.0))[None, :] ** batch[:, None]
         token_s, step_s = self._line()
         found: Floats = step_s * (1.0 - none_ended)

@@ -62,7 +62,7 @@ class StepCostEstimate:
     prompt_s: Floats
 
     @cached_property
-    def round_s(self) -> Floats:
+    def cycle_s(self) -> Floats:
         """Of a decode step and the prompts' steps that come with it."""
         return self.step_s + self.prompt_s
 
