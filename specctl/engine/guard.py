@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("specctl")
 
+_FAILED: object = object()
+
 
 class Guard:
     """Counts what our code raises, by entry.
@@ -35,7 +37,7 @@ class Guard:
 
     @property
     def is_resting(self) -> bool:
-        return self.failures.total() >= FAILURES_MAX
+        return bool(self.failures) and self.failures.total() >= FAILURES_MAX
 
     def call(self, entry: str, default: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``function``'s answer, or ``default`` where it raised. Exceptions that end a process pass."""
@@ -47,12 +49,7 @@ class Guard:
 
     def ran(self, entry: str, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether ``function`` came to its end."""
-
-        def to_its_end() -> bool:
-            function(*args, **kwargs)
-            return True
-
-        return self.call(entry, False, to_its_end)
+        return self.call(entry, _FAILED, function, *args, **kwargs) is not _FAILED
 
     def failed(self, entry: str, error: Exception) -> None:
         """Count what an entry raised; for code that cannot be run by ``call``."""
