@@ -28,6 +28,7 @@ SGLANG_LOADS = H100, "specctl bench", "gpu-bench-sglang-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
+SMALL_SGLANG = CPU, "python -m benchmarks.phases sglang", "cpu-phases-27m-sglang.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 
 ROWS: tuple[Row, ...] = (
@@ -117,6 +118,8 @@ ROWS: tuple[Row, ...] = (
     row("the same, against off", *CPU_PHASES, cpu_phases, "to_off"),
     row("vLLM, a Llama of 27 M, so", *SMALL_PHASES, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_PHASES, cpu_phases, "to_off"),
+    row("SGLang, the same Llama, so", *SMALL_SGLANG, cpu_phases, "to_best_static"),
+    row("the same, against off", *SMALL_SGLANG, cpu_phases, "to_off"),
     row(
         "300 servers polled once a second: CPU seconds of the daemon in a second",
         "1 CPU core", "python benchmarks/many_targets.py --targets 300 --core 0", "many-targets.json",
