@@ -223,10 +223,8 @@ def _watch_flips(world, base):
 
 
 @inner
-def _write(
-    log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s, is_counted
-):
-    if log.floats.shape[0] == 0 or not is_counted:
+def _write(log, counts, now_s, setting, batch, emitted, context, prefill, is_sampled, step_s, draft_s):
+    if log.floats.shape[0] == 0:
         return
     at = counts[LOGGED]
     log.integers[at, LOG_SETTING] = setting
@@ -273,10 +271,9 @@ def _step(world, table, by_scheduled, log, scratch):
     sums[EMITTED_TOKENS] += by_decode + by_prefill
     _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens)
     draft_s = draft_seconds(costs.steps, batch, prepared.depth[setting], context)
-    _write(
-        log, counts, sums[NOW], setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s,
-        batch > 0 or is_apart,
-    )  # fmt: skip
+    if batch or is_apart:
+        now_s = sums[NOW]
+        _write(log, counts, now_s, setting, batch, by_decode, context, prefill, is_sampled, step_s, draft_s)
 
 
 @inner
