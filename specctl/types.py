@@ -11,7 +11,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import SelfChecks
 
-__all__ = ["CellDelta", "HistogramDelta", "Observation", "ShadowDelta", "StockDelta"]
+__all__ = ["CellDelta", "GroupDelta", "HistogramDelta", "Observation", "ShadowDelta", "StockDelta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,15 @@ class ShadowDelta:
 
     drafts: int
     drafted_at: tuple[int, ...]
+    accepted_at: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDelta:
+    """What one group of requests gained between two reads; fields as in ``AcceptanceGroup``."""
+
+    request_steps: int
+    reached_at: tuple[int, ...]
     accepted_at: tuple[int, ...]
 
 
@@ -110,6 +119,7 @@ class Observation:
     applied: AppliedTable | None = None
     cells: tuple[CellDelta, ...] | None = None
     shadow: ShadowDelta | None = None
+    groups: tuple[GroupDelta, ...] = ()
     stock: StockDelta | None = None
     adaptivity: AdaptivityState | None = None
     self_checks: SelfChecks | None = None

@@ -160,6 +160,7 @@ class Replay:
             applied=self._table,
             cells=gains.cells,
             shadow=gains.shadow,
+            groups=gains.groups,
             waiting=None if telemetry is None else telemetry.waiting,
             gaps=reading.gaps,
         )

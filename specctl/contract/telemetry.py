@@ -10,9 +10,10 @@ from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
 from specctl.contract.table import TableState
 
-__all__ = ["SelfChecks", "ShadowAcceptance", "Telemetry", "TelemetryCell"]
+__all__ = ["AcceptanceGroup", "SelfChecks", "ShadowAcceptance", "Telemetry", "TelemetryCell"]
 
 CELLS_MAX = 4096
+ACCEPTANCE_GROUPS_MAX = 16
 _MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
@@ -93,6 +94,24 @@ class ShadowAcceptance(BaseModel):
     accepted_at: Positions = Field(description="[j]: drafts whose first j + 1 tokens all came true")
 
 
+class AcceptanceGroup(BaseModel):
+    """Counters of request-steps whose requests had had their drafts accepted about as often until then.
+
+    On a sample of the steps. Positions that the step's setting did not ask for are in no counter.
+    """
+
+    model_config = _MESSAGE
+
+    request_steps: int = Field(ge=0)
+    reached_at: Positions = Field(
+        description="[j]: request-steps under a setting deeper than j whose first j drafted tokens were all "
+        "accepted"
+    )
+    accepted_at: Positions = Field(
+        description="[j]: request-steps whose first j + 1 drafted tokens were all accepted"
+    )
+
+
 class SelfChecks(BaseModel):
     """Greedy answers that were decoded again without drafts while the engine was idle."""
 
@@ -119,6 +138,12 @@ class Telemetry(BaseModel):
     kv_cache_used_ratio: float = Field(ge=0, allow_inf_nan=False)
     cells: tuple[TelemetryCell, ...] = Field(max_length=CELLS_MAX, fail_fast=True)
     shadow: ShadowAcceptance | None = None
+    acceptance_groups: tuple[AcceptanceGroup, ...] = Field(
+        default=(),
+        max_length=ACCEPTANCE_GROUPS_MAX,
+        fail_fast=True,
+        description="the same groups, in the same order, since boot_id; empty: not told apart",
+    )
     adaptivity: AdaptivityState | None = Field(
         default=None, description="of the engine's own adaptivity; None: it has none"
     )

@@ -8,16 +8,18 @@ A tree's accepted tokens are counted by their rank among the siblings, so that f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX
 from specctl.core.drift import Trials, has_drifted
+from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space
-from specctl.types import CellDelta, ShadowDelta
+from specctl.types import CellDelta, GroupDelta, ShadowDelta
 
 __all__ = ["Acceptance", "AcceptanceEstimate"]
 
@@ -40,23 +42,26 @@ TREE_PRIOR_STEPS = 50.0
 class _Counts(NamedTuple):
     """[rank, depth] and [depth]. ``reached``: the depth was drafted with that rank, and all before it were
     accepted. ``watched``: request-steps whose setting had this depth; ``drafted``: those with a token there.
+    ``members``: [group], request-steps of the requests of each group.
     """
 
     reached: Floats
     hits: Floats
     watched: Floats
     drafted: Floats
+    members: Floats
 
     @classmethod
     def none(cls, ranks: int, depths: int) -> _Counts:
         grid, line = np.zeros((ranks, depths)), np.zeros(depths)
-        return cls(grid, grid.copy(), line, line.copy())
+        return cls(grid, grid.copy(), line, line.copy(), np.zeros(ACCEPTANCE_GROUPS_MAX))
 
     def plus(self, other: _Counts) -> _Counts:
         return _Counts(*[mine + theirs for mine, theirs in zip(self, other, strict=True)])
 
-    def scaled(self, factors: Floats | float) -> _Counts:
-        return _Counts(*[part * factors for part in self])
+    def scaled(self, factors: Floats) -> _Counts:
+        by_depth = [part * factors for part in self[:-1]]
+        return _Counts._make([*by_depth, self.members * factors[0]])
 
     @property
     def first_rank(self) -> Trials:
@@ -99,13 +104,22 @@ class Acceptance:
         self._tree_steps = np.zeros(len(space.settings))
         self._tree_emitted = np.zeros(len(space.settings))
         self._has_drifted = False
+        self._groups = RequestGroups(space)
+        self._has_shadow = False
         self._long = self._nothing()
         self._updates = self._drifts = 0.0
         self._extra_ranks = _extra_ranks(space, self._depths)
 
-    def update(self, cells: Iterable[CellDelta], shadow: ShadowDelta | None, interval_s: float) -> None:
+    def update(
+        self,
+        cells: Iterable[CellDelta],
+        shadow: ShadowDelta | None,
+        interval_s: float,
+        groups: Sequence[GroupDelta] = (),
+    ) -> None:
         """Take in what an interval has counted; cells whose counts cannot be are left out."""
-        self._has_drifted = False
+        self._has_drifted, self._has_shadow = False, shadow is not None
+        self._groups.update(groups, interval_s)
         cells = [
             cell
             for cell in cells
@@ -115,7 +129,8 @@ class Acceptance:
         if counts.reached[0, 0] <= 0:
             return
         kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
-        self._long = self._long.scaled(kept).plus(counts)
+        counts.members[: len(groups)] = [group.request_steps for group in groups]
+        self._long = self._long.scaled(np.full(self._depths, kept)).plus(counts)
         self._updates, self._drifts = kept * self._updates + 1.0, kept * self._drifts
         self._recent.append(counts)
         if len(self._recent) > RECENT_INTERVALS:
@@ -129,19 +144,21 @@ class Acceptance:
         total = self._total()
         q = _conditionals(total)
         by_setting = self._conditionals_of_settings(q)
-        survival = np.cumprod(by_setting, axis=1)
+        survival, members = np.cumprod(by_setting, axis=1), _share(total.members)
         share = self._late_share
         if share > 0.0:
             long = np.cumprod(self._conditionals_of_settings(_conditionals(self._long)), axis=1)
             survival += share * (long - survival)
+            members += share * (_share(self._long.members) - members)
         depths = np.arange(self._depths)
         survival[depths[None, :] >= self._space.depth[:, None]] = 0.0
         emitted = 1.0 + survival.sum(axis=1)
         reached = total.reached[0]
         log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS)
+        of_groups = self._groups.ratio(members, at_full_depth=self._has_shadow)
         tails = np.cumsum(survival[:, ::-1], axis=1)[:, ::-1] / emitted[:, None]
         return AcceptanceEstimate(
-            emitted=emitted * self._tree_ratio(emitted),
+            emitted=emitted * self._tree_ratio(emitted) * of_groups,
             drafted=_drafted(total, self._space),
             gradient=tails,
             log_q_var=log_q_var,
@@ -232,6 +249,11 @@ class Acceptance:
         depths = np.arange(self._depths)
         found: Floats = np.minimum(summed[self._extra_ranks, depths[None, :]], 1.0)
         return found
+
+
+def _share(members: Floats) -> Floats:
+    total = float(members.sum())
+    return members / total if total > 0.0 else members
 
 
 def _is_possible(cell: CellDelta) -> bool:

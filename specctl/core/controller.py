@@ -134,7 +134,7 @@ class Controller:
         self._latency.update(observation)
         if cells is None or interval_s is None:
             return
-        self._acceptance.update(cells, observation.shadow, interval_s)
+        self._acceptance.update(cells, observation.shadow, interval_s, observation.groups)
         self._cost.update(cells, interval_s)
         self._thresholds.pass_time(interval_s)
 

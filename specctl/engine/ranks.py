@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TablePut
-from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
+from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, TelemetryCell
 from specctl.engine.request_classes import ClassKey, EngineTelemetry, TrafficClass
 
 __all__ = ["Adoption", "merged_capabilities", "merged_table", "merged_telemetry"]
 
-Counted = TypeVar("Counted", ShadowAcceptance, TelemetryCell, TrafficClass)
+Counted = TypeVar("Counted", AcceptanceGroup, ShadowAcceptance, TelemetryCell, TrafficClass)
 
 _MAY_DIFFER = {
     *("boot_id", "context_max_tokens", "controllable", "why_not_controllable", "warnings"),
@@ -105,6 +105,7 @@ def merged_telemetry(ranks: Sequence[EngineTelemetry]) -> EngineTelemetry:
             "kv_cache_used_ratio": max(rank.kv_cache_used_ratio for rank in ranks),
             "cells": _merged_cells(cell for rank in ranks for cell in rank.cells),
             "classes": _merged_classes([rank.classes for rank in ranks]),
+            "acceptance_groups": _merged_groups([rank.acceptance_groups for rank in ranks]),
             "shadow": _summed(shadows) if shadows else None,
             "guarded_steps": sum(rank.guarded_steps for rank in ranks),
             "steering_s": sum(rank.steering_s for rank in ranks),
@@ -138,6 +139,11 @@ def _merged_classes(ranks: Sequence[tuple[TrafficClass, ...] | None]) -> tuple[T
         for one in classes:
             by_key.setdefault(one.key, []).append(one)
     return tuple(_summed(same) for _, same in sorted(by_key.items()))
+
+
+def _merged_groups(ranks: Sequence[tuple[AcceptanceGroup, ...]]) -> tuple[AcceptanceGroup, ...]:
+    """Of ranks that tell the same groups."""
+    return tuple(_summed(same) for same in zip(*ranks, strict=False))
 
 
 def _summed(messages: Sequence[Counted]) -> Counted:

@@ -108,6 +108,7 @@ class Steering(ABC):
             cells=self._counters.cells(),
             classes=self._classes.counters.snapshot(is_idle=not gauges.running),
             shadow=gauges.shadow,
+            acceptance_groups=self._classes.groups.snapshot(),
             adaptivity=gauges.adaptivity,
             self_checks=gauges.self_checks,
             guarded_steps=self._guarded_steps,
@@ -123,6 +124,6 @@ class Steering(ABC):
     def _count(self, step: OpenStep, ended_s: float) -> None:
         """A step whose tokens are with their requests."""
         self._counters.add(step)
-        if ended_s >= self._classes.counters.due_s:
+        if ended_s >= self._classes.counters.due_s or step.is_sampled:
             number = step.num_speculative_tokens
             self._classes.count(number, step.requests, step.drafted, step.accepted, ended_s)

@@ -1,5 +1,5 @@
 """Which traffic class a request is of: worked out when it is first scheduled, its context looked at again now
-and then."""
+and then. What is counted by request is counted here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from specctl.contract.classes import context_bucket
+from specctl.engine.acceptance_groups import AcceptanceGroups
 from specctl.engine.class_counters import ClassCounters
 from specctl.engine.request_classes import ClassKey, valid_kind
 
@@ -41,12 +42,14 @@ class RequestClasses:
     ) -> None:
         self._key_of, self._context_of = key_of, context_of
         self.counters = ClassCounters(num_speculative_tokens_max)
+        self.groups = AcceptanceGroups(num_speculative_tokens_max)
         self._turn = 0
 
     def arrived(self, request: Any, now_s: float) -> None:
         key = self._key_of(request)
         request.specctl_class = self.counters.number_of(key, now_s)
         request.specctl_key = key
+        self.groups.arrived(request)
 
     def count(
         self,
@@ -60,6 +63,7 @@ class RequestClasses:
         if not requests:
             return
         self.counters.add(num_speculative_tokens, self._numbers(requests, now_s), drafted, accepted, now_s)
+        self.groups.add(num_speculative_tokens, requests, accepted)
         self._turn = 0 if self._turn >= len(requests) else self._turn
         for request in requests[self._turn : self._turn + _LOOKED_AT]:
             if self._context_of(request) > request.specctl_key.context_to_tokens:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import zip_longest
 from operator import attrgetter, sub
 from typing import Any, NamedTuple, TypeVar
 
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
+from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine_api.stock_metrics import Histogram, StockCounters
-from specctl.types import CellDelta, HistogramDelta, ShadowDelta, StockDelta
+from specctl.types import CellDelta, GroupDelta, HistogramDelta, ShadowDelta, StockDelta
 
 __all__ = [
     "CellKey",
@@ -18,6 +19,7 @@ __all__ = [
     "TelemetryGains",
     "cell_deltas",
     "cell_key",
+    "group_deltas",
     "shadow_delta",
     "stock_delta",
 ]
@@ -50,6 +52,7 @@ class Gains(NamedTuple):
     interval_s: float | None = None
     cells: tuple[CellDelta, ...] | None = None
     shadow: ShadowDelta | None = None
+    groups: tuple[GroupDelta, ...] = ()
 
 
 class TelemetryGains:
@@ -66,7 +69,12 @@ class TelemetryGains:
         if before is None or time_s <= before[0]:
             return Gains()
         cells = cell_deltas(before[1], telemetry)
-        return Gains(time_s - before[0], cells, shadow_delta(before[1].shadow, telemetry.shadow))
+        return Gains(
+            time_s - before[0],
+            cells,
+            shadow_delta(before[1].shadow, telemetry.shadow),
+            group_deltas(before[1].acceptance_groups, telemetry.acceptance_groups),
+        )
 
 
 def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
@@ -96,6 +104,22 @@ def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None
         drafts=_rise("shadow.drafts", before.drafts, after.drafts),
         drafted_at=_rises("shadow.drafted_at", before.drafted_at, after.drafted_at),
         accepted_at=_rises("shadow.accepted_at", before.accepted_at, after.accepted_at),
+    )
+
+
+def group_deltas(
+    before: Sequence[AcceptanceGroup], after: Sequence[AcceptanceGroup]
+) -> tuple[GroupDelta, ...]:
+    """Empty without the same groups on both sides. Raises CounterReset when a counter fell."""
+    if len(before) != len(after):
+        return ()
+    return tuple(
+        GroupDelta(
+            _rise("acceptance_groups.request_steps", old.request_steps, new.request_steps),
+            _rises("acceptance_groups.reached_at", old.reached_at, new.reached_at),
+            _rises("acceptance_groups.accepted_at", old.accepted_at, new.accepted_at),
+        )
+        for old, new in zip(before, after, strict=True)
     )
 
 

@@ -92,6 +92,7 @@ class EngineObserver:
             applied=applied,
             cells=gains.cells,
             shadow=gains.shadow,
+            groups=gains.groups,
             stock=await self._stock_beside_plugin(now_s, gaps),
             adaptivity=None if telemetry is None else telemetry.adaptivity,
             self_checks=None if telemetry is None else telemetry.self_checks,

@@ -6,6 +6,7 @@ What a real engine's plugin does is done by the same code: step counters and the
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from specctl.contract.table import AppliedTable, TablePut, TableRow
 from specctl.contract.telemetry import Telemetry
 from specctl.engine.buckets import DecodeBatchBuckets
 from specctl.engine.live_table import LiveTable
+from specctl.engine.request_classes import OTHER
 from specctl.engine.step_counters import StepCounters, StepRecord
-from specctl.engine_api.deltas import cell_deltas
+from specctl.engine.traffic_classes import RequestClasses
+from specctl.engine_api.deltas import cell_deltas, group_deltas
 from specctl.errors import TargetError
 from specctl.simulate import state as at
 from specctl.simulate.engine import SimulatedEngine, table_of
@@ -84,6 +87,9 @@ class SimulatedTarget:
         self.live = LiveTable(self.capabilities, (start,), lambda: engine.now_s)
         buckets = DecodeBatchBuckets(self.capabilities.decode_batch_max)
         self.counters = StepCounters(buckets, most.num_speculative_tokens)
+        self._classes = RequestClasses(most.num_speculative_tokens, lambda _: OTHER, lambda _: 0)
+        self._requests: dict[int, SimpleNamespace] = {}
+        """Of the last step that was counted by class and group."""
         self._history: deque[tuple[float, Telemetry]] = deque()
         self._before: tuple[float, Telemetry] | None = None
         self._in_force: object = None
@@ -118,6 +124,9 @@ class SimulatedTarget:
             capabilities=self.capabilities,
             applied=self.live.read(),
             cells=cell_deltas(before[1], telemetry) if before is not None and has_past else None,
+            groups=group_deltas(before[1].acceptance_groups, telemetry.acceptance_groups)
+            if before is not None and has_past
+            else (),
             running=telemetry.running,
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
@@ -146,6 +155,7 @@ class SimulatedTarget:
             decoding=engine.decode_batch,
             kv_cache_used_ratio=float(counts[at.KV_USED]) / engine.profile.scheduler.kv_tokens,
             cells=self.counters.cells(),
+            acceptance_groups=self._classes.groups.snapshot(),
         )
 
     def _lease_end_s(self) -> float:
@@ -178,8 +188,9 @@ class SimulatedTarget:
         integers = log.integers[: counts[at.LOGGED]].tolist()
         floats = log.floats[: counts[at.LOGGED]].tolist()
         accepted = log.accepted[: counts[at.LOGGED_REQUESTS]].tolist()
+        ids = log.requests[: counts[at.LOGGED_REQUESTS]].tolist()
         first = 0
-        for numbers, (step_s, draft_s, _) in zip(integers, floats, strict=True):
+        for numbers, (step_s, draft_s, ended_s) in zip(integers, floats, strict=True):
             place, batch, emitted, context, prefill, is_sampled = numbers
             if not batch:
                 self.counters.add_prompts(prefill, step_s)
@@ -205,8 +216,21 @@ class SimulatedTarget:
                     accepted_ranks=_ranks(log.ranks[first : first + batch], of_step, setting),
                 )
             )
+            if ended_s >= self._classes.counters.due_s or is_sampled:
+                self._count_by_group(depth, ids[first : first + batch], of_step, ended_s)
             first += batch
         engine.clear_log()
+
+    def _count_by_group(self, depth: int, ids: list[int], accepted: list[int], ended_s: float) -> None:
+        known, requests = self._requests, []
+        for number in ids:
+            request = known.get(number)
+            if request is None:
+                request = SimpleNamespace()
+                self._classes.arrived(request, ended_s)
+            requests.append(request)
+        self._requests = dict(zip(ids, requests, strict=True))
+        self._classes.count(depth, requests, [depth] * len(ids), accepted, ended_s)
 
 
 def _ranks(

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specctl.contract.telemetry import ShadowAcceptance, Telemetry
-from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
+from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, Telemetry
+from specctl.engine_api.deltas import CounterReset, cell_deltas, group_deltas, shadow_delta
+from specctl.types import GroupDelta
 
 
 def telemetry(boot_id: str = "a", **counts: object) -> Telemetry:
@@ -95,3 +96,23 @@ def test_shadow_never_gains_a_negative_count(first: list[int], second: list[int]
     else:
         assert delta is not None
         assert min(delta.accepted_at) >= 0
+
+
+def group(steps: int, reached: tuple[int, ...], accepted: tuple[int, ...]) -> AcceptanceGroup:
+    return AcceptanceGroup(request_steps=steps, reached_at=reached, accepted_at=accepted)
+
+
+def test_what_groups_of_requests_gain() -> None:
+    before = (group(0, (), ()), group(9, (9, 5), (5, 2)))
+    after = (group(2, (2, 1), (1, 0)), group(10, (10, 6), (6, 3)))
+    assert group_deltas(before, after) == (GroupDelta(2, (2, 1), (1, 0)), GroupDelta(1, (1, 1), (1, 1)))
+
+
+def test_an_engine_that_told_no_groups_before() -> None:
+    assert group_deltas((), (group(2, (2,), (1,)),)) == ()
+    assert group_deltas((group(2, (2,), (1,)),), ()) == ()
+
+
+def test_a_groups_counter_that_fell_is_a_reset() -> None:
+    with pytest.raises(CounterReset, match=r"acceptance_groups.accepted_at\[0\] fell"):
+        group_deltas((group(2, (2,), (2,)),), (group(3, (3,), (1,)),))

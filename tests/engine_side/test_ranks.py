@@ -5,7 +5,7 @@ import pytest
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TableState, uniform_rows
-from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
+from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, TelemetryCell
 from specctl.engine.ranks import merged_capabilities, merged_table, merged_telemetry
 from specctl.engine.request_classes import EngineTelemetry, TrafficClass
 
@@ -222,6 +222,19 @@ def test_a_shadow_that_no_rank_has_stays_unmeasured():
     shadow = ShadowAcceptance(drafts=1, drafted_at=(1,), accepted_at=(1,))
     assert merged_telemetry([telemetry("a"), telemetry("b")]).shadow is None
     assert merged_telemetry([telemetry("a"), telemetry("b", shadow=shadow)]).shadow == shadow
+
+
+def test_groups_of_requests_are_added_in_their_order():
+    def groups(*steps):
+        return [AcceptanceGroup(request_steps=n, reached_at=(n,), accepted_at=()) for n in steps]
+
+    merged = merged_telemetry(
+        [telemetry("a", acceptance_groups=groups(1, 2)), telemetry("b", acceptance_groups=groups(10, 20))]
+    )
+    assert [(one.request_steps, one.reached_at) for one in merged.acceptance_groups] == [
+        (11, (11,)),
+        (22, (22,)),
+    ]
 
 
 def test_gauges():
