@@ -114,7 +114,7 @@ def trees(name: str, measure: str) -> str:
     """autotune, its search included, by requests at once."""
     return "; ".join(
         f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
-        for load in ("1-at-once", "4-at-once", "8-at-once")
+        for load in ("1-at-once", "4-at-once", "8-at-once", "32-at-once")
     )
 
 

@@ -25,11 +25,13 @@ REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulate
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
 SGLANG_LOADS = H100, "specctl bench", "gpu-bench-sglang-h100.json"
+SGLANG_MIXED = H100, "specctl bench", "gpu-bench-sglang-mixed-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
 SMALL_SGLANG = CPU, "python -m benchmarks.phases sglang", "cpu-phases-27m-sglang.json"
-TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
+TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-loads-h100.json"
+RANKS = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 
 ROWS: tuple[Row, ...] = (
     row("closed loop: 20 load shapes at 4 to 128 requests", *REGRET, regret, "closed loop"),
@@ -71,6 +73,12 @@ ROWS: tuple[Row, ...] = (
         *SGLANG_LOADS, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_off"),
     ),
     row(
+        "the same with requests that copy and requests that chat, half of each: by load, against the best of 0, "
+        "3 and 8 drafts",
+        *SGLANG_MIXED, phases, "to_best_static",
+    ),
+    row("the same, against 0 drafts, by load", *SGLANG_MIXED, phases, "to_off"),
+    row(
         "6 phases of 1, 16 and 64 requests, SGLang 0.5.23, `SPECCTL_SUFFIX`, two rounds of 7 s a phase, "
         "answers of 256 tokens: by phase, against the best of 0, 3 and 8 drafts",
         *SGLANG_PHASES, phases, "to_best_static",
@@ -109,7 +117,7 @@ ROWS: tuple[Row, ...] = (
     ),
     row(
         "SGLang 0.5.23, EAGLE-3: share of the tree's accepted tokens that were the draft's first choice",
-        *TREES, first_choices,
+        *RANKS, first_choices,
     ),
     row(
         "vLLM, Gemma 270M, by phase, against its best static setting, the search included",
