@@ -73,8 +73,8 @@ ROWS: tuple[Row, ...] = (
         *SGLANG_LOADS, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_off"),
     ),
     row(
-        "the same with requests that copy and requests that chat, half of each: by load, against the best of 0, "
-        "3 and 8 drafts",
+        "the same with requests that copy and requests that chat, half of each: by load, against the best of "
+        "0, 3 and 8 drafts",
         *SGLANG_MIXED, phases, "to_best_static",
     ),
     row("the same, against 0 drafts, by load", *SGLANG_MIXED, phases, "to_off"),
