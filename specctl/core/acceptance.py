@@ -18,7 +18,7 @@ import numpy as np
 from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX
 from specctl.core.drift import Trials, has_drifted
 from specctl.core.request_groups import RequestGroups
-from specctl.core.space import Floats, Space
+from specctl.core.space import Floats, Space, by_depth
 from specctl.types import CellDelta, GroupDelta, ShadowDelta
 
 __all__ = ["Acceptance", "AcceptanceEstimate"]
@@ -186,9 +186,9 @@ class Acceptance:
         counts = self._nothing()
         for cell in cells:
             depth = min(cell.num_speculative_tokens, self._depths)
-            accepted = _line(cell.accepted_at, depth)
+            accepted = by_depth(cell.accepted_at, depth)
             counts.watched[:depth] += cell.request_steps
-            counts.drafted[:depth] += _line(cell.drafted_at, depth)
+            counts.drafted[:depth] += by_depth(cell.drafted_at, depth)
             if cell.tree_topk > 1 and not cell.accepted_rank_at:
                 continue
             reached = np.concatenate(([cell.request_steps], accepted[:-1]))
@@ -202,12 +202,12 @@ class Acceptance:
         """Drafts that were followed whether they were verified or not tell all depths at every setting."""
         counts = self._nothing()
         depth = min(len(shadow.accepted_at), self._depths)
-        accepted = _line(shadow.accepted_at, depth)
+        accepted = by_depth(shadow.accepted_at, depth)
         if depth and shadow.drafts and _never_rises((shadow.drafts, *shadow.accepted_at)):
             counts.reached[0, :depth] = np.concatenate(([shadow.drafts], accepted[:-1]))
             counts.hits[0, :depth] = accepted
             counts.watched[:depth] = shadow.drafts
-            counts.drafted[:depth] = _line(shadow.drafted_at, depth)
+            counts.drafted[:depth] = by_depth(shadow.drafted_at, depth)
         return counts
 
     def _count_trees(self, cells: Iterable[CellDelta], interval_s: float) -> None:
@@ -309,9 +309,5 @@ def _drafted(counts: _Counts, space: Space) -> Floats:
     return np.where(space.topk > 1, space.width - 1.0, cumulated[space.depth])
 
 
-def _line(values: tuple[int, ...], depth: int) -> Floats:
-    return np.array((*values[:depth], *((0,) * (depth - len(values)))), np.float64)
-
-
 def _of_rank(cell: CellDelta, rank: int, depth: int) -> Floats:
-    return _line(tuple(ranks[rank] if rank < len(ranks) else 0 for ranks in cell.accepted_rank_at), depth)
+    return by_depth(tuple(ranks[rank] if rank < len(ranks) else 0 for ranks in cell.accepted_rank_at), depth)

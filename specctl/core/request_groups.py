@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specctl.core.drift import Trials, has_drifted
-from specctl.core.space import Floats, Space
+from specctl.core.space import Floats, Space, by_depth
 from specctl.types import GroupDelta
 
 __all__ = ["RequestGroups"]
@@ -46,8 +46,8 @@ class RequestGroups:
             kept = 0.0
         self._steps = kept * self._steps + [one.request_steps for one in groups]
         self._accepted = kept * self._accepted + [sum(one.accepted_at) for one in groups]
-        self._reached = kept * self._reached + [self._line(one.reached_at) for one in groups]
-        self._hits = kept * self._hits + [self._line(one.accepted_at) for one in groups]
+        self._reached = kept * self._reached + [by_depth(one.reached_at, self._positions) for one in groups]
+        self._hits = kept * self._hits + [by_depth(one.accepted_at, self._positions) for one in groups]
 
     def ratio(self, members: Floats, *, at_full_depth: bool) -> Floats:
         """[setting]: what it is worth over its mean of tokens per step; 1 where all requests are alike.
@@ -81,9 +81,6 @@ class RequestGroups:
     def _past(self) -> list[Trials]:
         hits, reached = self._hits.tolist(), self._reached.tolist()
         return [tuple(zip(*line, strict=True)) for line in zip(hits, reached, strict=True)]
-
-    def _line(self, values: tuple[int, ...]) -> list[int]:
-        return [*values[: self._positions], *([0] * (self._positions - len(values)))]
 
 
 def _trials(group: GroupDelta) -> Trials:

@@ -15,7 +15,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, legal_settings
 from specctl.core.table_rows import row_at
 
-__all__ = ["Bools", "Floats", "Ints", "Space"]
+__all__ = ["Bools", "Floats", "Ints", "Space", "by_depth"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -116,3 +116,8 @@ OFF = Setting(num_speculative_tokens=0)
 
 def _key(setting: Setting) -> tuple[int, int, int]:
     return setting.num_speculative_tokens, setting.tree_topk, setting.width_tokens
+
+
+def by_depth(values: tuple[int, ...], depths: int) -> Floats:
+    """A counter's positions as so many: those beyond are left out, those that it lacks are 0."""
+    return np.array((*values[:depths], *((0,) * (depths - len(values)))), np.float64)

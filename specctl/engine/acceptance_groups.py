@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specctl.contract.telemetry import AcceptanceGroup
-from specctl.engine.step_counters import at_least
+from specctl.engine.step_counters import reached_and_accepted
 
 __all__ = ["GROUPS", "AcceptanceGroups"]
 
@@ -26,7 +26,7 @@ class AcceptanceGroups:
     """Used from one thread."""
 
     def __init__(self, num_speculative_tokens_max: int) -> None:
-        self._positions = range(num_speculative_tokens_max)
+        self._depths = num_speculative_tokens_max
         self._histograms: dict[int, list[list[int]]] = {}
         """By setting: [group][accepted tokens]."""
 
@@ -38,7 +38,7 @@ class AcceptanceGroups:
         """Count a step. Each request is counted by its earlier steps; this one counts for its later ones."""
         groups = self._histograms.get(num_speculative_tokens)
         if groups is None:
-            groups = [[0] * (len(self._positions) + 1) for _ in range(GROUPS)]
+            groups = [[0] * (self._depths + 1) for _ in range(GROUPS)]
             self._histograms[num_speculative_tokens] = groups
         for request, tokens in zip(requests, accepted, strict=True):
             share = request.specctl_share
@@ -52,10 +52,7 @@ class AcceptanceGroups:
 
     def _message(self, group: int) -> AcceptanceGroup:
         histograms = {setting: groups[group] for setting, groups in self._histograms.items()}
-        survived = {setting: (sum(h), *at_least(h)) for setting, h in histograms.items()}
-        asked = [[s for setting, s in survived.items() if setting > j] for j in self._positions]
+        reached_at, accepted_at = reached_and_accepted(histograms, self._depths)
         return AcceptanceGroup(
-            request_steps=sum(s[0] for s in survived.values()),
-            reached_at=tuple(sum(s[j] for s in asked[j]) for j in self._positions),
-            accepted_at=tuple(sum(s[j + 1] for s in asked[j]) for j in self._positions),
+            request_steps=sum(map(sum, histograms.values())), reached_at=reached_at, accepted_at=accepted_at
         )

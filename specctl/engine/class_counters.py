@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import add
 
 from specctl.engine.request_classes import CLASSES_MAX, OTHER, ClassKey, TrafficClass
-from specctl.engine.step_counters import at_least
+from specctl.engine.step_counters import at_least, reached_and_accepted
 
 __all__ = ["ClassCounters"]
 
@@ -129,7 +129,7 @@ class ClassCounters:
     ) -> TrafficClass:
         positions = range(self._stride - 1)
         steps = {setting: sum(histogram) for setting, histogram in accepted.items()}
-        survived = {setting: (steps[setting], *at_least(h)) for setting, h in accepted.items()}
+        reached_at, accepted_at = reached_and_accepted(accepted, self._stride - 1)
         drafts = [at_least(histogram) for histogram in drafted.values()]
         return TrafficClass(
             namespace=key.namespace,
@@ -139,6 +139,6 @@ class ClassCounters:
             request_steps=sum(steps.values()),
             watched_at=tuple(sum(n for setting, n in steps.items() if setting > j) for j in positions),
             drafted_at=tuple(sum(counts[j] for counts in drafts) for j in positions),
-            reached_at=tuple(sum(s[j] for setting, s in survived.items() if setting > j) for j in positions),
-            accepted_at=tuple(sum(s[j + 1] for s in survived.values()) for j in positions),
+            reached_at=reached_at,
+            accepted_at=accepted_at,
         )

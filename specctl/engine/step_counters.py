@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.telemetry import TelemetryCell
 from specctl.engine.buckets import DecodeBatchBuckets
 
-__all__ = ["StepCounters", "StepRecord", "at_least"]
+__all__ = ["StepCounters", "StepRecord", "at_least", "reached_and_accepted"]
 
 
 class _Key(NamedTuple):
@@ -119,6 +119,19 @@ def at_least(histogram: Sequence[int]) -> tuple[int, ...]:
         total += count
         counts.append(total)
     return tuple(reversed(counts))
+
+
+def reached_and_accepted(
+    histograms: Mapping[int, Sequence[int]], depths: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """From histograms of accepted tokens by request-step, of each setting. [j] of the first: under a setting
+    deeper than j, whose first j drafted tokens were all accepted. [j] of the second: whose first j + 1 were.
+    """
+    survived = {setting: (sum(h), *at_least(h)) for setting, h in histograms.items()}
+    return (
+        tuple(sum(s[j] for setting, s in survived.items() if setting > j) for j in range(depths)),
+        tuple(sum(s[j + 1] for s in survived.values()) for j in range(depths)),
+    )
 
 
 @dataclass

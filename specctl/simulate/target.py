@@ -22,7 +22,7 @@ from specctl.engine.live_table import LiveTable
 from specctl.engine.request_classes import OTHER
 from specctl.engine.step_counters import StepCounters, StepRecord
 from specctl.engine.traffic_classes import RequestClasses
-from specctl.engine_api.deltas import cell_deltas, group_deltas
+from specctl.engine_api.deltas import TelemetryGains
 from specctl.errors import TargetError
 from specctl.simulate import state as at
 from specctl.simulate.engine import SimulatedEngine, table_of
@@ -91,7 +91,7 @@ class SimulatedTarget:
         self._requests: dict[int, SimpleNamespace] = {}
         """Of the last step that was counted by class and group."""
         self._history: deque[tuple[float, Telemetry]] = deque()
-        self._before: tuple[float, Telemetry] | None = None
+        self._gains = TelemetryGains()
         self._in_force: object = None
         self._take_table()
 
@@ -114,19 +114,16 @@ class SimulatedTarget:
         now_s, perturbation = self._engine.now_s, self._engine.perturbation
         if perturbation.is_telemetry_gone(now_s):
             raise TargetError(f"{TARGET}: no answer")
-        telemetry, before = self._readable(now_s - perturbation.telemetry_late_s), self._before
-        self._before = now_s, telemetry
-        has_past = before is not None and now_s > before[0]
+        telemetry = self._readable(now_s - perturbation.telemetry_late_s)
+        gains = self._gains.since_last(now_s, telemetry)
         return Observation(
             target=TARGET,
             time_s=now_s,
-            interval_s=now_s - before[0] if before is not None and has_past else None,
+            interval_s=gains.interval_s,
             capabilities=self.capabilities,
             applied=self.live.read(),
-            cells=cell_deltas(before[1], telemetry) if before is not None and has_past else None,
-            groups=group_deltas(before[1].acceptance_groups, telemetry.acceptance_groups)
-            if before is not None and has_past
-            else (),
+            cells=gains.cells,
+            groups=gains.groups,
             running=telemetry.running,
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
