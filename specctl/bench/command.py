@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from specctl.json_bounds import read_json
-from specctl.terminal import examples, json_option, print_json
+from specctl.terminal import examples, json_option
 
 __all__ = ["bench"]
 
 EXIT_BEHIND = 6
-EXIT_INTERRUPTED = 130
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
@@ -183,10 +182,9 @@ def bench(context: click.Context, /, **options: Any) -> int:
     if bool(options["targets"]) == bool(options["from_files"]):
         raise click.UsageError("name a TARGET, or result files with --from", context)
     result = run_files(options) if options["from_files"] else run_bench(options)
-    if options["as_json"]:
-        print_json(result.model_dump(mode="json"))
     if result.is_cut_short:
-        return EXIT_INTERRUPTED
+        # Leaves at once, so that another Ctrl-C finds nothing to end with its own code.
+        raise KeyboardInterrupt
     return EXIT_BEHIND if options["fail_if_behind"] and result.is_behind else 0
 
 

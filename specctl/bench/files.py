@@ -57,7 +57,7 @@ def run_files(options: Mapping[str, Any]) -> BenchResult:
         verdict=verdict(arms, baseline, runs),
         price_per_hour=options["price_per_hour"],
     )
-    print_result(result, console)
+    print_result(result, console, as_json=options["as_json"])
     if options["save"] is not None:
         options["save"].mkdir(parents=True, exist_ok=True)
         save(options["save"], result, plan, (), Measured())

@@ -51,9 +51,10 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
             result = runner.run(_interruptible(_run(options, loads, console)))
         except asyncio.CancelledError as error:
             raise KeyboardInterrupt from error
-    print_result(result, console)
-    if options["save"] is not None:
-        console.print(f"saved: {options['save']}/bench.html, bench.md, bench.json", highlight=False)
+        # The runner still holds the signals here: another Ctrl-C cannot cut the output.
+        print_result(result, console, as_json=options["as_json"])
+        if options["save"] is not None:
+            console.print(f"saved: {options['save']}/bench.html, bench.md, bench.json", highlight=False)
     return result
 
 

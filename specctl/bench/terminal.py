@@ -20,6 +20,7 @@ from rich.table import Table
 
 from specctl.bench.results import BenchResult, Run
 from specctl.bench.words import HEADINGS, cells_of, outputs_words
+from specctl.terminal import print_json
 
 __all__ = ["TerminalProgress", "print_result"]
 
@@ -72,8 +73,11 @@ class TerminalProgress:
             )
 
 
-def print_result(result: BenchResult, console: Console) -> None:
-    """Latencies are p50 and p95 here; the saved files have p99 and more columns."""
+def print_result(result: BenchResult, console: Console, *, as_json: bool) -> None:
+    """Latencies are p50 and p95 here; the saved files have p99 and more columns.
+
+    With ``as_json`` the whole result also goes to standard output.
+    """
     for load in result.loads:
         console.print(_table(result, load.title))
     if len(result.loads) > 1:
@@ -85,6 +89,8 @@ def print_result(result: BenchResult, console: Console) -> None:
     for line in result.warnings:
         console.print(f"[yellow]warning:[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(f"\n[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(result.model_dump(mode="json"))
     if result.search is not None:
         print_search(result.search, console)
 

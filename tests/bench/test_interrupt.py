@@ -17,8 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def interrupted(
-    server: StreamingServer, folder: Path, *, after_rounds: int, signals: int = 1
+    server: StreamingServer,
+    folder: Path,
+    *,
+    after_rounds: int,
+    signals: int = 1,
+    again_s: float | None = None,
 ) -> tuple[int, str]:
+    """(exit code, output). ``again_s``: so long after the last line comes one more signal."""
     command = [sys.executable, "-m", "specctl.cli.main", "bench", server.url, "--save", str(folder)]
     command += ["--arm", "off", "--arm", "2", "--concurrency", "1", "--seconds", "0.5", "--rounds", "50"]
     process = subprocess.Popen(
@@ -36,8 +42,17 @@ def interrupted(
     for _ in range(signals):
         process.send_signal(signal.SIGINT)
         time.sleep(0.01)
+    lines = []
+    if again_s is not None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("saved"):
+                time.sleep(again_s)
+                process.send_signal(signal.SIGINT)
+                break
     output, _ = process.communicate(timeout=60)
-    return process.returncode, output
+    return process.returncode, "".join(lines) + output
 
 
 @pytest.mark.parametrize(("after_rounds", "signals"), [(0, 1), (2, 2)])
@@ -56,3 +71,12 @@ def test_ctrl_c_puts_the_table_back(tmp_path: Path, after_rounds: int, signals: 
         assert result.is_cut_short
         assert result.rounds >= 1
         assert {run.round for run in result.runs} == set(range(result.rounds))
+
+
+@pytest.mark.parametrize("again_s", [0.0, 0.03])
+def test_ctrl_c_while_the_process_ends(tmp_path: Path, again_s: float) -> None:
+    with StreamingServer() as server:
+        code, output = interrupted(server, tmp_path, after_rounds=1, again_s=again_s)
+    assert code == 130, output
+    assert "Traceback" not in output
+    assert "saved:" in output
