@@ -29,6 +29,7 @@ SGLANG_MIXED = H100, "specctl bench", "gpu-bench-sglang-mixed-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
+SGLANG_GEMMA = CPU, "python -m benchmarks.phases sglang", "cpu-phases-sglang.json"
 SMALL_SGLANG = CPU, "python -m benchmarks.phases sglang", "cpu-phases-27m-sglang.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-loads-h100.json"
 RANKS = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
@@ -126,7 +127,13 @@ ROWS: tuple[Row, ...] = (
     row("the same, against off", *CPU_PHASES, cpu_phases, "to_off"),
     row("vLLM, a Llama of 27 M, so", *SMALL_PHASES, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_PHASES, cpu_phases, "to_off"),
-    row("SGLang, the same Llama, so", *SMALL_SGLANG, cpu_phases, "to_best_static"),
+    row("SGLang, Gemma 270M, so", *SGLANG_GEMMA, cpu_phases, "to_best_static"),
+    row("the same, against off", *SGLANG_GEMMA, cpu_phases, "to_off"),
+    row(
+        "the same together, against the best single static setting; against off",
+        *SGLANG_GEMMA, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_off"),
+    ),
+    row("SGLang, the Llama of 27 M, so", *SMALL_SGLANG, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_SGLANG, cpu_phases, "to_off"),
     row(
         "300 servers polled once a second: CPU seconds of the daemon in a second",
