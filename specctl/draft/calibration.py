@@ -3,6 +3,7 @@
 A logistic regression on the source, the matched tokens (drafted ones included), the votes of the token and
 the voters. It was fitted to replays of code, agents' transcripts and SQL. One vote after a short
 match is weak evidence, and weaker in the corpus than in the request's own text. ``outcomes`` corrects it.
+A draft that goes on behind an edit (``resume``) has entries without voters, by its depth.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ MOST_MATCH = 32
 ENTRIES = (MOST_MATCH + 1) * (CANDIDATES + 1) ** 2
 """Of a row of ``chances``."""
 # Weights of ``features`` for a request's own text and for a corpus.
-_OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785)
-_CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667)
+_OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785, 3.2, 0.5, -0.7)
+_CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667, 0.0, 0.0, 0.0)
+DOUBTS_MOST = 3
+"""Of ``resume``: 0 to so many, in the place of voters where there is no vote."""
 PRIOR_TOKENS = 1000.0
 """Outcomes that the built-in weights count as, in a fit to outcomes."""
 ENTRY_TOKENS = 2048.0
@@ -34,13 +37,17 @@ Floats = npt.NDArray[np.float64]
 
 
 def features(match: Numbers, votes: Numbers, voters: Numbers) -> npt.NDArray[np.float64]:
-    """[9, ...] for arrays of one shape: matched tokens, votes for the token, all votes."""
+    """[12, ...] for arrays of one shape: matched tokens, votes for the token, all votes."""
     log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
-    unanimous = votes == voters
-    others = np.maximum(voters - votes, 0)
+    resumed = votes == 0
+    log_voters = np.where(resumed, 0.0, log_voters)
+    doubts = np.where(resumed, voters, 0) / np.maximum(match, 1)
+    unanimous = (votes == voters) & ~resumed
+    others = np.where(resumed, 0, np.maximum(voters - votes, 0))
     return np.stack([
         np.ones_like(log_match), log_match, log_match**2, log_voters, np.log((votes + 0.5) / (others + 0.5)),
         unanimous, log_match * log_voters, log_match * unanimous, np.log(np.maximum(votes, 1)),
+        resumed, log_match * resumed, doubts,
     ])  # fmt: skip
 
 
@@ -56,11 +63,11 @@ def chances() -> npt.NDArray[np.float32]:
 
 @cache
 def _seen() -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Features float64[9, ENTRIES], and which entries can occur."""
+    """Features float64[12, ENTRIES], and which entries can occur."""
     match, votes, voters = np.meshgrid(
         np.arange(MOST_MATCH + 1), np.arange(CANDIDATES + 1), np.arange(CANDIDATES + 1), indexing="ij"
     )
-    can_occur = (match > 0) & (votes > 0) & (votes <= voters)
+    can_occur = (match > 0) & (((votes > 0) & (votes <= voters)) | ((votes == 0) & (voters <= DOUBTS_MOST)))
     return features(match, votes, voters).reshape(len(_OWN), -1), can_occur.ravel()
 
 

@@ -8,6 +8,7 @@ from specctl.draft.calibration import MOST_MATCH
 from specctl.draft.chains import CAP, HEAD, NB, NB1, POS_BITS
 from specctl.draft.gather import CANDIDATES, ENOUGH, OWN_VISITS, VISITS
 from specctl.draft.options import SuffixIndexOptions
+from specctl.draft.resume import EDIT_TOKENS, LONG_MATCH, SHIFT
 from specctl.draft.suffix_index import rungs_for
 
 __all__ = ["limits_of", "rule_of"]
@@ -24,6 +25,9 @@ def rule_of(options: SuffixIndexOptions) -> dict[str, Any]:
         "enough": ENOUGH,
         "most_match": MOST_MATCH,
         "candidates": CANDIDATES,
+        "long_match": LONG_MATCH,
+        "edit_tokens": EDIT_TOKENS,
+        "shift": SHIFT,
         "places": (CAP, NB, HEAD, POS_BITS, NB1),
     }
 

@@ -20,6 +20,9 @@ __all__ = [
     "CLASSES",
     "LESSON_WORDS",
     "OUTCOME_WORDS",
+    "RESUME_AT",
+    "RESUME_MATCH",
+    "RESUME_PLACE",
     "SOURCE",
     "learn",
     "new_lesson",
@@ -30,10 +33,11 @@ CLASSES = 8
 """Traffic classes with a table of their own, the first of them for all others."""
 TOKENS_MOST = 32
 """Tokens of a draft from which something is learnt."""
-CLASS, AT, SIZE, SOURCE, FIRST = range(5)
+CLASS, AT, SIZE, SOURCE, RESUME_PLACE, RESUME_AT, RESUME_MATCH, FIRST = range(8)
 LESSON_WORDS = FIRST + 2 * TOKENS_MOST
-"""Of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; then the
-tokens and their entries in ``calibration.chances``."""
+"""Of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; of its last
+long match in its own text where that went on (0: none yet), how many tokens were known then, and the match;
+then the draft's tokens and their entries in ``calibration.chances``."""
 OUTCOME_WORDS = CLASSES * 2 * ENTRIES * 2
 """Drafted and accepted, of each entry of each row of the tables."""
 

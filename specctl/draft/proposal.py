@@ -9,7 +9,8 @@ The rule, per request and per source (its own tokens; the live corpus of its nam
    depth j, its votes and the voters. A draft ends where the product, the expected gain of one more token,
    falls below the least that the caller asks for, or at min(budget, floor(max_spec_factor * m +
    max_spec_offset)).
-3. The set with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
+3. Behind an edit the request's own text goes on as ``resume`` says: one more draft, of no voters.
+4. The draft with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
    match, then to the earlier source.
 
 Suffix decoding's score (Oliaro et al., arXiv 2411.04975, section 3) with calibrated probabilities.
@@ -32,7 +33,8 @@ from specctl.draft.chains import (
     stack_hashes,
 )
 from specctl.draft.gather import gather, limits_of, order, read_on, room_of
-from specctl.draft.lessons import AT, CLASS, SOURCE, learn, remember
+from specctl.draft.lessons import AT, CLASS, RESUME_MATCH, SOURCE, learn, remember
+from specctl.draft.resume import draft_on, resume_place
 from specctl.draft.status import REFUSED, RESIZE
 from specctl.draft.tables import (
     AHEAD,
@@ -52,14 +54,15 @@ __all__ = [
     "SOURCE_GLOBAL",
     "SOURCE_NONE",
     "SOURCE_REQUEST",
+    "SOURCE_RESUMED",
     "propose_one",
     "propose_rows",
 ]
 
 BLOCK_TOKENS = 64
 """Hits of a corpus are counted by blocks of this many tokens."""
-SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN = range(4)
-_SOURCES = ("request", "global", "frozen")
+SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN, SOURCE_RESUMED = range(5)
+_SOURCES = ("request", "global", "frozen", "resumed")
 COUNTERS = (
     "proposals",
     "match_tokens",
@@ -136,7 +139,7 @@ def _search(text, context, is_own, limits, budget, scratch):
 
 @njit(cache=True, nogil=True)
 def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, lesson, beat):
-    """Steps 2 and 3 for what _search has found: (length, match, score).
+    """Steps 2 and 4 for what _search has found: (length, match, score).
 
     Writes out, probs and lesson only when the score is above ``beat``.
     """
@@ -159,6 +162,22 @@ def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, le
                 out[j], probs[j] = drafted[j], path[j]
             remember(lesson, drafted, entries, seen)
     return best_length, best_match, beat
+
+
+@njit(cache=True, nogil=True)
+def _resumed_draft(
+    arena, own, place, doubts, limits, chance, budget, min_prob, scratch, out, probs, lesson, beat
+):  # fmt: skip
+    """Step 3: (length, score); writes as _best_draft does, only where the score is above ``beat``."""
+    _, drafted, path, _, _, entries = scratch
+    room = room_of(limits, np.int64(lesson[RESUME_MATCH]), budget)
+    length, score, seen = draft_on(arena, own, place, doubts, room, chance, min_prob, drafted, path, entries)
+    if length == 0 or score <= beat:
+        return 0, beat
+    for j in range(length):
+        out[j], probs[j] = drafted[j], path[j]
+    remember(lesson, drafted, entries, seen)
+    return length, score
 
 
 @njit(cache=True, nogil=True)
@@ -216,6 +235,13 @@ def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, p
         count, limits, of_own, budget, min_prob, scratch, out, probs, lesson, 0.0
     )
     source = SOURCE_REQUEST if length else SOURCE_NONE
+    place, doubts = resume_place(lesson, arena, own, scratch[0][0], scratch[0][1], count)
+    if place > 0:
+        drafted, drafted_score = _resumed_draft(
+            arena, own, place, doubts, limits, of_own, budget, min_prob, scratch, out, probs, lesson, score
+        )
+        if drafted:
+            length, match, source, score = drafted, lesson[RESUME_MATCH], SOURCE_RESUMED, drafted_score
     space = spaces[slot]
     if space >= 0 and live_rows[space, HEAD] > 0:
         count = _search((live_mem, live_rows[space]), context, False, limits, budget, scratch)
@@ -236,7 +262,8 @@ def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, p
     for j in range(length, out.size):
         out[j] = 0
         probs[j] = 0
-    lesson[AT], lesson[SOURCE] = own[KNOWN], 0 if source == SOURCE_REQUEST else 1
+    is_own = source in (SOURCE_REQUEST, SOURCE_RESUMED)
+    lesson[AT], lesson[SOURCE] = own[KNOWN], 0 if is_own else 1
     return length, match, source
 
 
@@ -262,7 +289,7 @@ def _propose(
     if length:
         counters[1] += match
         counters[1 + source] += 1
-        counters[4 + source] += length
+        counters[1 + len(_SOURCES) + source] += length
     return length, match, source
 
 

@@ -276,7 +276,7 @@ class SuffixIndex:
         least = _USUAL if min_probs is None else checked_floats("min_probs", min_probs, rows)
         grow_rows(
             self._address, checked_ints("slots", slots), checked_ints("budgets", budgets), least,
-            chains.heads, tree.tokens, tree.parents, tree.probs, tree.sizes,
+            (chains.tokens, chains.probs, chains.heads), tree.tokens, tree.parents, tree.probs, tree.sizes,
         )  # fmt: skip
         return tree
 

@@ -3,7 +3,8 @@
 A node is a token with its parent and the probability that the path to it comes true: as in ``proposal``,
 by votes, voters and match at each depth. The most probable node is taken next, so that a tree of n nodes has
 the highest expected number of accepted tokens that n nodes of this set can have (the best-first expansion of
-OPT-Tree, Wang et al., arXiv 2406.17276, section 3). The chain's first tokens are among them.
+OPT-Tree, Wang et al., arXiv 2406.17276, section 3). The chain's first tokens are among them. A draft that
+goes on behind an edit (``resume``) has one direction: its tree is the chain.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from specctl.draft.calibration import entry_of
 from specctl.draft.chains import KNOWN, stack_hashes
 from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
 from specctl.draft.lessons import CLASS
-from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
+from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST, SOURCE_RESUMED
 from specctl.draft.tables import corpora_of, lessons_of, requests_of, rule_of
 
 __all__ = ["DraftTree", "grow_rows"]
@@ -108,7 +109,7 @@ def grow_rows(
     slots,  # int32[n]
     budgets,  # int32[n]
     min_probs,  # float64[n], or [0] where that of the settings counts
-    heads,  # int32[3, n] of the chains: lengths, match tokens, source
+    chains,  # tokens, probs, heads of the chains: a DraftBatch
     tokens,  # int32[n, max_budget] out, and so on: a DraftTree
     parents,
     probs,
@@ -119,12 +120,18 @@ def grow_rows(
     settings, chances, _ = rule_of(address)
     lessons = lessons_of(address)[0]
     limits = limits_of(settings)
+    of_chains, probs_of_chains, heads = chains
     numbers = np.empty((3 + tokens.shape[1], CANDIDATES), np.int64)
     hashes = np.empty(rungs.size, np.uint64)
     for i in range(slots.size):
         if heads[0, i] == 0:
             continue
         match, source, own = heads[1, i], heads[2, i], rows[slots[i]]
+        if source == SOURCE_RESUMED:
+            sizes[i] = heads[0, i]
+            for j in range(sizes[i]):
+                tokens[i, j], parents[i, j], probs[i, j] = of_chains[i, j], j - 1, probs_of_chains[i, j]
+            continue
         is_own = source == SOURCE_REQUEST
         mem, row = arena, own
         if source == SOURCE_FROZEN:

@@ -32,15 +32,18 @@ def assert_as_brute_force(
     corpus: brute_force.Text,
     options: SuffixIndexOptions,
     alive: int | None = None,
-) -> None:
+    last: brute_force.LongMatch | None = None,
+) -> int:
+    """The draft's source. ``last``: of a request for which drafts were proposed before."""
     chances = index.outcomes.chances_of()
     batch = one(index)
-    tokens, probs, match, source = brute_force.propose(own, corpus, BUDGET, options, alive, chances)
+    tokens, probs, match, source = brute_force.propose(own, corpus, BUDGET, options, alive, chances, last)
     length = int(batch.lengths[0])
     assert batch.tokens[0, :length].tolist() == tokens
     assert not batch.tokens[0, length:].any()
     assert (int(batch.match_tokens[0]), int(batch.source[0])) == (match, source)
     np.testing.assert_allclose(batch.probs[0, :length], probs, rtol=PROB_TOLERANCE)
+    return source
 
 
 def fibonacci_word(length: int) -> list[int]:
@@ -79,9 +82,57 @@ def test_own_tokens(stream: list[int]) -> None:
     index = SuffixIndex(OPTIONS, 1, 1024)
     prompt = len(stream) // 2
     index.start(0, ints(stream[:prompt]))
+    last = brute_force.LongMatch()
     for known in range(prompt, len(stream), 3):
-        assert_as_brute_force(index, stream[:known], [], OPTIONS)
+        assert_as_brute_force(index, stream[:known], [], OPTIONS, last=last)
         index.extend(0, ints(stream[known : known + 3]))
+
+
+def edited(text: list[int], seed: int) -> list[int]:
+    """Copied with a token replaced, left out or added about once in nine."""
+    generator = random.Random(seed)
+    copied: list[int] = []
+    for token in text:
+        kind, other = generator.randrange(27), generator.randrange(50)
+        copied += {0: [], 1: [other], 2: [other, token]}.get(kind, [token])
+    return copied
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_behind_an_edit_the_text_goes_on(seed: int) -> None:
+    text = uniform(30, 120)
+    stream = text + edited(text, seed)
+    index = SuffixIndex(OPTIONS, 1, 1024)
+    index.start(0, ints(text))
+    last, sources = brute_force.LongMatch(), []
+    for known in range(len(text), len(stream), 1 + seed % 3):
+        sources.append(assert_as_brute_force(index, stream[:known], [], OPTIONS, last=last))
+        index.extend(0, ints(stream[known : known + 1 + seed % 3]))
+    assert sources.count(4) > 3
+    assert index.stats()["hits_resumed"] == sources.count(4)
+
+
+def test_a_replaced_token_costs_one_step() -> None:
+    """Nothing else of the copied text occurs twice, so that its tokens alone would match one at a time."""
+    text = list(range(100, 160))
+    index = SuffixIndex(OPTIONS, 1, 1024)
+    index.start(0, ints([*text, *text[:20]]))
+    one(index)
+    index.extend(0, ints([7, text[21]]))
+    batch = one(index)
+    assert batch.source[0] == 4
+    assert batch.tokens[0, : batch.lengths[0]].tolist() == text[22 : 22 + BUDGET]
+
+
+def test_a_slot_forgets_where_its_last_request_went_on() -> None:
+    text = list(range(100, 160))
+    index = SuffixIndex(OPTIONS, 1, 1024)
+    index.start(0, ints([*text, *text[:20]]))
+    one(index)
+    index.discard(0)
+    index.start(0, ints([*range(60), *range(200, 220), 7, 22, 21]))
+    assert one(index).lengths[0] < BUDGET
+    assert one(index).source[0] != 4
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS.keys())
@@ -96,9 +147,10 @@ def test_corpus(stream: list[int]) -> None:
         corpus += [*document, None]
     index.flush()
     index.start(0, ints([]))
+    last = brute_force.LongMatch()
     for known in range(1, len(stream), 5):
         index.extend(0, ints(stream[index.length(0) : known]))
-        assert_as_brute_force(index, stream[:known], corpus, OPTIONS)
+        assert_as_brute_force(index, stream[:known], corpus, OPTIONS, last=last)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +167,10 @@ def test_options(options: SuffixIndexOptions) -> None:
     stream = STREAMS["vocabulary-2"] + STREAMS["period-40"] + STREAMS["period-40"]
     index = SuffixIndex(options, 1, 1024)
     index.start(0, ints([]))
+    last = brute_force.LongMatch()
     for known in range(0, len(stream), 4):
         if known:
-            assert_as_brute_force(index, stream[:known], [], options)
+            assert_as_brute_force(index, stream[:known], [], options, last=last)
         index.extend(0, ints(stream[known : known + 4]))
 
 

@@ -91,6 +91,20 @@ def test_a_tree_expects_no_less_than_a_chain() -> None:
     assert {3, 4} <= set(tree.tokens[0].tolist())
 
 
+def test_behind_an_edit_the_tree_is_the_chain() -> None:
+    text = list(range(100, 160))
+    index = SuffixIndex(OPTIONS, 1, 256)
+    index.start(0, ints([*text, *text[:20]]))
+    index.propose_trees(ints([0]), ints([BUDGET]))
+    index.extend(0, ints([7, text[21]]))
+    chain = index.propose_batch(ints([0]), ints([BUDGET]))
+    tokens, probs = chain.tokens[0].tolist(), chain.probs[0].tolist()
+    tree = index.propose_trees(ints([0]), ints([BUDGET]))
+    assert tokens == text[22 : 22 + BUDGET]
+    assert [path for path, _ in paths(tree, 0)] == [tuple(tokens[: i + 1]) for i in range(BUDGET)]
+    assert tree.probs[0].tolist() == probs
+
+
 def test_nothing_known_gives_no_tree() -> None:
     index = SuffixIndex(OPTIONS, 1, 64)
     index.start(0, ints([]))

@@ -150,6 +150,60 @@ def test_outcomes_are_counted_as_on_the_host(least: int) -> None:
     np.testing.assert_array_equal(device.lessons.counted.cpu().numpy(), counted[:2])
 
 
+@pytest.mark.parametrize("min_prob", [0.01, 0.3])
+def test_behind_an_edit_as_the_host(min_prob: float) -> None:
+    """Requests that copy their prompt, with a token replaced, left out or added now and then."""
+    options = SuffixIndexOptions(index_bytes=2**17, min_token_prob=min_prob)
+    generator = random.Random(1)
+    prompts = [[generator.randrange(30) for _ in range(70)] for _ in range(6)]
+    answers = [
+        [token for old in prompt for token in edit(old, generator.randrange(27), generator.randrange(30))]
+        for prompt in prompts
+    ]
+    index = SuffixIndex(options, len(prompts), 256)
+    index.outcomes.is_learning = False
+    device = OnDevice(options, prompts, index.outcomes.chances_of())
+    texts = [list(prompt) for prompt in prompts]
+    order, sources = np.arange(len(prompts), dtype=np.int32), []
+    for slot, prompt in enumerate(prompts):
+        index.start(slot, np.array(prompt, np.int32))
+    for step in range(20):
+        for slot, text in enumerate(texts):
+            new, answers[slot] = answers[slot][: 1 + step % 3], answers[slot][1 + step % 3 :]
+            text += new
+            index.extend(slot, np.array(new, np.int32))
+        batch = index.propose_batch(order, np.full(order.size, WIDTH, np.int32))
+        drafts, probs, heads = device.draft(texts, order, WIDTH)
+        assert heads.numpy().tolist() == batch.heads.tolist()
+        sources += batch.source.tolist()
+        np.testing.assert_allclose(probs.numpy(), batch.probs, rtol=1e-6)
+        for row, length in enumerate(batch.lengths.tolist()):
+            assert drafts[row, :length].tolist() == batch.tokens[row, :length].tolist()
+    assert sources.count(4) > 10
+    counted = index.outcomes.counted.sum(axis=0).reshape(-1, ENTRIES, 2)
+    np.testing.assert_array_equal(device.lessons.counted.cpu().numpy(), counted[:2])
+
+
+def edit(token: int, kind: int, other: int) -> list[int]:
+    return {0: [], 1: [other], 2: [other, token]}.get(kind, [token])
+
+
+def test_a_slot_that_another_request_takes_goes_on_nowhere() -> None:
+    """The token before the place where the last request's text went on is this one's last token, too."""
+    options = SuffixIndexOptions(index_bytes=2**17)
+    index = SuffixIndex(options, 1, 256)
+    text = [*range(100, 160), *range(100, 120)]
+    device = OnDevice(options, [text], index.outcomes.chances_of())
+    slots = np.zeros(1, np.int32)
+    device.draft([[*text, 120]], slots, WIDTH)
+    heads = device.draft([[*text, 120, 7, 122]], slots, WIDTH)[2]
+    assert heads[2].tolist() == [4]
+    device.draft([[*text, 120]], slots, WIDTH)
+    device.prefills[0] = 12
+    heads = device.draft([[*range(83), 22]], slots, WIDTH)[2]
+    assert heads[2].tolist() == [1]
+
+
 def test_a_slot_that_another_request_takes_teaches_nothing() -> None:
     options = SuffixIndexOptions(index_bytes=2**17, min_token_prob=0.0)
     index = SuffixIndex(options, 1, 256)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from specctl_kernels.suffix_draft.lessons import LESSON_HEAD, learn, remember
+from specctl_kernels.suffix_draft.resume import draft_on, resume_place
 
 __all__ = ["suffix_draft_kernel"]
 
@@ -303,6 +304,7 @@ def suffix_draft_kernel(
     RUNG_MASK: tl.constexpr, LONGEST: tl.constexpr, LONGEST_2: tl.constexpr,
     MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     ENTRIES: tl.constexpr,
+    LONG_MATCH: tl.constexpr, EDIT_TOKENS: tl.constexpr, SHIFT: tl.constexpr, SHIFTS_2: tl.constexpr,
     CAP: tl.constexpr, NB: tl.constexpr, HEAD: tl.constexpr, POS_BITS: tl.constexpr, NB1: tl.constexpr,
 ):  # fmt: skip
     """Arguments as ``suffix_draft`` explains them; the last five are places in a row of ``chains``."""
@@ -321,8 +323,9 @@ def suffix_draft_kernel(
     best_length, best_seen, best_match, best_source = 0, 0, tl.full((), 0, tl.int64), 0
     lesson_ptr = lessons_ptr + slot * (LESSON_HEAD + 2 * WIDTH)
     prefill = tl.load(prefills_ptr + slot)
+    is_known = is_request
     if is_request:
-        learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
+        is_known = learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
     beat = tl.full((), 0.0, tl.float64)
     # From memory: Triton would round a float argument to 32 bits.
     factor, offset, min_prob = tl.load(limits_ptr), tl.load(limits_ptr + 1), tl.load(limits_ptr + 2)
@@ -337,6 +340,18 @@ def suffix_draft_kernel(
             best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 1,
             1, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
+        place, doubts, match = resume_place(
+            lesson_ptr, is_known, own_ptr, own_known, places, matches, count, LONG_MATCH, EDIT_TOKENS, SHIFT,
+            SHIFTS_2, CANDIDATES,
+        )  # fmt: skip
+        if place > 0:
+            tokens, entries, probs, score, j, seen = draft_on(
+                own_ptr, own_known, place, doubts, _room(match, budget, factor, offset), chances_ptr,
+                min_prob, MOST_MATCH, CANDIDATES, WIDTH,
+            )  # fmt: skip
+            if (j > 0) & (score > beat):
+                beat, best_length, best_match, best_source, best_seen = score, j, match, 4, seen
+                best_tokens, best_entries, best_probs = tokens, entries, probs
         head = tl.load(row_ptr + HEAD) * (tl.load(reads_corpus_ptr + slot) > 0).to(tl.int64)
         corpus_ptr += tl.load(row_ptr)  # BASE
         if head > 0:

@@ -29,6 +29,9 @@ class SuffixDraftRule:
     enough: int
     most_match: int
     candidates: int  # a power of two
+    long_match: int
+    edit_tokens: int
+    shift: int
     places: tuple[int, int, int, int, int]  # of CAP, NB, HEAD, POS_BITS, NB1 in a row
 
 
@@ -116,7 +119,8 @@ def suffix_draft(
     limits       float64[3]: max_spec_factor, max_spec_offset, min_token_prob
     drafts       integer[n, width] out, width at least budget; places without a draft get the last token
     probs        float32[n, width] out, as in a DraftBatch
-    heads        int32[3, n] out: drafted tokens, match tokens, source (0 none, 1 own, 3 corpus)
+    heads        int32[3, n] out: drafted tokens, match tokens, source (0 none, 1 own, 3 corpus, 4 own behind
+                 an edit)
     """
     places = rule.places
     longest = rule.rungs[-1]
@@ -132,6 +136,8 @@ def suffix_draft(
         LONGEST=longest, LONGEST_2=triton.next_power_of_2(longest),
         MOST_MATCH=rule.most_match, CANDIDATES=rule.candidates,
         WIDTH=_width_of(drafts.shape[1]), BLOCK=_BLOCK_TOKENS, ENTRIES=lessons.counted.shape[1],
+        LONG_MATCH=rule.long_match, EDIT_TOKENS=rule.edit_tokens, SHIFT=rule.shift,
+        SHIFTS_2=triton.next_power_of_2(2 * rule.shift + 1),
         CAP=places[0], NB=places[1], HEAD=places[2], POS_BITS=places[3], NB1=places[4],
         num_warps=4,
     )  # fmt: skip

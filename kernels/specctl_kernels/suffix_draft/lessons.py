@@ -5,28 +5,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LESSON_HEAD", "learn", "remember"]
+__all__ = ["LESSON_HEAD", "RESUME_AT", "RESUME_MATCH", "RESUME_PLACE", "learn", "remember"]
 
 # Words of a lesson: the position behind which was drafted, tokens, source (0 own text, 1 corpus), the
-# request's prefill, the token before; then the tokens and their entries in the table.
+# request's prefill, the token before; of its last long match in its own text where that went on (0: none
+# yet), how many tokens were known then, and the match; then the draft's tokens and their entries in the
+# table.
 _AT: tl.constexpr = tl.constexpr(0)
 _SIZE: tl.constexpr = tl.constexpr(1)
 _SOURCE: tl.constexpr = tl.constexpr(2)
 _PREFILL: tl.constexpr = tl.constexpr(3)
 _BEFORE: tl.constexpr = tl.constexpr(4)
-LESSON_HEAD: tl.constexpr = tl.constexpr(5)
+RESUME_PLACE: tl.constexpr = tl.constexpr(5)
+RESUME_AT: tl.constexpr = tl.constexpr(6)
+RESUME_MATCH: tl.constexpr = tl.constexpr(7)
+LESSON_HEAD: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
 def learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr):
-    """Compare the draft that waits with the request's text: ``lessons.learn``.
+    """Compare the draft that waits with the request's text: ``lessons.learn``. Whether the lesson is of this
+    request.
 
     A lesson of the slot's last request is none of this one: its prefill or its text is another.
     """
     at, size = tl.load(lesson_ptr + _AT).to(tl.int64), tl.load(lesson_ptr + _SIZE).to(tl.int64)
     before = tl.load(own_ptr + tl.maximum(at - 1, 0))
     is_own = (at > prefill) & (at <= known) & (tl.load(lesson_ptr + _PREFILL) == prefill)
-    size = tl.where(is_own & (before == tl.load(lesson_ptr + _BEFORE)), tl.minimum(size, known - at), 0)
+    is_own = is_own & (before == tl.load(lesson_ptr + _BEFORE))
+    size = tl.where(is_own, tl.minimum(size, known - at), 0)
     columns = tl.arange(0, WIDTH)
     inside = columns < size
     drafted = tl.load(lesson_ptr + LESSON_HEAD + columns, mask=inside, other=0)
@@ -37,6 +44,7 @@ def learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexp
     tl.atomic_add(place, 1, mask=inside & (columns <= wrong))
     tl.atomic_add(place + 1, 1, mask=inside & (columns < wrong))
     tl.store(lesson_ptr + _SIZE, 0)
+    return is_own
 
 
 @triton.jit
@@ -46,7 +54,7 @@ def remember(lesson_ptr, own_ptr, known, prefill, source, tokens, entries, size,
     columns = tl.arange(0, WIDTH)
     tl.store(lesson_ptr + _AT, known.to(tl.int32))
     tl.store(lesson_ptr + _SIZE, size)
-    tl.store(lesson_ptr + _SOURCE, tl.where(source == 1, 0, 1))
+    tl.store(lesson_ptr + _SOURCE, tl.where((source == 1) | (source == 4), 0, 1))
     tl.store(lesson_ptr + _PREFILL, prefill)
     tl.store(lesson_ptr + _BEFORE, tl.load(own_ptr + known - 1))
     tl.store(lesson_ptr + LESSON_HEAD + columns, tokens, mask=columns < size)
