@@ -26,7 +26,7 @@ _OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785, 2
 _CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667, 0.0, 0.0, 0.0)
 DOUBTS_MOST = 3
 """Of ``resume``: 0 to so many, in the place of voters where there is no vote."""
-PRIOR_TOKENS = 1000.0
+PRIOR_TOKENS = 1100.0
 """Outcomes that the built-in weights count as, in a fit to outcomes."""
 ENTRY_TOKENS = 2048.0
 """Outcomes that the fit counts as, in the share that is accepted of one entry."""
