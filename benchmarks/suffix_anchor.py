@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from benchmarks.suffix_stream import MAX_CONTEXT_TOKENS, MAX_RESPONSE_TOKENS
 from specctl.draft.chains import block_words
+from specctl.draft.frozen_corpus import build_block
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions, rungs_for
 
 Ints = npt.NDArray[np.int32]
@@ -44,6 +45,10 @@ class Arm(Protocol):
 
     def discard(self, slot: int) -> None:
         """The request ends and its tokens are in the corpus no more."""
+        ...
+
+    def forget_outcomes(self) -> None:
+        """What became of drafts; the corpus stays."""
         ...
 
     def settle(self) -> None:
@@ -91,6 +96,10 @@ class Own:
 
     def discard(self, slot: int) -> None:
         self.index.discard(slot)
+
+    def forget_outcomes(self) -> None:
+        self.index.outcomes.take()
+        self.index.attach(build_block([], self.index.rungs))
 
     def settle(self) -> None:
         self.index.settle()
@@ -149,6 +158,9 @@ class Anchor:
         name = self._names[slot]
         self.finish(slot)
         self.cache.evict_cached_response(name)
+
+    def forget_outcomes(self) -> None:
+        pass
 
     def settle(self) -> None:
         pass

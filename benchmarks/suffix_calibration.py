@@ -28,7 +28,6 @@ from benchmarks.suffix_anchor import (
 from benchmarks.suffix_kinds import Kind, load_kinds
 from benchmarks.suffix_replay import Replay, at_threshold, calibration_error, matching_threshold, replay
 from benchmarks.suffix_stream import Request
-from specctl.draft.frozen_corpus import build_block
 from testing.provenance import provenance
 
 STEPS = 2000
@@ -93,8 +92,7 @@ def examined(
     own: Own, lessons: Sequence[Request], exam: Sequence[Request], budget: int, least_prob: float, steps: int
 ) -> Replay:
     """From a table without outcomes; none are learnt where ``steps`` is 0."""
-    own.index.outcomes.take()
-    own.index.attach(build_block([], own.index.rungs))
+    own.forget_outcomes()
     own.index.outcomes.is_learning = steps > 0
     own.set_min_token_prob(least_prob)
     while steps > 0:

@@ -117,7 +117,9 @@ def matching_threshold(
 
 
 def at_threshold(arm: Arm, requests: Sequence[Request], budget: int, least_prob: float) -> Replay:
-    """In a forked process where a replay would leave traces in the arm for the next one."""
+    """In a forked process where a replay would leave traces in the arm for the next one. Outcomes of drafts
+    are learnt from this replay alone."""
+    arm.forget_outcomes()
     arm.set_min_token_prob(least_prob)
     try:
         if arm.forgets:

@@ -8,16 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from specctl_kernels.suffix_draft import DeviceCorpus, DeviceLessons, SuffixDraftRule, suffix_draft
+from support.device_drafts import WIDTH, OnDevice
 
-from specctl.draft import device_rule
 from specctl.draft.calibration import ENTRIES
-from specctl.draft.chains import ROW_WORDS
 from specctl.draft.frozen_corpus import build_block
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-WIDTH = 6
 
 
 def streams(vocabulary: int, count: int, seed: int) -> list[list[int]]:
@@ -39,49 +34,6 @@ def outcomes() -> dict[str, np.ndarray]:
         np.column_stack([0 * entries + i, entries, 0 * entries + 2, 0 * entries + 1 - i]) for i in (0, 1)
     ]
     return {"": np.concatenate(parts)}
-
-
-class OnDevice:
-    """The state that ``suffix_draft`` works on, for the texts of some requests."""
-
-    def __init__(self, options: SuffixIndexOptions, texts: list[list[int]], table: np.ndarray) -> None:
-        self.rule = SuffixDraftRule(**device_rule.rule_of(options))
-        self.limits = torch.tensor(device_rule.limits_of(options), dtype=torch.float64, device=DEVICE)
-        self.corpus = DeviceCorpus(2**20, ROW_WORDS, DEVICE)
-        self.table = torch.from_numpy(table).to(DEVICE)
-        self.lessons = DeviceLessons(len(texts), WIDTH, ENTRIES, DEVICE)
-        self.prefills = int32([len(text) for text in texts])
-
-    def draft(self, texts: list[list[int]], slots: np.ndarray, budget: int) -> tuple[torch.Tensor, ...]:
-        """drafts, probs and heads of requests in this order, as the kernel writes them."""
-        tokens = torch.zeros((len(texts), 256), dtype=torch.int32)
-        for slot, text in enumerate(texts):
-            tokens[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
-        drafts = torch.zeros((slots.size, WIDTH), dtype=torch.int64, device=DEVICE)
-        probs = torch.zeros((slots.size, WIDTH), dtype=torch.float32, device=DEVICE)
-        heads = torch.zeros((3, slots.size), dtype=torch.int32, device=DEVICE)
-        suffix_draft(
-            tokens.to(DEVICE),
-            int32([len(text) for text in texts]),
-            torch.from_numpy(slots).to(DEVICE),
-            int32([1] * slots.size),
-            int32([1] * len(texts)),
-            self.corpus,
-            self.table,
-            self.prefills,
-            self.lessons,
-            self.rule,
-            self.limits,
-            budget,
-            drafts,
-            probs,
-            heads,
-        )
-        return drafts.cpu(), probs.cpu(), heads.cpu()
-
-
-def int32(values: list[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,23 @@ class _Compiled:
 
 
 @contextmanager
-def without_device(calls: HostCalls) -> Iterator[None]:
-    """Triton's launches stop before the device, and are counted."""
+def without_device(calls: HostCalls, *, compiles: bool = False) -> Iterator[None]:
+    """Triton's launches stop before the device, and are counted. ``compiles``: as for a device."""
     run = JITFunction.run
 
-    def compiled(function: Any, key: Any, signature: Any, device: int, *given: Any) -> _Compiled:
+    def compiled(
+        function: Any,
+        key: Any,
+        signature: Any,
+        device: int,
+        constants: Any,
+        options: Any,
+        attrs: Any,
+        *_: Any,
+    ) -> _Compiled:
+        if compiles:
+            source = function.ASTSource(function, signature, constants, attrs)
+            function.compile(source, target=_Driver().get_current_target(), options=options.__dict__)
         made = function.device_caches[device][0][key] = _Compiled()
         return made
 
@@ -162,6 +174,14 @@ def _refused(*given: Any) -> Any:
 
 
 ENGINES = {"vllm": vllm_call, "sglang": sglang_call}
+
+
+def compile_calls(engine: str, kind: str, requests: int) -> HostCalls:
+    """What the first call launches, compiled for a device."""
+    calls = HostCalls()
+    with without_device(calls, compiles=True), ENGINES[engine](requests, KINDS[kind]) as call:
+        call()
+    return calls
 
 
 def calls_of(engine: str, kind: str, requests: int) -> HostCalls:
