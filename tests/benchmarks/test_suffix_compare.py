@@ -33,6 +33,9 @@ class Oracle:
     def settle(self):
         pass
 
+    def forget_outcomes(self):
+        pass
+
     def speculate(self, slot, known, budget):
         assert known.tolist() == self.seen
         draft = self.every[known.size : known.size + budget].tolist()
