@@ -22,8 +22,8 @@ MOST_MATCH = 32
 ENTRIES = (MOST_MATCH + 1) * (CANDIDATES + 1) ** 2
 """Of a row of ``chances``."""
 # Weights of ``features`` for a request's own text and for a corpus.
-_OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785, 2.66, 0.29, -0.53)
-_CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667, 0.0, 0.0, 0.0)
+_OWN = (-1.6231, 0.1962, 0.0212, -0.3505, 0.5949, 0.015, 0.2977, 0.778, 0.785, 2.68, 0.25, -0.52)
+_CORPUS = (-2.3711, -0.0929, 0.1866, -0.3788, 0.4237, -0.4235, 0.241, 1.0151, 0.667, 3.49, 0.02, -0.65)
 DOUBTS_MOST = 3
 """Of ``resume``: 0 to so many, in the place of voters where there is no vote."""
 PRIOR_TOKENS = 1100.0

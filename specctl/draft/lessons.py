@@ -19,10 +19,9 @@ __all__ = [
     "CLASS",
     "CLASSES",
     "LESSON_WORDS",
+    "LONG_MATCHES",
+    "LONG_MATCH_WORDS",
     "OUTCOME_WORDS",
-    "RESUME_AT",
-    "RESUME_MATCH",
-    "RESUME_PLACE",
     "SOURCE",
     "learn",
     "new_lesson",
@@ -33,18 +32,20 @@ CLASSES = 8
 """Traffic classes with a table of their own, the first of them for all others."""
 TOKENS_MOST = 32
 """Tokens of a draft from which something is learnt."""
-CLASS, AT, SIZE, SOURCE, RESUME_PLACE, RESUME_AT, RESUME_MATCH, FIRST = range(8)
+CLASS, AT, SIZE, SOURCE, LONG_MATCHES = range(5)
+LONG_MATCH_WORDS = 3
+FIRST = LONG_MATCHES + 3 * LONG_MATCH_WORDS
 LESSON_WORDS = FIRST + 2 * TOKENS_MOST
-"""Of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; of its last
-long match in its own text where that went on (0: none yet), how many tokens were known then, and the match;
-then the draft's tokens and their entries in ``calibration.chances``."""
+"""int64, of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; its
+last long match in its own text, in the live and in the frozen corpus (``resume``); then the draft's tokens
+and their entries in ``calibration.chances``."""
 OUTCOME_WORDS = CLASSES * 2 * ENTRIES * 2
 """Drafted and accepted, of each entry of each row of the tables."""
 
 
-def new_lesson(row: int) -> npt.NDArray[np.int32]:
-    """int32[LESSON_WORDS] of a request of the class in this row, without a draft."""
-    lesson = np.zeros(LESSON_WORDS, np.int32)
+def new_lesson(row: int) -> npt.NDArray[np.int64]:
+    """int64[LESSON_WORDS] of a request of the class in this row, without a draft."""
+    lesson = np.zeros(LESSON_WORDS, np.int64)
     lesson[CLASS] = row
     return lesson
 
@@ -52,8 +53,8 @@ def new_lesson(row: int) -> npt.NDArray[np.int32]:
 @njit(cache=True, nogil=True)
 def learn(lesson, arena, own, outcomes):
     """Compare the draft that waits with the request's text; outcomes int32[OUTCOME_WORDS]."""
-    at = np.int64(lesson[AT])
-    size = min(np.int64(lesson[SIZE]), own[KNOWN] - at)
+    at = lesson[AT]
+    size = min(lesson[SIZE], own[KNOWN] - at)
     first = (2 * lesson[CLASS] + lesson[SOURCE]) * ENTRIES
     lesson[SIZE] = 0
     for j in range(size):

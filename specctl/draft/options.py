@@ -83,7 +83,7 @@ class DraftBatch:
 
     @property
     def source(self) -> npt.NDArray[np.int32]:
-        """[n] 0 none, 1 own tokens, 2 live corpus, 3 frozen corpus, 4 own tokens behind an edit"""
+        """[n] 0 none, 1 own tokens, 2 live corpus, 3 frozen corpus; 4 to 6 so behind an edit"""
         row: npt.NDArray[np.int32] = self.heads[2]
         return row
 

@@ -9,7 +9,7 @@ The rule, per request and per source (its own tokens; the live corpus of its nam
    depth j, its votes and the voters. A draft ends where the product, the expected gain of one more token,
    falls below the least that the caller asks for, or at min(budget, floor(max_spec_factor * m +
    max_spec_offset)).
-3. Behind an edit the request's own text goes on as ``resume`` says: one more draft, of no voters.
+3. Behind an edit the source goes on as ``resume`` says: one more draft, of no voters.
 4. The draft with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
    match, then to the earlier source.
 
@@ -33,8 +33,8 @@ from specctl.draft.chains import (
     stack_hashes,
 )
 from specctl.draft.gather import gather, limits_of, order, read_on, room_of
-from specctl.draft.lessons import AT, CLASS, RESUME_MATCH, SOURCE, learn, remember
-from specctl.draft.resume import draft_on, resume_place
+from specctl.draft.lessons import AT, CLASS, LONG_MATCH_WORDS, LONG_MATCHES, SOURCE, learn, remember
+from specctl.draft.resume import MATCH, draft_on, resume_place
 from specctl.draft.status import REFUSED, RESIZE
 from specctl.draft.tables import (
     AHEAD,
@@ -48,21 +48,24 @@ from specctl.draft.tables import (
 )
 
 __all__ = [
+    "BEHIND_AN_EDIT",
     "BLOCK_TOKENS",
     "COUNTERS",
     "SOURCE_FROZEN",
     "SOURCE_GLOBAL",
     "SOURCE_NONE",
     "SOURCE_REQUEST",
-    "SOURCE_RESUMED",
     "propose_one",
     "propose_rows",
 ]
 
 BLOCK_TOKENS = 64
 """Hits of a corpus are counted by blocks of this many tokens."""
-SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN, SOURCE_RESUMED = range(5)
-_SOURCES = ("request", "global", "frozen", "resumed")
+SOURCE_NONE, SOURCE_REQUEST, SOURCE_GLOBAL, SOURCE_FROZEN = range(4)
+BEHIND_AN_EDIT = 3
+"""Added to the source of a draft that goes on behind one."""
+_TEXTS = ("request", "global", "frozen")
+_SOURCES = (*_TEXTS, *(f"{text}_behind_edits" for text in _TEXTS))
 COUNTERS = (
     "proposals",
     "match_tokens",
@@ -165,19 +168,33 @@ def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, le
 
 
 @njit(cache=True, nogil=True)
-def _resumed_draft(
-    arena, own, place, doubts, limits, chance, budget, min_prob, scratch, out, probs, lesson, beat
-):  # fmt: skip
-    """Step 3: (length, score); writes as _best_draft does, only where the score is above ``beat``."""
-    _, drafted, path, _, _, entries = scratch
-    room = room_of(limits, np.int64(lesson[RESUME_MATCH]), budget)
-    length, score, seen = draft_on(arena, own, place, doubts, room, chance, min_prob, drafted, path, entries)
-    if length == 0 or score <= beat:
-        return 0, beat
-    for j in range(length):
-        out[j], probs[j] = drafted[j], path[j]
-    remember(lesson, drafted, entries, seen)
-    return length, score
+def _of_source(source, text, context, limits, chance, budget, min_prob, scratch, out, probs, lesson, best):
+    """Steps 1 to 4 for one source: the best so far, (length, match, source, score, place of the first
+    occurrence of this source in its text, 0 where it is not of this one)."""
+    length, match, winner, score = best
+    mem, row = text
+    arena, own = context[3], context[4]
+    is_own = source == SOURCE_REQUEST
+    count = _search(text, context, is_own, limits, budget, scratch)
+    drafted, drafted_match, score = _best_draft(
+        count, limits, chance, budget, min_prob, scratch, out, probs, lesson, score
+    )
+    first = np.int64(0)
+    if drafted:
+        length, match, winner, first = drafted, drafted_match, source, scratch[0][0, 0]
+    at = LONG_MATCHES + LONG_MATCH_WORDS * (source - 1)
+    last = lesson[at : at + LONG_MATCH_WORDS]
+    place, doubts = resume_place(last, mem, row, arena, own, scratch[0][0], scratch[0][1], count)
+    if place > 0:
+        _, tokens, path, _, _, entries = scratch
+        room = room_of(limits, last[MATCH], budget)
+        drafted, gain, seen = draft_on(mem, row, place, doubts, room, chance, min_prob, tokens, path, entries)
+        if drafted > 0 and gain > score:
+            length, match, winner, score, first = drafted, last[MATCH], source + BEHIND_AN_EDIT, gain, place
+            for j in range(length):
+                out[j], probs[j] = tokens[j], path[j]
+            remember(lesson, tokens, entries, seen)
+    return (length, match, winner, score), first
 
 
 @njit(cache=True, nogil=True)
@@ -228,41 +245,34 @@ def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, p
     limits, chances = rule
     of_own, of_corpus = chances[2 * lesson[CLASS]], chances[2 * lesson[CLASS] + 1]
     arena, own = context[3], context[4]
-    count = _search((arena, own), context, True, limits, budget, scratch)
-    # What the buckets name arrives while this draft is made.
+    # What the buckets name arrives while the first draft is made.
     _fetch_cells(corpora, slot, context[1], context[2])
-    length, match, score = _best_draft(
-        count, limits, of_own, budget, min_prob, scratch, out, probs, lesson, 0.0
-    )
-    source = SOURCE_REQUEST if length else SOURCE_NONE
-    place, doubts = resume_place(lesson, arena, own, scratch[0][0], scratch[0][1], count)
-    if place > 0:
-        drafted, drafted_score = _resumed_draft(
-            arena, own, place, doubts, limits, of_own, budget, min_prob, scratch, out, probs, lesson, score
-        )
-        if drafted:
-            length, match, source, score = drafted, lesson[RESUME_MATCH], SOURCE_RESUMED, drafted_score
+    best = np.int64(0), np.int64(0), np.int64(SOURCE_NONE), 0.0
+    best, _ = _of_source(
+        SOURCE_REQUEST, (arena, own), context, limits, of_own, budget, min_prob, scratch, out, probs, lesson,
+        best,
+    )  # fmt: skip
     space = spaces[slot]
     if space >= 0 and live_rows[space, HEAD] > 0:
-        count = _search((live_mem, live_rows[space]), context, False, limits, budget, scratch)
-        drafted, drafted_match, score = _best_draft(
-            count, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson, score
-        )
-        if drafted:
-            length, match, source = drafted, drafted_match, SOURCE_GLOBAL
-            at = index_of(live_rows[space], scratch[0][0, 0]) // BLOCK_TOKENS
+        text = live_mem, live_rows[space]
+        best, first = _of_source(
+            SOURCE_GLOBAL, text, context, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson,
+            best,
+        )  # fmt: skip
+        if first > 0:
+            at = index_of(live_rows[space], first) // BLOCK_TOKENS
             hits[space, at] = min(hits[space, at] + 1, 255)
     if reads_frozen[slot] and frozen_row[HEAD] > 0:
-        count = _search((frozen_mem, frozen_row), context, False, limits, budget, scratch)
-        drafted, drafted_match, score = _best_draft(
-            count, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson, score
-        )
-        if drafted:
-            length, match, source = drafted, drafted_match, SOURCE_FROZEN
+        text = frozen_mem, frozen_row
+        best, _ = _of_source(
+            SOURCE_FROZEN, text, context, limits, of_corpus, budget, min_prob, scratch, out, probs, lesson,
+            best,
+        )  # fmt: skip
+    length, match, source, _ = best
     for j in range(length, out.size):
         out[j] = 0
         probs[j] = 0
-    is_own = source in (SOURCE_REQUEST, SOURCE_RESUMED)
+    is_own = source in (SOURCE_REQUEST, SOURCE_REQUEST + BEHIND_AN_EDIT)
     lesson[AT], lesson[SOURCE] = own[KNOWN], 0 if is_own else 1
     return length, match, source
 

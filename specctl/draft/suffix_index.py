@@ -82,7 +82,7 @@ class SuffixIndex:
         self._prompt_tokens: list[int | None] = [None] * max_requests
         self._workers = Workers(options.threads)
         self._counters = np.zeros((self._workers.count, len(COUNTERS)), np.int64)
-        self._lessons = np.zeros((max_requests, LESSON_WORDS), np.int32)
+        self._lessons = np.zeros((max_requests, LESSON_WORDS), np.int64)
         self._outcomes = Outcomes(self._workers.count)
         self._put_tables()
         self._outputs = Outputs(self._state, self._workers.count, max_requests, _USUAL_WIDTH)

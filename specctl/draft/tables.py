@@ -74,9 +74,9 @@ def rule_of(address):
 
 @njit(cache=True, nogil=True)
 def lessons_of(address):
-    """lessons int32[max_requests, LESSON_WORDS]; outcomes int32[threads, OUTCOME_WORDS] added to."""
+    """lessons int64[max_requests, LESSON_WORDS]; outcomes int32[threads, OUTCOME_WORDS] added to."""
     words = state_words(address, PLACES)
-    return matrix_at(words, LESSONS, np.int32), matrix_at(words, OUTCOMES, np.int32)
+    return matrix_at(words, LESSONS, np.int64), matrix_at(words, OUTCOMES, np.int32)
 
 
 @njit(cache=True, nogil=True)

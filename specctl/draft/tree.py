@@ -19,7 +19,7 @@ from specctl.draft.calibration import entry_of
 from specctl.draft.chains import KNOWN, stack_hashes
 from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
 from specctl.draft.lessons import CLASS
-from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST, SOURCE_RESUMED
+from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
 from specctl.draft.tables import corpora_of, lessons_of, requests_of, rule_of
 
 __all__ = ["DraftTree", "grow_rows"]
@@ -127,7 +127,7 @@ def grow_rows(
         if heads[0, i] == 0:
             continue
         match, source, own = heads[1, i], heads[2, i], rows[slots[i]]
-        if source == SOURCE_RESUMED:
+        if source > SOURCE_FROZEN:
             sizes[i] = heads[0, i]
             for j in range(sizes[i]):
                 tokens[i, j], parents[i, j], probs[i, j] = of_chains[i, j], j - 1, probs_of_chains[i, j]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from specctl.draft.calibration import MOST_MATCH, chances
 from specctl.draft.gather import CANDIDATES, ENOUGH, OWN_VISITS, VISITS
 from specctl.draft.options import SuffixIndexOptions
+from specctl.draft.proposal import BEHIND_AN_EDIT
 from specctl.draft.resume import EDIT_TOKENS, LONG_MATCH, SHIFT
 from specctl.draft.suffix_index import rungs_for
 
@@ -23,7 +24,7 @@ Text = Sequence[int | None]
 
 @dataclass
 class LongMatch:
-    """The last one of a request in its own text: where it went on, how many tokens were known, its length."""
+    """The last one of a request in a text: where that went on, how many tokens were known, its length."""
 
     place: int = 0
     known: int = 0
@@ -123,31 +124,33 @@ def draft_of(
 
 
 def resumed(
-    own: Sequence[int], found: list[tuple[int, int]], last: LongMatch, budget: int,
-    options: SuffixIndexOptions, chances: Chances,
+    text: Text, own: Sequence[int], found: list[tuple[int, int]], last: LongMatch, budget: int,
+    options: SuffixIndexOptions, chances: npt.NDArray[np.float32], tail: int,
 ) -> tuple[list[int], list[float]]:  # fmt: skip
-    """The draft behind an edit. found: as ``gather`` gives it; a long match among them becomes ``last``."""
+    """The draft behind an edit. found: as ``gather`` gives it; a long match among them becomes ``last``.
+    chances: [match, votes, voters]."""
     if found and found[0][0] >= LONG_MATCH:
         last.match, last.place = found[0]
         last.known = len(own)
         return [], []
     behind = len(own) - last.known
-    if not last.place or behind > EDIT_TOKENS:
+    if not last.match or behind > EDIT_TOKENS:
         return [], []
     shifts = sorted(range(-SHIFT, SHIFT + 1), key=lambda shift: (abs(shift), -shift))
     places = [last.place + behind + shift for shift in shifts]
-    fits = [0 < place < len(own) and own[place - 1] == own[-1] for place in places]
+    fits = [tail < place < len(text) and text[place - 1] == own[-1] for place in places]
     if not any(fits):
         return [], []
     place, shift = places[fits.index(True)], abs(shifts[fits.index(True)])
-    doubts = 0 if place > 1 and own[place - 2] == own[-2] else 1 + (shift + 1) // 2
+    is_sure = place - 1 > tail and len(own) > 1 and text[place - 2] == own[-2]
+    doubts = 0 if is_sure else 1 + (shift + 1) // 2
     room = min(budget, math.floor(options.max_spec_factor * last.match + options.max_spec_offset + 1e-6))
     tokens: list[int] = []
     probs: list[float] = []
     prob = 1.0
-    for token in own[place : place + room]:
-        prob *= float(cube(chances)[0, min(1 + len(tokens), MOST_MATCH), 0, doubts])
-        if prob < options.min_token_prob:
+    for token in text[place : place + room]:
+        prob *= float(chances[min(1 + len(tokens), MOST_MATCH), 0, doubts])
+        if token is None or prob < options.min_token_prob:
             break
         tokens.append(token)
         probs.append(prob)
@@ -161,10 +164,10 @@ def propose(
     options: SuffixIndexOptions,
     alive: int | None = None,
     chances: Chances = CHANCES,
-    last: LongMatch | None = None,
+    last: Sequence[LongMatch] = (),
 ) -> tuple[list[int], list[float], int, int]:
-    """(tokens, probs, match, source). ``last``: of the request; changed."""
-    last = LongMatch() if last is None else last
+    """(tokens, probs, match, source). ``last``: in the request's own text and in the corpus; changed."""
+    last = last or (LongMatch(), LongMatch())
     best: tuple[list[int], list[float], int, int] = ([], [], 0, 0)
     for source, text in ((1, own), (2, corpus)):
         found = gather(text, own, options, source == 1, None if source == 1 else alive)
@@ -173,8 +176,9 @@ def propose(
             tokens, probs = draft_of(text, places, match, budget, options, source, chances)
             if sum(probs) > sum(best[1]):
                 best = (tokens, probs, match, source)
-        if source == 1:
-            tokens, probs = resumed(own, found, last, budget, options, chances)
-            if sum(probs) > sum(best[1]):
-                best = (tokens, probs, last.match, 4)
+        table = cube(chances)[source - 1]
+        tail = 0 if source == 1 or alive is None else len(text) - alive
+        tokens, probs = resumed(text, own, found, last[source - 1], budget, options, table, tail)
+        if sum(probs) > sum(best[1]):
+            best = (tokens, probs, last[source - 1].match, source + BEHIND_AN_EDIT)
     return best

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from specctl.draft import corpus_file
 from specctl.draft.chains import SEPARATOR
 from specctl.draft.frozen_corpus import build_block, documents_in
-from specctl.draft.lessons import RESUME_MATCH, RESUME_PLACE
-from specctl.draft.proposal import SOURCE_RESUMED
+from specctl.draft.lessons import LONG_MATCHES
+from specctl.draft.proposal import BEHIND_AN_EDIT
 from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 
 SLOTS = 3
@@ -88,9 +88,9 @@ class Model:
             assert self.index.length(slot) == len(own)
             draft = batch.tokens[row, : batch.lengths[row]].tolist()
             if draft:
-                match = 1 if batch.source[row] == SOURCE_RESUMED else int(batch.match_tokens[row])
-                seen = own[-match:] + draft
-                text = (own, self.corpus, self.frozen, own)[batch.source[row] - 1]
+                source, match = int(batch.source[row]), int(batch.match_tokens[row])
+                seen = own[-1 if source > BEHIND_AN_EDIT else -match :] + draft
+                text = (own, self.corpus, self.frozen)[(source - 1) % BEHIND_AN_EDIT]
                 assert any(text[at : at + len(seen)] == seen for at in range(len(text)))
                 assert 0 < len(draft) <= BUDGET
                 falling = batch.probs[row, : len(draft)]
@@ -113,8 +113,9 @@ def test_any_order_of_calls(actions: list[tuple[str, int, list[int], int]]) -> N
     window = model.corpus[len(model.corpus) - live :]
     for slot, (_, own) in model.texts.items():
         chances = model.index.outcomes.chances_of()
-        place, known, length = model.index._lessons[slot, RESUME_PLACE : RESUME_MATCH + 1].tolist()
-        last = brute_force.LongMatch(place, known, length)
+        words = model.index._lessons[slot, LONG_MATCHES:].tolist()
+        last = [brute_force.LongMatch(*words[at : at + 3]) for at in (0, 3)]
+        last[1].place -= len(model.corpus) - len(window)
         batch = model.index.propose_batch(np.array([slot], np.int32), np.array([BUDGET], np.int32))
         tokens, _, match, source = brute_force.propose(
             own, window, BUDGET, model.options, chances=chances, last=last

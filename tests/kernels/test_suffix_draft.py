@@ -103,8 +103,10 @@ def test_outcomes_are_counted_as_on_the_host(least: int) -> None:
 
 
 @pytest.mark.parametrize("min_prob", [0.01, 0.3])
-def test_behind_an_edit_as_the_host(min_prob: float) -> None:
-    """Requests that copy their prompt, with a token replaced, left out or added now and then."""
+@pytest.mark.parametrize("source", [4, 6], ids=["own text", "corpus"])
+def test_behind_an_edit_as_the_host(source: int, min_prob: float) -> None:
+    """Requests that copy their prompt, or an earlier answer, with a token replaced, left out or added now and
+    then."""
     options = SuffixIndexOptions(index_bytes=2**17, min_token_prob=min_prob)
     generator = random.Random(1)
     prompts = [[generator.randrange(30) for _ in range(70)] for _ in range(6)]
@@ -114,7 +116,13 @@ def test_behind_an_edit_as_the_host(min_prob: float) -> None:
     ]
     index = SuffixIndex(options, len(prompts), 256)
     index.outcomes.is_learning = False
+    block = build_block([np.array(prompt, np.int32) for prompt in prompts], index.rungs)
+    if source == 6:
+        index.attach(block)
+        prompts = [[slot] for slot in range(len(prompts))]
     device = OnDevice(options, prompts, index.outcomes.chances_of())
+    if source == 6:
+        device.corpus.commit(device.corpus.stage(block.mem, block.row))
     texts = [list(prompt) for prompt in prompts]
     order, sources = np.arange(len(prompts), dtype=np.int32), []
     for slot, prompt in enumerate(prompts):
@@ -131,7 +139,7 @@ def test_behind_an_edit_as_the_host(min_prob: float) -> None:
         np.testing.assert_allclose(probs.numpy(), batch.probs, rtol=1e-6)
         for row, length in enumerate(batch.lengths.tolist()):
             assert drafts[row, :length].tolist() == batch.tokens[row, :length].tolist()
-    assert sources.count(4) > 10
+    assert sources.count(source) > 10
     counted = index.outcomes.counted.sum(axis=0).reshape(-1, ENTRIES, 2)
     np.testing.assert_array_equal(device.lessons.counted.cpu().numpy(), counted[:2])
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from specctl_kernels.suffix_draft.lessons import LESSON_HEAD, learn, remember
-from specctl_kernels.suffix_draft.resume import draft_on, resume_place
+from specctl_kernels.suffix_draft.lessons import LESSON_HEAD, LONG_IN_CORPUS, LONG_IN_OWN, learn, remember
+from specctl_kernels.suffix_draft.resume import behind_an_edit, room_of
 
 __all__ = ["suffix_draft_kernel"]
 
@@ -214,11 +214,6 @@ def _ordered(places, matches, count, iota):
 
 
 @triton.jit
-def _room(match, budget, factor, offset):
-    return tl.minimum(budget.to(tl.int64), (factor * match.to(tl.float64) + offset + 1e-6).to(tl.int64))
-
-
-@triton.jit
 def _voted(
     after, ends, size, match, room, chance_ptr, min_prob,
     MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
@@ -273,14 +268,14 @@ def _best_draft(
     iota = tl.arange(0, CANDIDATES)
     columns = tl.arange(0, WIDTH)
     places, matches = _ordered(places, matches, count, iota)
-    most = tl.where(iota < count, tl.minimum(_room(matches, budget, factor, offset), known - places), 0)
+    most = tl.where(iota < count, tl.minimum(room_of(matches, budget, factor, offset), known - places), 0)
     inside = columns[None, :] < most[:, None]
     after = tl.load(text_ptr + STRIDE * (places[:, None] + columns[None, :]), mask=inside, other=-1)
     ends = tl.min(tl.where(inside & (after != _SEPARATOR), WIDTH, columns[None, :]), axis=1)
     for size in range(1, CANDIDATES + 1):
         match = _pick(matches, iota, size - 1)
         is_set = (size <= count) & ((size == count) | (_pick(matches, iota, size) != match))
-        room = _room(match, budget, factor, offset)
+        room = room_of(match, budget, factor, offset)
         if is_set & (room.to(tl.float64) > beat):
             tokens, entries, probs, score, j, seen = _voted(
                 after, ends, size, match, room, chance_ptr, min_prob, MOST_MATCH, CANDIDATES, WIDTH
@@ -340,18 +335,14 @@ def suffix_draft_kernel(
             best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 1,
             1, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
-        place, doubts, match = resume_place(
-            lesson_ptr, is_known, own_ptr, own_known, places, matches, count, LONG_MATCH, EDIT_TOKENS, SHIFT,
-            SHIFTS_2, CANDIDATES,
+        (
+            best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
+        ) = behind_an_edit(
+            lesson_ptr + LONG_IN_OWN, is_known, own_ptr, own_known, own_ptr, own_known, places, matches,
+            count, chances_ptr, budget, factor, offset, min_prob, best_tokens, best_entries, best_probs,
+            best_length, best_seen, best_match, best_source, beat, 4, 1, LONG_MATCH, EDIT_TOKENS, SHIFT,
+            SHIFTS_2, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
-        if place > 0:
-            tokens, entries, probs, score, j, seen = draft_on(
-                own_ptr, own_known, place, doubts, _room(match, budget, factor, offset), chances_ptr,
-                min_prob, MOST_MATCH, CANDIDATES, WIDTH,
-            )  # fmt: skip
-            if (j > 0) & (score > beat):
-                beat, best_length, best_match, best_source, best_seen = score, j, match, 4, seen
-                best_tokens, best_entries, best_probs = tokens, entries, probs
         head = tl.load(row_ptr + HEAD) * (tl.load(reads_corpus_ptr + slot) > 0).to(tl.int64)
         corpus_ptr += tl.load(row_ptr)  # BASE
         if head > 0:
@@ -365,6 +356,14 @@ def suffix_draft_kernel(
                 corpus_ptr, head, places, matches, count, chances_ptr + chances_stride, budget, factor,
                 offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
                 best_source, beat, 3, 2, MOST_MATCH, CANDIDATES, WIDTH,
+            )  # fmt: skip
+            (
+                best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
+            ) = behind_an_edit(
+                lesson_ptr + LONG_IN_CORPUS, is_known, corpus_ptr, head, own_ptr, own_known, places, matches,
+                count, chances_ptr + chances_stride, budget, factor, offset, min_prob, best_tokens,
+                best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 6, 2,
+                LONG_MATCH, EDIT_TOKENS, SHIFT, SHIFTS_2, MOST_MATCH, CANDIDATES, WIDTH,
             )  # fmt: skip
         remember(
             lesson_ptr, own_ptr, own_known, prefill, best_source, best_tokens, best_entries, best_seen, WIDTH

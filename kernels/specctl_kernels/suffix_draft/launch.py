@@ -119,8 +119,8 @@ def suffix_draft(
     limits       float64[3]: max_spec_factor, max_spec_offset, min_token_prob
     drafts       integer[n, width] out, width at least budget; places without a draft get the last token
     probs        float32[n, width] out, as in a DraftBatch
-    heads        int32[3, n] out: drafted tokens, match tokens, source (0 none, 1 own, 3 corpus, 4 own behind
-                 an edit)
+    heads        int32[3, n] out: drafted tokens, match tokens, source (0 none, 1 own, 3 corpus; 4 and 6 so
+                 behind an edit)
     """
     places = rule.places
     longest = rule.rungs[-1]

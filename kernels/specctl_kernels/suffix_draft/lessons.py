@@ -5,21 +5,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["LESSON_HEAD", "RESUME_AT", "RESUME_MATCH", "RESUME_PLACE", "learn", "remember"]
+__all__ = ["LESSON_HEAD", "LONG_IN_CORPUS", "LONG_IN_OWN", "learn", "remember"]
 
 # Words of a lesson: the position behind which was drafted, tokens, source (0 own text, 1 corpus), the
-# request's prefill, the token before; of its last long match in its own text where that went on (0: none
-# yet), how many tokens were known then, and the match; then the draft's tokens and their entries in the
-# table.
+# request's prefill, the token before; its last long match in its own text and in the corpus (``resume``);
+# then the draft's tokens and their entries in the table.
 _AT: tl.constexpr = tl.constexpr(0)
 _SIZE: tl.constexpr = tl.constexpr(1)
 _SOURCE: tl.constexpr = tl.constexpr(2)
 _PREFILL: tl.constexpr = tl.constexpr(3)
 _BEFORE: tl.constexpr = tl.constexpr(4)
-RESUME_PLACE: tl.constexpr = tl.constexpr(5)
-RESUME_AT: tl.constexpr = tl.constexpr(6)
-RESUME_MATCH: tl.constexpr = tl.constexpr(7)
-LESSON_HEAD: tl.constexpr = tl.constexpr(8)
+LONG_IN_OWN: tl.constexpr = tl.constexpr(5)
+LONG_IN_CORPUS: tl.constexpr = tl.constexpr(8)
+LESSON_HEAD: tl.constexpr = tl.constexpr(11)
 
 
 @triton.jit
