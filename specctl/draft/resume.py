@@ -23,7 +23,7 @@ from specctl.draft.chains import BASE, KNOWN, SEPARATOR, TAIL, index_of
 __all__ = ["EDIT_TOKENS", "LONG_MATCH", "SHIFT", "draft_on", "resume_place"]
 
 LONG_MATCH = 6
-EDIT_TOKENS = 16
+EDIT_TOKENS = 12
 SHIFT = 4
 PLACE, AT, MATCH = range(3)
 

@@ -105,8 +105,8 @@ def behind_an_edit(
     )  # fmt: skip
     if place > 0:
         tokens, entries, probs, score, j, seen = _draft_on(
-            text_ptr, end, place, doubts, room_of(match, budget, factor, offset), chance_ptr, min_prob, STRIDE,
-            MOST_MATCH, CANDIDATES, WIDTH,
+            text_ptr, end, place, doubts, room_of(match, budget, factor, offset), chance_ptr, min_prob,
+            STRIDE, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
         if (j > 0) & (score > beat):
             beat, best_length, best_match = score, j, match
