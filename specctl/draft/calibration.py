@@ -38,12 +38,12 @@ Floats = npt.NDArray[np.float64]
 
 def features(match: Numbers, votes: Numbers, voters: Numbers) -> npt.NDArray[np.float64]:
     """[12, ...] for arrays of one shape: matched tokens, votes for the token, all votes."""
-    log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
     resumed = votes == 0
-    log_voters = np.where(resumed, 0.0, log_voters)
     doubts = np.where(resumed, voters, 0) / np.maximum(match, 1)
+    voters = np.where(resumed, 0, voters)
+    log_match, log_voters = np.log(np.maximum(match, 1)), np.log(np.maximum(voters, 1))
     unanimous = (votes == voters) & ~resumed
-    others = np.where(resumed, 0, np.maximum(voters - votes, 0))
+    others = np.maximum(voters - votes, 0)
     return np.stack([
         np.ones_like(log_match), log_match, log_match**2, log_voters, np.log((votes + 0.5) / (others + 0.5)),
         unanimous, log_match * log_voters, log_match * unanimous, np.log(np.maximum(votes, 1)),

@@ -245,8 +245,6 @@ def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, p
     limits, chances = rule
     of_own, of_corpus = chances[2 * lesson[CLASS]], chances[2 * lesson[CLASS] + 1]
     arena, own = context[3], context[4]
-    # What the buckets name arrives while the first draft is made.
-    _fetch_cells(corpora, slot, context[1], context[2])
     best = np.int64(0), np.int64(0), np.int64(SOURCE_NONE), 0.0
     best, _ = _of_source(
         SOURCE_REQUEST, (arena, own), context, limits, of_own, budget, min_prob, scratch, out, probs, lesson,
@@ -322,6 +320,8 @@ def propose_one(address, slot, budget, min_prob):
     scratch = scratch_of(address, 0, budget)
     hashes = scratch[3][0]
     usable = _fetch_buckets(requests, corpora, slot, hashes)
+    # What the buckets name arrives while the request's own text is searched.
+    _fetch_cells(corpora, slot, hashes, usable)
     heads[0, 0], heads[1, 0], heads[2, 0] = _propose(
         requests, corpora, (settings, chances), slot, hashes, usable, budget, min_prob, scratch,
         (counters[0], lessons[slot], outcomes[0]), tokens[0], probs[0],
