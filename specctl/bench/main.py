@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specctl.bench.arms import ArmKind, chosen_arms
+from specctl.bench.arms import ArmKind, chosen_arms, parse_arm
 from specctl.bench.experiment import Experiment, choose_endpoint
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
@@ -33,6 +33,7 @@ from specctl.bench.terminal import TerminalProgress, print_result
 from specctl.clock import iso_utc
 from specctl.errors import BenchInputError
 from specctl.http_client import read_token
+from specctl.policy.loader import find_policy, load_policy
 
 __all__ = ["new_runner", "run_bench"]
 
@@ -46,6 +47,7 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
     """Raises SpecctlError. KeyboardInterrupt before the first round is complete."""
     console = Console(stderr=bool(options["as_json"]))
     loads = _loads(options)
+    _check_arms(options["arms"] or ())
     with new_runner() as runner:
         try:
             result = runner.run(_interruptible(_run(options, loads, console)))
@@ -150,6 +152,14 @@ async def _servers(
             stack.push_async_callback(server.client.close)
             servers.append(server)
         yield servers
+
+
+def _check_arms(texts: Sequence[str]) -> None:
+    """Before a server is started. Raises BenchInputError, and PolicyError for an arm's policy."""
+    for text in texts:
+        policy = parse_arm(text).policy
+        if policy is not None:
+            load_policy(find_policy(policy))
 
 
 def _loads(options: Mapping[str, Any]) -> tuple[Load, ...]:

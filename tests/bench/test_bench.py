@@ -13,7 +13,7 @@ from specctl.bench import judged, main
 from specctl.bench.command import bench
 from specctl.bench.results import BenchResult
 from specctl.contract.table import TablePut, uniform_rows
-from specctl.errors import SpecctlError
+from specctl.errors import PolicyError, SpecctlError
 
 QUICK = ["--seconds", "0.5", "--rounds", "3", "--output-tokens", "8", "--outputs", "4"]
 
@@ -159,6 +159,19 @@ def test_a_table_of_another_owner_is_left_alone() -> None:
 def test_what_cannot_be_run_is_refused(words: list[str], message: str) -> None:
     with StreamingServer() as server, pytest.raises(SpecctlError, match=message):
         result_of(run(server.url, *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("kind: nothing", "expected"), ("kind: fixed\nname: wrong\nnum_speculative_tokens: all", "integer")],
+)
+def test_a_wrong_policy_is_refused_before_any_server_is_asked(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(text, encoding="utf-8")
+    with pytest.raises(PolicyError, match=message):
+        result_of(run("http://127.0.0.1:9", "--arm", "off", "--arm", f"autotune:{policy}"))
 
 
 def test_a_server_without_usage_in_each_event_is_counted_by_its_last() -> None:
