@@ -104,6 +104,14 @@ ENGINE: tuple[Patch, ...] = (
         adds=True,
     ),
     Patch(
+        "vllm.v1.engine.core:EngineCore.post_step",
+        imported("specctl_vllm.compat.engine_process", "wrap_post_step"),
+        "engine",
+        "A synchronous step asks the worker for its drafts in a second call, also where there are none.",
+        "none: no thread about it",
+        "drafts on the host come with the tokens of their step",
+    ),
+    Patch(
         f"{_CONFIG}._get_v2_model_runner_unsupported_features",
         imported("specctl_vllm.compat.model_runner_v2", "wrap_unsupported_features"),
         "engine",
@@ -177,7 +185,7 @@ RUNNER_V1: tuple[Patch, ...] = (
         "How long drafting and verifying took is not reported.",
         _NO_REPORT,
         "a step's output names the seconds of its drafts",
-        entries=("clock.report",),
+        entries=("clock.report", "carry_drafts"),
     ),
     Patch(
         f"{_V1}.propose_draft_token_ids",

@@ -10,7 +10,7 @@ from specctl_vllm.compat import step_report
 from specctl_vllm.options import options_from_env
 from specctl_vllm.patches import of_runner
 
-__all__ = ["add_specctl_call", "wrap_get_scheduler_cls", "wrap_worker_init"]
+__all__ = ["add_specctl_call", "wrap_get_scheduler_cls", "wrap_post_step", "wrap_worker_init"]
 
 
 def add_specctl_call(_: None) -> Any:
@@ -21,6 +21,21 @@ def add_specctl_call(_: None) -> Any:
         return answer
 
     return specctl_call
+
+
+def wrap_post_step(original: Any) -> Any:
+    """Takes the drafts that came with the step's tokens; others are asked for as before."""
+
+    @functools.wraps(original)
+    def post_step(self: Any, model_executed: bool) -> None:
+        drafts = getattr(self.scheduler, "specctl_drafts", None)
+        if drafts is None:
+            original(self, model_executed)
+        else:
+            self.scheduler.specctl_drafts = None
+            self.scheduler.update_draft_token_ids(drafts)
+
+    return post_step
 
 
 def wrap_get_scheduler_cls(original: Any) -> Any:

@@ -88,14 +88,22 @@ def wrap_sample_tokens(original: Any) -> Any:
     def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
         started_s = time.perf_counter()
         clock = self.specctl_clock = DraftClock(self.device.type == "cuda")
+        earlier_drafts = self._draft_token_ids
         output = original(self, *args, **kwargs)
         forward_s = getattr(self, "specctl_verify_s", 0.0)
         self.specctl_verify_s = forward_s + time.perf_counter() - started_s - clock.whole_s()
         if hasattr(output, "get_output"):
             GUARD.call("clock.report", None, report_with, output, clock)
+        elif self._draft_token_ids is not earlier_drafts and _is_on_host(self._draft_token_ids):
+            output.specctl_drafts = GUARD.call("carry_drafts", None, self.take_draft_token_ids)
         return output
 
     return sample_tokens
+
+
+def _is_on_host(drafts: list[list[int]] | torch.Tensor | None) -> bool:
+    """Whether nothing is waited for until they can be sent."""
+    return drafts is not None and (isinstance(drafts, list) or drafts.device.type == "cpu")
 
 
 def wrap_propose_draft_token_ids(original: Any) -> Any:

@@ -24,6 +24,8 @@ class SteeredMixin:
     scheduler_config: Any
     requests: Any
     use_v2_model_runner: bool
+    specctl_drafts: Any = None
+    """Those that came with the last step's tokens, until ``post_step`` takes them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._specctl_outputs: list[tuple[str, list[int]]] = []
@@ -55,6 +57,7 @@ class SteeredMixin:
         self.specctl.before_update(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self.specctl.after_update(scheduler_output)
+        self.specctl_drafts = getattr(model_runner_output, "specctl_drafts", None)
         self.specctl.check_answers(lambda check: check.take(outputs))
         return outputs
 
