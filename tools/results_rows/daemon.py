@@ -24,6 +24,7 @@ RATES = "python -m benchmarks.gpu.rates"
 REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulated-regret.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
+SLOW_HOST = H200, "python -m benchmarks.gpu.phases", "gpu-phases-slow-front-end-h200.json"
 SGLANG_LOADS = H100, "specctl bench", "gpu-bench-sglang-h100.json"
 SGLANG_MIXED = H100, "specctl bench", "gpu-bench-sglang-mixed-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
@@ -62,6 +63,15 @@ ROWS: tuple[Row, ...] = (
     row(
         "the same together, against the best single static setting; against never enabled",
         *LEARNING, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
+    ),
+    row(
+        "6 such phases on a host whose front end limits 256 requests (below): by phase",
+        *SLOW_HOST, phases, "to_best_static",
+    ),
+    row("the same, against never enabled, by phase", *SLOW_HOST, phases, "to_never_enabled"),
+    row(
+        "the same together, against the best single static setting; against never enabled",
+        *SLOW_HOST, unnamed_ratios, ("all phases", "to_best_static"), ("all phases", "to_never_enabled"),
     ),
     row(
         "SGLang 0.5.23, `SPECCTL_SUFFIX`, 16 and 64 requests, three rounds of 7 s a load, answers of 48 to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tools.results_figures import (
     hybrid,
+    listed,
     of_loads,
     of_loads_at,
     peagle_sglang,
@@ -117,6 +118,10 @@ ROWS: tuple[Row, ...] = (
     row(
         "the same, tokens of a request's step",
         *TENSOR_PARALLEL, of_loads_at, "specctl_suffix, always 8", "tokens of a request's step",
+    ),
+    row(
+        "what drafts behind edits add to a captured call of the device's suffix drafts, us",
+        H200, "", "gpu-drafts-behind-edits-h200.json", listed, "us that they add",
     ),
     row(
         "tokens per step of the suffix index against arctic-inference, equal drafts",

@@ -69,6 +69,10 @@ ROWS: tuple[Row, ...] = (
         H200, "", "gpu-gates-h200.json", listed, "results",
     ),
     row(
+        "vLLM 0.33.0, runner V2: suffix drafts that go on behind edits",
+        H200, "", "gpu-drafts-behind-edits-h200.json", listed, "results",
+    ),
+    row(
         "SGLang 0.5.23: greedy answers under every method and number of drafts as at 0 drafts",
         f"{H100}, float16", "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
         "gpu-gates-sglang-h100.json", listed, "results",
