@@ -24,6 +24,7 @@ FROM_NEVER = "against never enabled"
 OFF_COST = H200, f"{COMPARE} off-cost", "gpu-off-cost.json"
 OFF_COST_H200 = H200, f"{COMPARE} off-cost", "gpu-off-cost-h200.json"
 OFF_COST_EAGLE = H200, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h200.json"
+CPU_OFF_COST = CPU, "specctl bench", "cpu-off-cost.json"
 SGLANG_OFF = H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h200.json"
 
 ROWS: tuple[Row, ...] = (
@@ -83,6 +84,14 @@ ROWS: tuple[Row, ...] = (
         "the same on SGLang 0.5.23, us",
         CPU, "python -m benchmarks.rank_agreement --runner sglang", "cpu-rank-agreement-sglang.json",
         ratio, "difference", digits=0,
+    ),
+    row(
+        "`specctl_suffix` at 0 drafts, vLLM on a CPU, a Llama of 27 M, against never enabled",
+        *CPU_OFF_COST, of_loads, "specctl_suffix at 0", "never enabled",
+    ),
+    row(
+        "the same where the worker is asked for drafts in a second call, as in stock vLLM",
+        *CPU_OFF_COST, of_loads, "specctl_suffix at 0, commit 8934022", "never enabled",
     ),
     row(
         "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
