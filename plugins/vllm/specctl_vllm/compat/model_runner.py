@@ -94,16 +94,20 @@ def wrap_sample_tokens(original: Any) -> Any:
         self.specctl_verify_s = forward_s + time.perf_counter() - started_s - clock.whole_s()
         if hasattr(output, "get_output"):
             GUARD.call("clock.report", None, report_with, output, clock)
-        elif self._draft_token_ids is not earlier_drafts and _is_on_host(self._draft_token_ids):
-            output.specctl_drafts = GUARD.call("carry_drafts", None, self.take_draft_token_ids)
+        else:
+            GUARD.call("carry_drafts", None, _carry_drafts, self, output, earlier_drafts)
         return output
 
     return sample_tokens
 
 
-def _is_on_host(drafts: list[list[int]] | torch.Tensor | None) -> bool:
-    """Whether nothing is waited for until they can be sent."""
-    return drafts is not None and (isinstance(drafts, list) or drafts.device.type == "cpu")
+def _carry_drafts(runner: Any, output: Any, earlier_drafts: Any) -> None:
+    """With the step's tokens, where the step has made drafts that nobody has to wait for."""
+    drafts: list[list[int]] | torch.Tensor | None = runner._draft_token_ids
+    if drafts is None or drafts is earlier_drafts:
+        return
+    if isinstance(drafts, list) or drafts.device.type == "cpu":
+        output.specctl_drafts = runner.take_draft_token_ids()
 
 
 def wrap_propose_draft_token_ids(original: Any) -> Any:
