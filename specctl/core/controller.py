@@ -17,6 +17,7 @@ from specctl.contract.table import AppliedTable, TableRow
 from specctl.core.acceptance import Acceptance
 from specctl.core.explain import explain, limits_changes
 from specctl.core.forecast import Forecast, forecast
+from specctl.core.front_end import FrontEnd
 from specctl.core.latency import MeanLatency
 from specctl.core.messages import Choice, Event, Plan, Reason
 from specctl.core.objective import Objective
@@ -85,15 +86,16 @@ class Controller:
         """None before the first poll of a server with the plugin."""
         return self._space
 
-    def learn(self, observation: Observation) -> None:
-        """Take in a poll, once."""
+    def learn(self, observation: Observation) -> Event | None:
+        """Take in a poll, once; what there is to say of it."""
         if observation.capabilities is None:
-            return
+            return None
         if self._space is None:
             self._begin(observation.capabilities)
         if observation.applied is not None:
             self._meet_limits(observation.applied.class_limits)
         self._learn(observation)
+        return self._front_end.update(observation)
 
     def class_limits(self, policy: CorePolicy) -> tuple[ClassLimit, ...]:
         """The policy's rules for classes; where it does not speak of them, those that others have put."""
@@ -121,6 +123,7 @@ class Controller:
         self._space = space = Space.of(capabilities)
         self._acceptance = Acceptance(space)
         self._cost = StepCost(space)
+        self._front_end = FrontEnd()
         self._rails = Rails(space)
         self._latency = MeanLatency()
         self._thresholds = Thresholds(len(space.buckets))
@@ -209,7 +212,7 @@ class Controller:
         eligible: Bools,
     ) -> Forecast:
         acceptance = self._acceptance.estimate()
-        cost = self._cost.estimate(acceptance.drafted, acceptance.emitted)
+        cost = self._front_end.paced(self._cost.estimate(acceptance.drafted, acceptance.emitted))
         objective = policy.objective or Objective()
         return forecast(
             space,

@@ -119,7 +119,8 @@ class TargetLoop:
         self._reporter.polled(observation)
         self._check_read_back(observation)
         self._take_unanswered(observation, policy)
-        self._controller.learn(observation)
+        if (shown := self._controller.learn(observation)) is not None:
+            self._reporter.event(shown)
         if self._soundness.update(observation):
             self._reporter.soundness(self._soundness.fault)
         switched = self._switches.update(observation, supervises=policy.supervises)

@@ -30,6 +30,9 @@ class Ranks(Protocol):
     async def call(self, rank: int, operation: str, payload: str) -> str:
         """What ``service.handle`` answers there."""
 
+    def front_end_waiting_steps(self) -> int | None:
+        """Steps whose tokens this API server has not taken up yet; None: not known."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -48,7 +51,12 @@ async def ask(engine: Ranks, operation: str) -> Answer:
     if failed and len(ranks) > 1:
         words = f"data-parallel rank {failed[0].rank}: {failed[0].body['message']}"
         return Answer(failed[0].rank, failed[0].status, {**failed[0].body, "message": words})
-    return failed[0] if failed else _merged(operation, answers)
+    if failed:
+        return failed[0]
+    merged = _merged(operation, answers)
+    if operation == "telemetry":
+        merged.body["front_end_waiting_steps"] = engine.front_end_waiting_steps()
+    return merged
 
 
 async def put_table(engine: Ranks, change: TablePut) -> Answer:

@@ -222,6 +222,11 @@ ENGINE_STEERING = Metric(
     "Seconds spent in the plugin's own part of the scheduler.",
     _OF_MODEL,
 )
+ENGINE_FRONT_END = Metric(
+    "specctl_engine_front_end_waiting_steps",
+    "Steps whose tokens the HTTP server has not taken up yet. vLLM only.",
+    _OF_MODEL,
+)
 ENGINE = tuple(
     value
     for value in list(vars().values())

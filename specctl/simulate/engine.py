@@ -192,8 +192,11 @@ class SimulatedEngine:
         nothing = np.zeros(len(prompt), np.int64)
         more = at.new_requests(np.zeros(len(prompt)), prompt, output, nothing)
         requests = at.Requests(*(np.concatenate(pair) for pair in zip(self.requests, more, strict=True)))
-        waiting = np.concatenate([self.server.waiting, nothing])
-        self._world = self._world._replace(requests=requests, server=self.server._replace(waiting=waiting))
+        waiting, finished = (
+            np.concatenate([one, nothing]) for one in (self.server.waiting, self.server.finished)
+        )
+        server = self.server._replace(waiting=waiting, finished=finished)
+        self._world = self._world._replace(requests=requests, server=server)
 
 
 def _requests(load: Load, scenario: Scenario, seed: int) -> at.Requests:

@@ -29,6 +29,7 @@ class Perturbation:
     ``first_step_s``: how much longer the first step of a setting is, which compiles.
     ``stall_s``: how much longer a step is that stalls (a collection of garbage, another process); one does in
     ``stall_every_s`` of step seconds in the mean.
+    ``front_end_s``: what the HTTP server takes to deliver what a request emitted in a step; 0: no time.
     ``telemetry_late_s``: how old the counters are that a daemon reads. For the last ``telemetry_gone_s`` of
     every ``telemetry_gone_every_s`` seconds none can be read.
     """
@@ -40,6 +41,7 @@ class Perturbation:
     first_step_s: float = 0.0
     stall_s: float = 0.0
     stall_every_s: float = 10.0
+    front_end_s: float = 0.0
     telemetry_late_s: float = 0.0
     telemetry_gone_s: float = 0.0
     telemetry_gone_every_s: float = 45.0

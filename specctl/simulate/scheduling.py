@@ -12,6 +12,8 @@ from __future__ import annotations
 from specctl.simulate.compiled import inner
 from specctl.simulate.luck import class_of
 from specctl.simulate.state import (
+    DELIVERED,
+    FINISHED,
     HEAD,
     KV_BLOCK,
     KV_PEAK,
@@ -51,6 +53,12 @@ def admit_arrivals(requests, server):
 
 
 @inner
+def _delivered_s(requests, server):
+    """When the next finished request is with its client."""
+    return requests.finish_s[server.finished[server.counts[DELIVERED]]]
+
+
+@inner
 def keep_in_flight(requests, server, arrivals):
     """A closed loop: requests start now until as many are in flight as the load says.
 
@@ -60,7 +68,10 @@ def keep_in_flight(requests, server, arrivals):
     at = int(now_s / arrivals.bin_s)
     wanted = arrivals.in_flight[min(at, arrivals.in_flight.size - 1)]
     shares = arrivals.shares[arrivals.share_row[at % arrivals.share_row.size]]
-    while counts[RUNNING] + counts[TAIL] - counts[HEAD] < wanted:
+    while counts[DELIVERED] < counts[FINISHED] and _delivered_s(requests, server) <= now_s:
+        counts[DELIVERED] += 1
+    undelivered = counts[FINISHED] - counts[DELIVERED]
+    while counts[RUNNING] + counts[TAIL] - counts[HEAD] + undelivered < wanted:
         r = counts[NEXT]
         if r == requests.arrival_s.size:
             return False
@@ -74,9 +85,12 @@ def keep_in_flight(requests, server, arrivals):
 
 @inner
 def next_arrival_s(requests, server, arrivals):
-    """When the next request may start, while none is in flight; -1: there is none."""
+    """When the next request may start, while the engine has none; -1: there is none."""
     if arrivals.in_flight.size:
-        return (int(server.sums[NOW] / arrivals.bin_s) + 1) * arrivals.bin_s
+        bin_ends_s = (int(server.sums[NOW] / arrivals.bin_s) + 1) * arrivals.bin_s
+        if server.counts[DELIVERED] < server.counts[FINISHED]:
+            return min(bin_ends_s, _delivered_s(requests, server))
+        return bin_ends_s
     at = server.counts[NEXT]
     return requests.arrival_s[at] if at < requests.arrival_s.size else -1.0
 

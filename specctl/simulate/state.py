@@ -38,12 +38,13 @@ NEXT, HEAD, TAIL, RUNNING, KV_USED, KV_PEAK, PREEMPTIONS, STEPS, FINISHED = rang
 LAST_BATCH, LAST_SETTING, SETTING_CHANGES, SCHEDULED, LOGGED, LOGGED_REQUESTS, DRAFTED, ACCEPTED = range(
     9, 17
 )
-SINCE_SAMPLE, SAMPLED_STEPS, FLIP, WAS_OFF = range(17, 21)
-COUNTS = 21
+SINCE_SAMPLE, SAMPLED_STEPS, FLIP, WAS_OFF, DELIVERED = range(17, 22)
+COUNTS = 22
 # Places in Server.sums: seconds unless said.
 NOW, BUSY, DECODE, EMITTED_TOKENS, BATCH_BY_TIME, DEPTH_BY_TIME, BEST_TOKENS, LOST_TOKENS = range(8)
-SAMPLE_TOKENS = 8
-SUMS = 9
+# FRONT_END: when all that was emitted will be delivered.
+SAMPLE_TOKENS, FRONT_END = 8, 9
+SUMS = 10
 # Places in Server.limits.
 MAX_SEQS, MAX_BATCHED, KV_TOKENS, KV_BLOCK, SEED, PROMPTS_APART = range(6)
 # Columns of a table: the row's setting, its sample's, and how many steps lie between two samples (0: none).
@@ -65,7 +66,7 @@ class Requests(NamedTuple):
     emitted: Ints
     allocated: Ints  # KV tokens, whole blocks
     first_s: Floats  # time of the first output token; -1: none yet
-    finish_s: Floats  # -1: not finished
+    finish_s: Floats  # when the last token is delivered; -1: not finished
 
 
 class Server(NamedTuple):
@@ -74,6 +75,7 @@ class Server(NamedTuple):
     running: Ints  # [max_num_seqs]
     chunk: Ints  # [max_num_seqs]
     waiting: Ints  # used from counts[HEAD] to counts[TAIL]; preempted requests go in front
+    finished: Ints  # in their order, counts[FINISHED] of them; counts[DELIVERED] are with their clients
     counts: Ints
     sums: Floats
     limits: Ints
@@ -96,6 +98,7 @@ class Costs(NamedTuple):
     first_step_s: Floats  # by setting; 0 once it has run
     stall_s: float
     stall_every_s: float
+    front_end_s: float
 
 
 class Arrivals(NamedTuple):
@@ -166,6 +169,7 @@ def new_server(profile: EngineProfile, requests: int, seed: int) -> Server:
         running=np.zeros(limits.max_num_seqs, np.int64),
         chunk=np.zeros(limits.max_num_seqs, np.int64),
         waiting=np.zeros(requests + 2 * limits.max_num_seqs, np.int64),
+        finished=np.zeros(requests, np.int64),
         counts=counts,
         sums=np.zeros(SUMS),
         limits=np.array(
@@ -208,6 +212,7 @@ def new_costs(profile: EngineProfile, settings: int, perturbation: Perturbation,
         np.full(settings, perturbation.first_step_s),
         perturbation.stall_s,
         perturbation.stall_every_s,
+        perturbation.front_end_s,
     )
 
 

@@ -34,6 +34,7 @@ from specctl.simulate.state import (
     EVERY_STEPS,
     FINISHED,
     FLIP,
+    FRONT_END,
     HEAD,
     LAST_BATCH,
     LAST_SETTING,
@@ -164,7 +165,8 @@ def _finish_step(world, setting, conditional, log):
         elif chunk > 0:
             by_prefill += _prefill(requests, r, chunk, now_s)
         if requests.emitted[r] == requests.output[r]:
-            requests.finish_s[r] = now_s
+            requests.finish_s[r] = server.sums[FRONT_END]
+            server.finished[counts[FINISHED]] = r
             counts[FINISHED] += 1
             release(requests, server, r)
         else:
@@ -267,6 +269,7 @@ def _step(world, table, by_scheduled, log, scratch):
         step_s += costs.first_step_s[setting]
         costs.first_step_s[setting] = 0.0
     sums[NOW] += step_s
+    sums[FRONT_END] = max(sums[FRONT_END], sums[NOW]) + batch * costs.front_end_s
     by_decode, by_prefill = _finish_step(world, setting, scratch.conditional, log)
     sums[EMITTED_TOKENS] += by_decode + by_prefill
     _account(world, scratch, batch, base, setting, is_sampled, step_s, best_tokens)

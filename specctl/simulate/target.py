@@ -128,6 +128,7 @@ class SimulatedTarget:
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
             kv_cache_used_ratio=telemetry.kv_cache_used_ratio,
+            front_end_waiting_steps=telemetry.front_end_waiting_steps,
         )
 
     def _readable(self, until_s: float) -> Telemetry:
@@ -153,7 +154,13 @@ class SimulatedTarget:
             kv_cache_used_ratio=float(counts[at.KV_USED]) / engine.profile.scheduler.kv_tokens,
             cells=self.counters.cells(),
             acceptance_groups=self._classes.groups.snapshot(),
+            front_end_waiting_steps=self._front_end_waiting_steps(),
         )
+
+    def _front_end_waiting_steps(self) -> int | None:
+        step_s = self._engine.perturbation.front_end_s * max(self._engine.decode_batch, 1)
+        waits_s = float(self._engine.server.sums[at.FRONT_END]) - self._engine.now_s
+        return int(max(waits_s, 0.0) / step_s) if step_s else None
 
     def _lease_end_s(self) -> float:
         remaining_s = self.live.read().lease_remaining_s

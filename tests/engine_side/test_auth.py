@@ -131,6 +131,9 @@ class Ranks:
     def numbers(self):
         return [0]
 
+    def front_end_waiting_steps(self):
+        return None
+
 
 def served(tmp_path, mode=0o600):
     """A test client of the routes behind uvicorn's own proxy headers, as FORWARDED_ALLOW_IPS=* makes them."""

@@ -28,6 +28,9 @@ class Engine:
     def numbers(self) -> list[int]:
         return [0]
 
+    def front_end_waiting_steps(self) -> int | None:
+        return None
+
     async def call(self, rank: int, operation: str, payload: str) -> str:
         return json.dumps({"status": 200, "body": {**ANSWER, "operation": operation}})
 

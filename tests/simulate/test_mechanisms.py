@@ -18,6 +18,7 @@ from benchmarks.held_out import held_out_tasks, slow_machine
 from benchmarks.regret_cells import Task, TaskOptions
 from specctl.core import acceptance, controller, plan, request_groups, sampling, step_cost
 from specctl.core.acceptance import Acceptance
+from specctl.core.front_end import FrontEnd
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
 from specctl.core.request_groups import RequestGroups
@@ -315,3 +316,14 @@ def test_without_a_dwell_time_a_few_lucky_drafts_are_followed() -> None:
     ours = of_suite(closed_tasks, "closed loop", "break-even at 4")
     without = of_suite(closed_tasks, "closed loop", "break-even at 4", balanced(dwell_s=0.0))
     assert without.lost_ratio > 1.15 * ours.lost_ratio
+
+
+def test_a_front_end_slower_than_the_engine_is_part_of_a_steps_seconds(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 us for what each of 256 requests emits: 51 ms a step, where the engine takes half."""
+    behind = Perturbation(front_end_s=200e-6)
+    ours = run(256, scenario_of(0.35), 60.0, perturbation=behind)
+    monkeypatch.setattr(FrontEnd, "paced", lambda self, cost: cost)
+    without = run(256, scenario_of(0.35), 60.0, perturbation=behind)
+    assert without.tokens_per_s < 0.92 * ours.tokens_per_s

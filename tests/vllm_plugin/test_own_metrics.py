@@ -25,6 +25,9 @@ class Ranks:
     def numbers(self) -> list[int]:
         return [0]
 
+    def front_end_waiting_steps(self) -> int | None:
+        return 0
+
     async def call(self, rank: int, operation: str, payload: str) -> str:
         bodies = {
             "capabilities": lambda: self._fake.capabilities().model_dump(mode="json"),

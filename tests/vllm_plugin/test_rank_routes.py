@@ -54,6 +54,7 @@ class Client:
         self.core_engines = [rank.to_bytes(2, "little") for rank in self.engine_ranks_managed]
         self.faults = {}
         self.calls = []
+        self.outputs_queue = asyncio.Queue()
 
     async def _call_utility_async(self, method, operation, payload, *, engine):
         assert method == "specctl_call"
@@ -141,6 +142,13 @@ def test_a_put_reaches_every_rank():
 def test_telemetry_is_that_of_all_ranks():
     status, body = Server().get("telemetry")
     assert (status, body["running"], body["decoding"], body["kv_cache_used_ratio"]) == (200, 2, 2, 0.5)
+
+
+def test_telemetry_tells_how_many_steps_wait_in_the_api_server():
+    server = Server(ranks=2)
+    for _ in range(2 * 7):
+        server.clients[0].outputs_queue.put_nowait("the output of one rank's step")
+    assert server.get("telemetry")[1]["front_end_waiting_steps"] == 7
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,9 @@ class Schedulers:
     def numbers(self) -> list[int]:
         return list(range(ranks_of(self._manager.server_args)))
 
+    def front_end_waiting_steps(self) -> None:
+        """SGLang's outputs wait in sockets."""
+
     async def call(self, rank: int, operation: str, payload: str) -> str:
         answer = await self._call(rank, operation, payload)
         if operation == "telemetry" and self._checks is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["call_rank", "ranks_of", "wrap_drop_batch_table"]
+__all__ = ["call_rank", "ranks_of", "waiting_outputs", "wrap_drop_batch_table"]
 
 
 def wrap_drop_batch_table(original: Any) -> Any:
@@ -31,6 +31,12 @@ def wrap_drop_batch_table(original: Any) -> Any:
 def ranks_of(engine_client: Any) -> list[int]:
     """Those that this API server talks to, in vLLM's order; [0] without data parallelism."""
     return list(engine_client.engine_core.engine_ranks_managed)
+
+
+def waiting_outputs(engine_client: Any) -> int:
+    """Outputs of engine steps that have come to this API server and wait for its event loop."""
+    waiting: int = engine_client.engine_core.outputs_queue.qsize()
+    return waiting
 
 
 async def call_rank(engine_client: Any, rank: int, operation: str, payload: str) -> str:

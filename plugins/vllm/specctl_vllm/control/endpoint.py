@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from specctl.engine import routes
-from specctl_vllm.compat.data_parallel import call_rank, ranks_of
+from specctl_vllm.compat.data_parallel import call_rank, ranks_of, waiting_outputs
 from specctl_vllm.options import ControlOptions, options_from_env
 
 __all__ = ["EngineCores", "SpecctlEndpointPlugin"]
@@ -45,3 +45,6 @@ class EngineCores:
 
     async def call(self, rank: int, operation: str, payload: str) -> str:
         return await call_rank(self._client, rank, operation, payload)
+
+    def front_end_waiting_steps(self) -> int:
+        return waiting_outputs(self._client) // len(self.numbers())
