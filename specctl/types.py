@@ -123,7 +123,7 @@ class Observation:
     stock: StockDelta | None = None
     adaptivity: AdaptivityState | None = None
     self_checks: SelfChecks | None = None
-    front_end_waiting_steps: int | None = None
+    front_end_waiting_pieces: int | None = None
     running: int | None = None
     waiting: int | None = None
     decoding: int | None = None

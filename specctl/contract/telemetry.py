@@ -148,10 +148,11 @@ class Telemetry(BaseModel):
         default=None, description="of the engine's own adaptivity; None: it has none"
     )
     self_checks: SelfChecks | None = Field(default=None, description="None: verify_shadow_ratio is 0")
-    front_end_waiting_steps: int | None = Field(
+    front_end_waiting_pieces: int | None = Field(
         default=None,
         ge=0,
-        description="gauge: steps whose tokens the HTTP server has not taken up yet; None: not known",
+        description="gauge: what one request emitted in one step is a piece; those that the HTTP server has "
+        "not taken up yet; None: not known",
     )
     guarded_steps: int = Field(default=0, ge=0, description="steps without drafts for safety's sake")
     steering_s: float = Field(

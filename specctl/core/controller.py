@@ -123,7 +123,7 @@ class Controller:
         self._space = space = Space.of(capabilities)
         self._acceptance = Acceptance(space)
         self._cost = StepCost(space)
-        self._front_end = FrontEnd()
+        self._front_end = FrontEnd(space)
         self._rails = Rails(space)
         self._latency = MeanLatency()
         self._thresholds = Thresholds(len(space.buckets))

@@ -8,21 +8,23 @@ as many pieces a second under every setting. The seconds of steps do not show th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from specctl.core.messages import Event
+from specctl.core.space import Floats, Space
 from specctl.core.step_cost import StepCostEstimate
 from specctl.types import CellDelta, Observation
 
 __all__ = ["FrontEnd"]
 
 BEHIND_STEPS = 16
-"""With so many steps waiting at both ends of an interval, the front end was busy all through it."""
-GAIN_DOWN, GAIN_UP = 0.5, 0.1
-"""What is measured of a piece is at most too long, where the front end was not busy all the time."""
+"""While the pieces of so many steps wait at both ends of an interval, it is busy all through it."""
+GAIN = 0.5
+"""Of an interval's measurement."""
 HALF_LIFE_S = 600.0
 """Clients may turn to answers that cost less: not streamed, or in larger pieces."""
 PROMPT_STEPS = 100.0
@@ -33,29 +35,32 @@ SAID_AFTER_S, OVER_AFTER_S = 10.0, 60.0
 class FrontEnd:
     """Of one server. ``piece_s``: seconds of what one request emitted in one step; 0: not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, space: Space) -> None:
         self.piece_s = 0.0
-        self._waiting_steps = 0
+        self._space = space
+        self._waiting = 0
         self._batch = 0.0
+        self._decoding_s: Floats | None = None
+        """By bucket and setting, as last estimated."""
         self._prompts_s = 0.0
-        """What prompts take of a step in the mean."""
+        """What else a step takes in the mean: the prompts."""
         self._since_s = 0.0
         """For how long it has been behind, or not behind."""
         self._is_said = False
 
     @property
     def is_behind(self) -> bool:
-        return self._waiting_steps >= BEHIND_STEPS
+        return self._waiting >= BEHIND_STEPS * max(self._batch, 1.0)
 
     def update(self, observation: Observation) -> Event | None:
         """Take in a poll, once; what there is to say."""
-        before, was_behind = self._waiting_steps, self.is_behind
-        self._waiting_steps = observation.front_end_waiting_steps or 0
+        before, was_behind = self._waiting, self.is_behind
+        self._waiting = observation.front_end_waiting_pieces or 0
         cells, interval_s = observation.cells, observation.interval_s
-        if observation.front_end_waiting_steps is None or cells is None or not interval_s:
+        if observation.front_end_waiting_pieces is None or cells is None or not interval_s:
             return None
         self._count(cells)
-        pieces = sum(cell.request_steps for cell in cells) + (before - self._waiting_steps) * self._batch
+        pieces = sum(cell.request_steps for cell in cells) + before - self._waiting
         self.piece_s *= 0.5 ** (interval_s / HALF_LIFE_S)
         if pieces > 0:
             self._learn(interval_s / pieces, was_busy=was_behind and self.is_behind)
@@ -64,6 +69,7 @@ class FrontEnd:
 
     def paced(self, cost: StepCostEstimate) -> StepCostEstimate:
         """Seconds as the clients see them: no step, with its prompts, is shorter than its pieces take."""
+        self._decoding_s = cost.decoding_s
         if not self.piece_s:
             return cost
         least_s = (self.piece_s * cost.batch - self._prompts_s)[:, None]
@@ -76,22 +82,28 @@ class FrontEnd:
 
     def _count(self, cells: Sequence[CellDelta]) -> None:
         decoding = [cell for cell in cells if cell.request_steps]
-        plain = [cell for cell in decoding if not cell.has_prefill]
-        steps, plain_steps = (sum(cell.steps for cell in some) for some in (decoding, plain))
-        if steps:
-            self._batch = sum(cell.request_steps for cell in decoding) / steps
-        if plain_steps:
-            plain_s = sum(cell.step_s for cell in plain) / plain_steps
-            beside_s = max(sum(cell.step_s for cell in cells) / steps - plain_s, 0.0)
-            self._prompts_s += steps / (steps + PROMPT_STEPS) * (beside_s - self._prompts_s)
+        steps = sum(cell.steps for cell in decoding)
+        if not steps:
+            return
+        self._batch = sum(cell.request_steps for cell in decoding) / steps
+        known_s = sum(cell.steps * self._known_s(cell) for cell in decoding)
+        if math.isfinite(known_s):
+            of_prompts_s = max(sum(cell.step_s for cell in cells) - known_s, 0.0) / steps
+            self._prompts_s += steps / (steps + PROMPT_STEPS) * (of_prompts_s - self._prompts_s)
+
+    def _known_s(self, cell: CellDelta) -> float:
+        """What decoding takes of a step of this cell; NaN: not known."""
+        bucket, at = self._space.bucket_index.get(cell.decode_batch_to), self._space.number_of(cell)
+        if self._decoding_s is None or bucket is None or at is None:
+            return math.nan
+        return float(self._decoding_s[bucket, at])
 
     def _learn(self, at_most_s: float, *, was_busy: bool) -> None:
         """``at_most_s``: of a piece, as all of them took no longer than the interval."""
         if not self.piece_s:
             self.piece_s = at_most_s if was_busy else 0.0
         elif was_busy:
-            gain = GAIN_DOWN if at_most_s < self.piece_s else GAIN_UP
-            self.piece_s += gain * (at_most_s - self.piece_s)
+            self.piece_s += GAIN * (at_most_s - self.piece_s)
         else:
             self.piece_s = min(self.piece_s, at_most_s)
 
@@ -101,12 +113,12 @@ class FrontEnd:
         if self._since_s < (SAID_AFTER_S if self.is_behind else OVER_AFTER_S):
             return None
         self._is_said = self.is_behind
-        record = {"waiting_steps": self._waiting_steps, "piece_us": round(1e6 * self.piece_s, 1)}
+        record = {"waiting_pieces": self._waiting, "piece_us": round(1e6 * self.piece_s, 1)}
         if not self.is_behind:
             words = "the HTTP server keeps up with the engine again"
             return Event("front_end_caught_up", target, words, record)
         words = (
-            f"the HTTP server is behind the engine by {self._waiting_steps} steps: it takes "
+            f"the HTTP server is behind the engine by {self._waiting / self._batch:.0f} steps: it takes "
             f"{1e6 * self.piece_s:.0f} us for what a request emits in a step; more of its processes "
             "(--api-server-count), fewer streamed pieces (--stream-interval) or drafts relieve it"
         )

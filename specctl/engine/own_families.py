@@ -69,8 +69,8 @@ def families(
         (names.ENGINE_STEERING, telemetry.steering_s),
     ):
         yield _family(metric, [((model,), float(value))])
-    if telemetry.front_end_waiting_steps is not None:
-        waiting = float(telemetry.front_end_waiting_steps)
+    if telemetry.front_end_waiting_pieces is not None:
+        waiting = float(telemetry.front_end_waiting_pieces)
         yield _family(names.ENGINE_FRONT_END, [((model,), waiting)])
     for metric, field in _BY_SETTING.items():
         yield _by_setting(metric, field, model, telemetry)

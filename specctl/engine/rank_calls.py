@@ -30,8 +30,8 @@ class Ranks(Protocol):
     async def call(self, rank: int, operation: str, payload: str) -> str:
         """What ``service.handle`` answers there."""
 
-    def front_end_waiting_steps(self) -> int | None:
-        """Steps whose tokens this API server has not taken up yet; None: not known."""
+    def front_end_waiting_pieces(self) -> int | None:
+        """What requests emitted in steps and this API server has not taken up yet; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ async def ask(engine: Ranks, operation: str) -> Answer:
         return failed[0]
     merged = _merged(operation, answers)
     if operation == "telemetry":
-        merged.body["front_end_waiting_steps"] = engine.front_end_waiting_steps()
+        merged.body["front_end_waiting_pieces"] = engine.front_end_waiting_pieces()
     return merged
 
 

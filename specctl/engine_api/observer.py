@@ -96,7 +96,7 @@ class EngineObserver:
             stock=await self._stock_beside_plugin(now_s, gaps),
             adaptivity=None if telemetry is None else telemetry.adaptivity,
             self_checks=None if telemetry is None else telemetry.self_checks,
-            front_end_waiting_steps=None if telemetry is None else telemetry.front_end_waiting_steps,
+            front_end_waiting_pieces=None if telemetry is None else telemetry.front_end_waiting_pieces,
             running=None if telemetry is None else telemetry.running,
             waiting=None if telemetry is None else telemetry.waiting,
             decoding=None if telemetry is None else telemetry.decoding,

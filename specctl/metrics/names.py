@@ -223,8 +223,9 @@ ENGINE_STEERING = Metric(
     _OF_MODEL,
 )
 ENGINE_FRONT_END = Metric(
-    "specctl_engine_front_end_waiting_steps",
-    "Steps whose tokens the HTTP server has not taken up yet. vLLM only.",
+    "specctl_engine_front_end_waiting_pieces",
+    "What one request emitted in one step is a piece: those that the HTTP server has not taken up yet. "
+    "vLLM only.",
     _OF_MODEL,
 )
 ENGINE = tuple(

@@ -128,7 +128,7 @@ class SimulatedTarget:
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
             kv_cache_used_ratio=telemetry.kv_cache_used_ratio,
-            front_end_waiting_steps=telemetry.front_end_waiting_steps,
+            front_end_waiting_pieces=telemetry.front_end_waiting_pieces,
         )
 
     def _readable(self, until_s: float) -> Telemetry:
@@ -154,13 +154,13 @@ class SimulatedTarget:
             kv_cache_used_ratio=float(counts[at.KV_USED]) / engine.profile.scheduler.kv_tokens,
             cells=self.counters.cells(),
             acceptance_groups=self._classes.groups.snapshot(),
-            front_end_waiting_steps=self._front_end_waiting_steps(),
+            front_end_waiting_pieces=self._front_end_waiting_pieces(),
         )
 
-    def _front_end_waiting_steps(self) -> int | None:
-        step_s = self._engine.perturbation.front_end_s * max(self._engine.decode_batch, 1)
+    def _front_end_waiting_pieces(self) -> int | None:
+        piece_s = self._engine.perturbation.front_end_s
         waits_s = float(self._engine.server.sums[at.FRONT_END]) - self._engine.now_s
-        return int(max(waits_s, 0.0) / step_s) if step_s else None
+        return int(max(waits_s, 0.0) / piece_s) if piece_s else None
 
     def _lease_end_s(self) -> float:
         remaining_s = self.live.read().lease_remaining_s

@@ -6,38 +6,44 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes.observations import cell, observation
+from fakes.observations import capabilities, cell, chains, observation
 
 from specctl.core.front_end import BEHIND_STEPS, OVER_AFTER_S, SAID_AFTER_S, FrontEnd
 from specctl.core.messages import Event
+from specctl.core.space import Space
 from specctl.core.step_cost import StepCostEstimate
 from specctl.types import CellDelta, Observation
 
 PIECE_S = 100e-6
 BATCH, STEPS = 200, 80
+SPACE = Space.of(capabilities(chains(0, 2), (BATCH,)))
 PLAIN = cell(decode_batch=BATCH, steps=STEPS, tokens=0, accepted_at=(), step_s=0.01)
 
 
 def poll(waiting: int | None, *cells: CellDelta) -> Observation:
-    return replace(observation(*(cells or (PLAIN,))), interval_s=1.0, front_end_waiting_steps=waiting)
+    return replace(observation(*(cells or (PLAIN,))), interval_s=1.0, front_end_waiting_pieces=waiting)
 
 
-def behind(polls: int, start: int = BEHIND_STEPS) -> list[Observation]:
-    """16,000 pieces a second are made, 10,000 delivered: 30 steps more wait after each."""
-    more = round((BATCH * STEPS - 1.0 / PIECE_S) / BATCH)
+def behind(polls: int, start: int = BEHIND_STEPS * BATCH) -> list[Observation]:
+    """16,000 pieces a second are made, 10,000 delivered."""
+    more = round(BATCH * STEPS - 1.0 / PIECE_S)
     return [poll(start + more * i) for i in range(polls)]
 
 
 def after(*polls: Observation) -> tuple[FrontEnd, list[Event]]:
-    front_end = FrontEnd()
-    return front_end, [event for one in polls if (event := front_end.update(one)) is not None]
+    """Decoding is known to take 10 ms of each step."""
+    front_end = FrontEnd(SPACE)
+    events = []
+    for one in polls:
+        front_end.paced(cost(0.01))
+        events.append(front_end.update(one))
+    return front_end, [event for event in events if event is not None]
 
 
 def cost(step_s: float) -> StepCostEstimate:
-    one = np.full((1, 2), step_s)
-    return StepCostEstimate(
-        one, one, one > 0, one, one, np.array([float(BATCH)]), np.zeros(1), one, np.zeros((1, 2))
-    )
+    one = np.full((len(SPACE.buckets), len(SPACE.settings)), step_s)
+    batch, none = np.full(len(SPACE.buckets), float(BATCH)), np.zeros(len(SPACE.buckets))
+    return StepCostEstimate(one, one, one > 0, one, one, batch, none, one, np.zeros_like(one))
 
 
 def test_a_piece_takes_what_the_busy_front_end_delivered() -> None:
@@ -63,7 +69,7 @@ def test_pieces_are_delivered_beside_prompts_too() -> None:
     assert paced.decoding_s == pytest.approx(BATCH * PIECE_S - 0.015, rel=0.1)
 
 
-@pytest.mark.parametrize("waiting", [None, 0, BEHIND_STEPS - 1])
+@pytest.mark.parametrize("waiting", [None, 0, BEHIND_STEPS * BATCH - 1])
 def test_a_front_end_that_keeps_up_is_no_part_of_a_step(waiting: int | None) -> None:
     front_end, events = after(*[poll(waiting)] * 30)
     assert front_end.piece_s == 0.0
@@ -81,8 +87,8 @@ def test_a_piece_takes_no_longer_than_it_is_seen_to_take() -> None:
 def test_gaps_in_the_telemetry_change_nothing() -> None:
     front_end, _ = after(*behind(8))
     known = front_end.piece_s
-    front_end.update(replace(poll(50), cells=None))
-    front_end.update(replace(poll(50), interval_s=None))
+    front_end.update(replace(poll(50 * BATCH), cells=None))
+    front_end.update(replace(poll(50 * BATCH), interval_s=None))
     assert front_end.piece_s == known
 
 

@@ -67,6 +67,11 @@ def test_capabilities(suffix):
     assert capabilities["has_shadow_acceptance"]
 
 
+def test_an_idle_server_has_handed_everything_on(suffix):
+    suffix.complete(PROMPTS[0])
+    assert suffix.get("telemetry")["front_end_waiting_pieces"] == 0
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 8])
 def test_greedy_output_is_the_same_while_the_table_changes(suffix, reference, concurrency):
     prompts = PROMPTS * 3

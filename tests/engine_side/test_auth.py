@@ -131,7 +131,7 @@ class Ranks:
     def numbers(self):
         return [0]
 
-    def front_end_waiting_steps(self):
+    def front_end_waiting_pieces(self):
         return None
 
 

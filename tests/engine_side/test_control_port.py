@@ -28,7 +28,7 @@ class Engine:
     def numbers(self) -> list[int]:
         return [0]
 
-    def front_end_waiting_steps(self) -> int | None:
+    def front_end_waiting_pieces(self) -> int | None:
         return None
 
     async def call(self, rank: int, operation: str, payload: str) -> str:

@@ -37,7 +37,7 @@ class Ranks:
     def numbers(self) -> list[int]:
         return [0]
 
-    def front_end_waiting_steps(self) -> int | None:
+    def front_end_waiting_pieces(self) -> int | None:
         return 2
 
     async def call(self, rank: int, operation: str, payload: str) -> str:
@@ -125,7 +125,7 @@ def test_counts_follow_the_engines_own(engine: Ranks) -> None:
     assert found["specctl_engine_verified_batches_total", (("by", "engine"), model, ("reason", "min_p"))] == 2
     assert found["specctl_engine_plugin_failures_total", (("entry", "propose"), model)] == 1
     assert found["specctl_engine_guarded_steps_total", (model,)] == 3
-    assert found["specctl_engine_front_end_waiting_steps", (model,)] == 2
+    assert found["specctl_engine_front_end_waiting_pieces", (model,)] == 2
 
 
 def test_every_name_is_served_with_its_help(engine: Ranks) -> None:

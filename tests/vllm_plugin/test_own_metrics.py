@@ -25,7 +25,7 @@ class Ranks:
     def numbers(self) -> list[int]:
         return [0]
 
-    def front_end_waiting_steps(self) -> int | None:
+    def front_end_waiting_pieces(self) -> int | None:
         return 0
 
     async def call(self, rank: int, operation: str, payload: str) -> str:

@@ -144,11 +144,14 @@ def test_telemetry_is_that_of_all_ranks():
     assert (status, body["running"], body["decoding"], body["kv_cache_used_ratio"]) == (200, 2, 2, 0.5)
 
 
-def test_telemetry_tells_how_many_steps_wait_in_the_api_server():
+def test_telemetry_tells_how_much_waits_in_the_api_server():
     server = Server(ranks=2)
-    for _ in range(2 * 7):
-        server.clients[0].outputs_queue.put_nowait("the output of one rank's step")
-    assert server.get("telemetry")[1]["front_end_waiting_steps"] == 7
+    queue = server.clients[0].outputs_queue
+    assert server.get("telemetry")[1]["front_end_waiting_pieces"] == 0
+    for batch in (5, 2):
+        queue.put_nowait(SimpleNamespace(outputs=[None] * batch))
+    queue.put_nowait(RuntimeError("vLLM hands errors on in the same queue"))
+    assert server.get("telemetry")[1]["front_end_waiting_pieces"] == 7
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ FROM_NEVER = "against never enabled"
 OFF_COST = H200, f"{COMPARE} off-cost", "gpu-off-cost.json"
 OFF_COST_H200 = H200, f"{COMPARE} off-cost", "gpu-off-cost-h200.json"
 OFF_COST_EAGLE = H200, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h200.json"
+FRONT_END = H200, "", "gpu-front-end-h200.json"
 CPU_OFF_COST = CPU, "specctl bench", "cpu-off-cost.json"
 SGLANG_OFF = H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h200.json"
 
@@ -43,6 +44,14 @@ ROWS: tuple[Row, ...] = (
     row(
         "`specctl_suffix` at 0 drafts, vLLM 0.33.0, answers of 512 tokens",
         *OFF_COST_H200, of_loads, "specctl_suffix at 0", "never enabled",
+    ),
+    row(
+        "`specctl_suffix` at 0 drafts, vLLM 0.33.0, every token streamed: one API server's core bounds both",
+        *FRONT_END, of_loads, "specctl_suffix at 0", "never enabled",
+    ),
+    row(
+        "the same at 3 drafts, against never enabled",
+        *FRONT_END, of_loads, "specctl_suffix at 3", "never enabled",
     ),
     row(
         "`specctl_peagle` at 0 drafts, vLLM 0.33.0, answers of 512 tokens",

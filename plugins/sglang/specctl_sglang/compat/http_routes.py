@@ -74,7 +74,7 @@ class Schedulers:
     def numbers(self) -> list[int]:
         return list(range(ranks_of(self._manager.server_args)))
 
-    def front_end_waiting_steps(self) -> None:
+    def front_end_waiting_pieces(self) -> None:
         """SGLang's outputs wait in sockets."""
 
     async def call(self, rank: int, operation: str, payload: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from specctl_vllm.options import options_from_env
 
-__all__ = ["call_rank", "ranks_of", "waiting_outputs", "wrap_drop_batch_table"]
+__all__ = ["call_rank", "ranks_of", "waiting_pieces", "wrap_drop_batch_table"]
 
 
 def wrap_drop_batch_table(original: Any) -> Any:
@@ -33,10 +33,13 @@ def ranks_of(engine_client: Any) -> list[int]:
     return list(engine_client.engine_core.engine_ranks_managed)
 
 
-def waiting_outputs(engine_client: Any) -> int:
-    """Outputs of engine steps that have come to this API server and wait for its event loop."""
-    waiting: int = engine_client.engine_core.outputs_queue.qsize()
-    return waiting
+def waiting_pieces(engine_client: Any) -> int:
+    """What requests emitted in steps that have come to this API server and wait for its event loop.
+
+    Reason for the queue's private part: in public it tells the number of steps, whose batches differ.
+    """
+    steps = engine_client.engine_core.outputs_queue._queue
+    return sum(len(step.outputs) for step in steps if not isinstance(step, Exception))
 
 
 async def call_rank(engine_client: Any, rank: int, operation: str, payload: str) -> str:

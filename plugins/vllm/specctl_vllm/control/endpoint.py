@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from specctl.engine import routes
-from specctl_vllm.compat.data_parallel import call_rank, ranks_of, waiting_outputs
+from specctl_vllm.compat.data_parallel import call_rank, ranks_of, waiting_pieces
 from specctl_vllm.options import ControlOptions, options_from_env
 
 __all__ = ["EngineCores", "SpecctlEndpointPlugin"]
@@ -46,5 +46,5 @@ class EngineCores:
     async def call(self, rank: int, operation: str, payload: str) -> str:
         return await call_rank(self._client, rank, operation, payload)
 
-    def front_end_waiting_steps(self) -> int:
-        return waiting_outputs(self._client) // len(self.numbers())
+    def front_end_waiting_pieces(self) -> int:
+        return waiting_pieces(self._client)
