@@ -100,6 +100,15 @@ def regret(name: str, group: str) -> str:
     ).replace("%", " %")
 
 
+def front_end(name: str) -> str:
+    """Where the HTTP server is slower than the engine: against the best constant and off."""
+    found = figure_at(name, "summary")
+    return (
+        f"{found['to_best_constant_mean']:.3f} of the best constant in the mean, "
+        f"{found['to_best_constant_least']:.3f} in the worst; {found['to_off_least']:.3f} of off or more"
+    )
+
+
 def phases(name: str, measure: str) -> str:
     """Of the phases the least and the most, each with its range."""
     found = figure_at(name, "phases")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.results_figures import (
     cpu_phases,
     first_choices,
+    front_end,
     of_rates,
     phases,
     ratio,
@@ -22,6 +23,7 @@ from tools.results_rows.row import (
 
 RATES = "python -m benchmarks.gpu.rates"
 REGRET = "simulated, costs of an H200", "python -m benchmarks.regret", "simulated-regret.json"
+FRONT_END = REGRET[0], "python -m benchmarks.front_end", "simulated-front-end.json"
 PHASES = H200, "python -m benchmarks.gpu.phases", "gpu-phases.json"
 LEARNING = H200, "python -m benchmarks.gpu.phases", "gpu-phases-outcomes-h200.json"
 SLOW_HOST = H200, "python -m benchmarks.gpu.phases", "gpu-phases-slow-front-end-h200.json"
@@ -42,6 +44,7 @@ ROWS: tuple[Row, ...] = (
     row("open loop, public traces", *REGRET, regret, "open loop, public traces"),
     row("loads that nothing was tuned on, closed loop, 17 of them", *REGRET, regret, "held out"),
     row("the same, every disturbance at once", *REGRET, regret, "held out, all at once"),
+    row("closed loop, an HTTP server slower than the engine, 24 loads", *FRONT_END, front_end),
     row(
         "6 phases, vLLM 0.33.0, two rounds of 6 s a phase, the search included: by phase, against the "
         "best of 0, 3 and 8 drafts",
