@@ -39,7 +39,7 @@ class FrontEnd:
         self.piece_s = 0.0
         self._space = space
         self._waiting = 0
-        self._batch = 0.0
+        self._batch = 1.0
         self._decoding_s: Floats | None = None
         """By bucket and setting, as last estimated."""
         self._prompts_s = 0.0
@@ -50,7 +50,7 @@ class FrontEnd:
 
     @property
     def is_behind(self) -> bool:
-        return self._waiting >= BEHIND_STEPS * max(self._batch, 1.0)
+        return self._waiting >= BEHIND_STEPS * self._batch
 
     def update(self, observation: Observation) -> Event | None:
         """Take in a poll, once; what there is to say."""

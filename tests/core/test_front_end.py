@@ -104,3 +104,9 @@ def test_being_behind_is_said_once_and_its_end() -> None:
 
 def test_a_short_delay_is_not_said() -> None:
     assert after(*(behind(4) + [poll(0)] * 4) * 10)[1] == []
+
+
+def test_steps_of_prompts_alone_are_no_batch() -> None:
+    alone = replace(PLAIN, request_steps=0, steps=3, prefill_tokens=3000, has_prefill=True)
+    events = after(*[poll(40, alone)] * (int(SAID_AFTER_S) + 2))[1]
+    assert "by 40 steps" in events[0].words
