@@ -16,6 +16,7 @@ __all__ = [
     "Counted",
     "Shape",
     "assert_chains_are_sampled",
+    "assert_off_is_not_slower",
     "assert_samples_fill_both_cells",
     "chain",
     "counted",
@@ -178,5 +179,23 @@ def assert_chains_are_sampled(
     assert [o[:32] for o in greedy_while_sampling(control, prompts, changing)] == short
     for found in (while_drafting, while_off):
         assert abs(found[full].first_acceptance - alone[full].first_acceptance) < margin
-        # Other programs run beside the tests.
-        assert found[off].step_s < 1.3 * found[full].step_s
+    assert_off_is_not_slower(control, while_drafting, full, off, prompts, **more)
+    assert_off_is_not_slower(control, while_off, off, full, prompts, **more)
+
+
+def assert_off_is_not_slower(
+    control: Control,
+    found: dict[Shape, Counted],
+    base: Shape,
+    sampled: Shape,
+    prompts: Sequence[str],
+    every_steps: int = 3,
+    **more: Any,
+) -> None:
+    """A step of 0 drafts takes less than 1.3 times one of the other setting. Other programs run beside the
+    tests and can only add to a step: the quickest mean of each setting counts, of three runs at most."""
+    off, drafting = sorted((base, sampled))
+    runs = [found]
+    while min(one[off].step_s for one in runs) >= 1.3 * min(one[drafting].step_s for one in runs):
+        assert len(runs) < 3, [(one[off].step_s, one[drafting].step_s) for one in runs]
+        runs.append(ran(control, sampled_rows(base, sampled, every_steps), prompts, **more)[1])
