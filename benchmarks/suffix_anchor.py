@@ -99,6 +99,7 @@ class Own:
 
     def forget_outcomes(self) -> None:
         self.index.outcomes.take()
+        self.index.outcomes.tokens.forget()
         self.index.attach(build_block([], self.index.rungs))
 
     def settle(self) -> None:

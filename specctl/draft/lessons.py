@@ -13,11 +13,13 @@ from numba import njit
 
 from specctl.draft.calibration import ENTRIES
 from specctl.draft.chains import BASE, KNOWN, index_of
+from specctl.draft.token_odds import PLACES, note
 
 __all__ = [
     "AT",
     "CLASS",
     "CLASSES",
+    "ENTRY_WORDS",
     "LESSON_WORDS",
     "LONG_MATCHES",
     "LONG_MATCH_WORDS",
@@ -39,8 +41,10 @@ LESSON_WORDS = FIRST + 2 * TOKENS_MOST
 """int64, of a request: class, position behind which it was drafted, tokens, 0 = own text or 1 = corpus; its
 last long match in its own text, in the live and in the frozen corpus (``resume``); then the draft's tokens
 and their entries in ``calibration.chances``."""
-OUTCOME_WORDS = CLASSES * 2 * ENTRIES * 2
+ENTRY_WORDS = CLASSES * 2 * ENTRIES * 2
 """Drafted and accepted, of each entry of each row of the tables."""
+OUTCOME_WORDS = ENTRY_WORDS + 3 * PLACES
+"""Behind them what ``token_odds.note`` counts."""
 
 
 def new_lesson(row: int) -> npt.NDArray[np.int64]:
@@ -51,18 +55,24 @@ def new_lesson(row: int) -> npt.NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def learn(lesson, arena, own, outcomes):
-    """Compare the draft that waits with the request's text; outcomes int32[OUTCOME_WORDS]."""
+def learn(lesson, arena, own, table, outcomes):
+    """Compare the draft that waits with the request's text; table as in ``token_odds.chance_of``, of the
+    class and the draft's source; outcomes int32[OUTCOME_WORDS]."""
     at = lesson[AT]
     size = min(lesson[SIZE], own[KNOWN] - at)
     first = (2 * lesson[CLASS] + lesson[SOURCE]) * ENTRIES
     lesson[SIZE] = 0
+    of_tokens = outcomes[ENTRY_WORDS:]
     for j in range(size):
-        place = 2 * (first + lesson[FIRST + TOKENS_MOST + j])
+        entry, token = lesson[FIRST + TOKENS_MOST + j], np.uint32(lesson[FIRST + j])
+        before = arena[own[BASE] + 2 * index_of(own, at + j - 1)]
+        came_true = arena[own[BASE] + 2 * index_of(own, at + j)] == token
+        place = 2 * (first + entry)
         outcomes[place] += 1
-        if arena[own[BASE] + 2 * index_of(own, at + j)] != np.uint32(lesson[FIRST + j]):
+        outcomes[place + 1] += came_true
+        note(table, entry, token, before, came_true, of_tokens)
+        if not came_true:
             return
-        outcomes[place + 1] += 1
 
 
 @njit(cache=True, nogil=True)

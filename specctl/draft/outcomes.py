@@ -1,5 +1,7 @@
 """Outcomes of drafts, by traffic class, source, match and votes, and the tables that follow from them.
 
+By what a drafted token is and follows they are counted, too, for ``token_odds``.
+
 A table is the built-in regression of ``calibration``, refitted to the outcomes of its class. PRIOR_TOKENS
 outcomes that are as likely as the built-in table says, spread over all its entries, hold it where little was
 seen. Old outcomes lose weight: beyond MOST_TOKENS of a table all its counts are halved.
@@ -13,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from specctl.draft.calibration import ENTRIES, chances, refit
-from specctl.draft.lessons import CLASSES, OUTCOME_WORDS
+from specctl.draft.lessons import CLASSES, ENTRY_WORDS, OUTCOME_WORDS
+from specctl.draft.token_odds import PLACES, TokenOdds
 
 __all__ = ["MOST_TOKENS", "Counts", "Outcomes", "added", "checked_counts"]
 
 Counts = Mapping[str, npt.NDArray[np.int64]]
 """By traffic class: int64[n, 4], source (0 own text, 1 corpus), entry of its table, drafted, accepted."""
 MOST_TOKENS = 8192
+_ODDS_CALLS = 64
+"""From one time that outcomes are taken up to the next."""
 _FIRST_CALLS, _MOST_CALLS = 64, 512
+"""From one refit to the next."""
 _LONGEST_NAME = 256
 
 
@@ -31,12 +37,15 @@ class Outcomes:
         self.counted = np.zeros((threads, OUTCOME_WORDS), np.int32)
         self.tables = np.tile(chances(), (CLASSES, 1))
         """float32[2 * CLASSES, ENTRIES]: of each class one for a request's own text and one for a corpus."""
+        self.tokens = TokenOdds()
         self._known = np.zeros((2 * CLASSES, ENTRIES, 2))
         self._unsaved = np.zeros_like(self._known)
         self.is_learning = True
         """Else outcomes are only counted."""
         self._classes = {"": 0}
-        self._calls, self._due_at = 0, _FIRST_CALLS
+        self._calls, self._calls_to_refit, self._refit_at = 0, _FIRST_CALLS, _FIRST_CALLS
+        self._stale = np.zeros(2 * CLASSES, np.bool_)
+        """Tables with outcomes since their refit."""
 
     def class_of(self, name: str) -> int:
         """The row of a traffic class; that of requests of no class where all are taken."""
@@ -50,18 +59,22 @@ class Outcomes:
         return self.tables[2 * row : 2 * row + 2].copy()
 
     def is_due(self, calls: int) -> bool:
-        """After so many more calls: at first often, later as outcomes still change something."""
+        """After so many more calls."""
         self._calls += calls
-        return self._calls >= self._due_at and self.is_learning
+        return self._calls >= _ODDS_CALLS and self.is_learning
 
     def learn_if_due(self) -> None:
-        """Take up what was counted and refit the tables that it changes."""
+        """Take up what was counted. Tables that it changes are refitted at first often, later as it still
+        changes something."""
         if not self.is_due(0):
             return
-        self._calls, self._due_at = 0, min(self._due_at * 5 // 4, _MOST_CALLS)
-        fresh = self._drained()
-        self._known += fresh
-        self._refit(np.flatnonzero(fresh[..., 0].any(axis=1)).tolist())
+        self._calls_to_refit -= self._calls
+        self._calls = 0
+        self._drained_into_known()
+        if self._calls_to_refit <= 0:
+            self._calls_to_refit = self._refit_at = min(self._refit_at * 5 // 4, _MOST_CALLS)
+            self._refit(np.flatnonzero(self._stale).tolist())
+            self._stale[:] = False
 
     def take(self) -> Counts:
         """Counts since the last call, for a corpus file."""
@@ -85,14 +98,14 @@ class Outcomes:
         self._refit(range(2 * CLASSES))
 
     def _drained_into_known(self) -> None:
-        self._known += self._drained()
-
-    def _drained(self) -> npt.NDArray[np.float64]:
-        fresh: npt.NDArray[np.float64] = self.counted.sum(axis=0, dtype=np.float64)
-        fresh = fresh.reshape(self._known.shape)
+        counted: npt.NDArray[np.int32] = self.counted.sum(axis=0, dtype=np.int32)
         self.counted[:] = 0
+        fresh = counted[:ENTRY_WORDS].reshape(self._known.shape)
+        self._known += fresh
         self._unsaved += fresh
-        return fresh
+        self._stale |= fresh.any(axis=(1, 2))
+        if self.is_learning:
+            self.tokens.learn(counted[ENTRY_WORDS:].reshape(PLACES, 3))
 
     def _refit(self, rows: Iterable[int]) -> None:
         for row in rows:

@@ -6,9 +6,9 @@ The rule, per request and per source (its own tokens; the live corpus of its nam
 2. Every match m that occurs defines a set: the occurrences that match at least m tokens. Each set drafts the
    token that most of its occurrences continue with (ties: the first in the order), and those that agree go
    on. The token's probability, given the ones before it, comes from ``calibration`` by the match m + j at
-   depth j, its votes and the voters. A draft ends where the product, the expected gain of one more token,
-   falls below the least that the caller asks for, or at min(budget, floor(max_spec_factor * m +
-   max_spec_offset)).
+   depth j, its votes and the voters, and from ``token_odds`` by what it is. A draft ends where the product,
+   the expected gain of one more token, falls below the least that the caller asks for, or at
+   min(budget, floor(max_spec_factor * m + max_spec_offset)).
 3. Behind an edit the source goes on as ``resume`` says: one more draft, of no voters.
 4. The draft with the highest sum of probabilities, the expected accepted tokens, wins; ties go to the longer
    match, then to the earlier source.
@@ -23,6 +23,7 @@ from numba import njit
 
 from specctl.draft.calibration import entry_of
 from specctl.draft.chains import (
+    BASE,
     CAP,
     HEAD,
     KNOWN,
@@ -46,6 +47,7 @@ from specctl.draft.tables import (
     rule_of,
     scratch_of,
 )
+from specctl.draft.token_odds import chance_of
 
 __all__ = [
     "BEHIND_AN_EDIT",
@@ -94,7 +96,7 @@ def _vote(heads, kept, voters):
 
 
 @njit(cache=True, nogil=True)
-def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, probs, entries):
+def _draft(after, ends, size, match, budget, table, before, min_prob, beat, kept, out, probs, entries):
     """The draft of the first ``size`` occurrences: (length, score, entries looked at), 0 once it cannot score
     above beat. The token that ended it as too improbable is the last one looked at."""
     for i in range(size):
@@ -111,7 +113,8 @@ def _draft(after, ends, size, match, budget, chance, min_prob, beat, kept, out, 
             return j, score, j
         token, won = _vote(after[j], kept, voters)
         entry = entry_of(match + j, won, voters)
-        prob *= chance[entry]
+        prob *= chance_of(table, entry, token, before)
+        before = np.uint32(token)
         out[j], entries[j] = np.int32(token), np.int32(entry)
         if prob < min_prob:
             return j, score, j + 1
@@ -141,7 +144,7 @@ def _search(text, context, is_own, limits, budget, scratch):
 
 
 @njit(cache=True, nogil=True)
-def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, lesson, beat):
+def _best_draft(count, limits, table, before, budget, min_prob, scratch, out, probs, lesson, beat):
     """Steps 2 and 4 for what _search has found: (length, match, score).
 
     Writes out, probs and lesson only when the score is above ``beat``.
@@ -157,7 +160,7 @@ def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, le
         if room <= beat:
             continue
         length, score, seen = _draft(
-            after, ends, size, match, room, chance, min_prob, beat, kept, drafted, path, entries
+            after, ends, size, match, room, table, before, min_prob, beat, kept, drafted, path, entries
         )
         if length > 0 and score > beat:
             beat, best_length, best_match = score, length, match
@@ -168,16 +171,17 @@ def _best_draft(count, limits, chance, budget, min_prob, scratch, out, probs, le
 
 
 @njit(cache=True, nogil=True)
-def _of_source(source, text, context, limits, chance, budget, min_prob, scratch, out, probs, lesson, best):
+def _of_source(source, text, context, limits, table, budget, min_prob, scratch, out, probs, lesson, best):
     """Steps 1 to 4 for one source: the best so far, (length, match, source, score, place of the first
     occurrence of this source in its text, 0 where it is not of this one)."""
     length, match, winner, score = best
     mem, row = text
     arena, own = context[3], context[4]
+    before = arena[own[BASE] + 2 * index_of(own, own[KNOWN] - 1)]
     is_own = source == SOURCE_REQUEST
     count = _search(text, context, is_own, limits, budget, scratch)
     drafted, drafted_match, score = _best_draft(
-        count, limits, chance, budget, min_prob, scratch, out, probs, lesson, score
+        count, limits, table, before, budget, min_prob, scratch, out, probs, lesson, score
     )
     first = np.int64(0)
     if drafted:
@@ -188,7 +192,9 @@ def _of_source(source, text, context, limits, chance, budget, min_prob, scratch,
     if place > 0:
         _, tokens, path, _, _, entries = scratch
         room = room_of(limits, last[MATCH], budget)
-        drafted, gain, seen = draft_on(mem, row, place, doubts, room, chance, min_prob, tokens, path, entries)
+        drafted, gain, seen = draft_on(
+            mem, row, place, doubts, room, table, before, min_prob, tokens, path, entries
+        )
         if drafted > 0 and gain > score:
             length, match, winner, score, first = drafted, last[MATCH], source + BEHIND_AN_EDIT, gain, place
             for j in range(length):
@@ -242,8 +248,9 @@ def _fetch_cells(corpora, slot, hashes, usable):
 def _best_of_all(context, slot, corpora, rule, budget, min_prob, scratch, out, probs, lesson):
     """The rule for one request; (length, match, source). Columns after the draft become 0."""
     live_mem, live_rows, hits, spaces, frozen_mem, frozen_row, reads_frozen = corpora
-    limits, chances = rule
-    of_own, of_corpus = chances[2 * lesson[CLASS]], chances[2 * lesson[CLASS] + 1]
+    limits, chances, odds = rule
+    of_own = chances[2 * lesson[CLASS]], odds
+    of_corpus = chances[2 * lesson[CLASS] + 1], odds
     arena, own = context[3], context[4]
     best = np.int64(0), np.int64(0), np.int64(SOURCE_NONE), 0.0
     best, _ = _of_source(
@@ -281,9 +288,10 @@ def _propose(
 ):  # fmt: skip
     """One request's draft, into out and probs; (length, match, source)."""
     arena, rows, rungs = requests
-    settings, chances = rule
+    settings, chances, odds = rule
     counters, lesson, outcomes = tallies
-    learn(lesson, arena, rows[slot], outcomes)
+    table = chances[2 * lesson[CLASS] + lesson[SOURCE]], odds
+    learn(lesson, arena, rows[slot], table, outcomes)
     if budget == 0 or usable == 0:
         for j in range(out.size):
             out[j] = 0
@@ -291,8 +299,9 @@ def _propose(
         return 0, 0, SOURCE_NONE
     context = rungs, hashes, usable, arena, rows[slot]
     length, match, source = _best_of_all(
-        context, slot, corpora, (limits_of(settings), chances), budget, least, scratch, out, probs, lesson
-    )
+        context, slot, corpora, (limits_of(settings), chances, odds), budget, least, scratch, out, probs,
+        lesson,
+    )  # fmt: skip
     counters[0] += 1
     if length:
         counters[1] += match
@@ -308,7 +317,7 @@ def propose_one(address, slot, budget, min_prob):
     It keeps the GIL: letting it go and taking it back costs a twentieth of the call.
     """
     requests, corpora = requests_of(address), corpora_of(address)
-    settings, chances, counters = rule_of(address)
+    settings, chances, odds, counters = rule_of(address)
     lessons, outcomes = lessons_of(address)
     rows = requests[1]
     is_free = not 0 <= slot < rows.shape[0] or rows[slot, CAP] == 0
@@ -323,7 +332,7 @@ def propose_one(address, slot, budget, min_prob):
     # What the buckets name arrives while the request's own text is searched.
     _fetch_cells(corpora, slot, hashes, usable)
     heads[0, 0], heads[1, 0], heads[2, 0] = _propose(
-        requests, corpora, (settings, chances), slot, hashes, usable, budget, min_prob, scratch,
+        requests, corpora, (settings, chances, odds), slot, hashes, usable, budget, min_prob, scratch,
         (counters[0], lessons[slot], outcomes[0]), tokens[0], probs[0],
     )  # fmt: skip
     return np.int64(heads[0, 0])
@@ -338,7 +347,7 @@ def propose_rows(address, slots, budgets, min_probs, first, last, thread):
     or a least probability outside 0 to 1; RESIZE, for there is no room for the batch.
     """
     requests, corpora = requests_of(address), corpora_of(address)
-    settings, chances, counters = rule_of(address)
+    settings, chances, odds, counters = rule_of(address)
     lessons, outcomes = lessons_of(address)
     arena, rows, _ = requests
     width = _checked_width(rows, slots, budgets, min_probs)
@@ -359,7 +368,7 @@ def propose_rows(address, slots, budgets, min_probs, first, last, thread):
         for i in range(start, end):
             least = min_probs[i] if min_probs.size else settings[6]
             heads[0, i], heads[1, i], heads[2, i] = _propose(
-                requests, corpora, (settings, chances), slots[i], hashes[i - start], usable[i - start],
+                requests, corpora, (settings, chances, odds), slots[i], hashes[i - start], usable[i - start],
                 np.int64(budgets[i]), least, scratch, (counters[thread], lessons[slots[i]], outcomes[thread]),
                 tokens[i], probs[i],
             )  # fmt: skip

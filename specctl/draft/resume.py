@@ -19,6 +19,7 @@ from numba import njit
 
 from specctl.draft.calibration import entry_of
 from specctl.draft.chains import BASE, KNOWN, SEPARATOR, TAIL, index_of
+from specctl.draft.token_odds import chance_of
 
 __all__ = ["EDIT_TOKENS", "LONG_MATCH", "SHIFT", "draft_on", "resume_place"]
 
@@ -63,7 +64,7 @@ def resume_place(last, mem, row, arena, own, places, matches, count):
 
 
 @njit(cache=True, nogil=True)
-def draft_on(mem, row, place, doubts, budget, chance, min_prob, out, probs, entries):
+def draft_on(mem, row, place, doubts, budget, table, before, min_prob, out, probs, entries):
     """The text from ``place`` on: (length, score, entries looked at), as a draft of occurrences."""
     prob = 1.0
     score = 0.0
@@ -73,7 +74,8 @@ def draft_on(mem, row, place, doubts, budget, chance, min_prob, out, probs, entr
         if token == _SEPARATOR:
             return j, score, j
         entry = entry_of(j + 1, 0, doubts)
-        prob *= chance[entry]
+        prob *= chance_of(table, entry, token, before)
+        before = token
         out[j] = np.int32(token)
         entries[j] = np.int32(entry)
         if prob < min_prob:

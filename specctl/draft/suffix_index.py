@@ -97,16 +97,17 @@ class SuffixIndex:
         )  # fmt: skip
         put(tables.SETTINGS, np.array(rule, np.float64))
         put(tables.CHANCES, self._outcomes.tables)
+        put(tables.ODDS, self._outcomes.tokens.odds)
         put(tables.LESSONS, self._lessons)
         put(tables.OUTCOMES, self._outcomes.counted)
         put(tables.COUNTERS, self._counters)
         put(tables.SPACES, self._spaces)
         put(tables.READS_FROZEN, self._reads_frozen)
-        nothing = np.zeros(1, np.uint32), np.zeros(ROW_WORDS, np.int64)
-        put(tables.FROZEN, nothing[0])
-        put(tables.FROZEN_ROW, nothing[1])
-        put(tables.CORPORA, nothing[0] if corpora is None else corpora.mem)
-        put(tables.CORPUS_ROWS, nothing[1].reshape(1, -1) if corpora is None else corpora.rows)
+        no_text, no_row = np.zeros(1, np.uint32), np.zeros((1, ROW_WORDS), np.int64)
+        put(tables.FROZEN, no_text)
+        put(tables.FROZEN_ROW, no_row[0])
+        put(tables.CORPORA, no_text if corpora is None else corpora.mem)
+        put(tables.CORPUS_ROWS, no_row if corpora is None else corpora.rows)
         put(tables.HITS, np.zeros((1, 1), np.uint8) if corpora is None else corpora.hits)
 
     def start(self, slot: int, prompt: Ints, namespace: str = SHARED, traffic_class: str = "") -> None:
@@ -303,8 +304,7 @@ class SuffixIndex:
     def outputs_since(self, position: int, namespace: str = SHARED) -> tuple[npt.NDArray[np.uint32], int]:
         """(indexed outputs from a position of the corpus on, SEPARATOR after each; the position after them).
 
-        Position 0 is the first; what has been evicted is left out. The last output may still be incomplete:
-        it then comes again.
+        Position 0 is the first; evicted ones are left out. A last output that is incomplete comes again.
         """
         self._workers.wait()
         if self._corpora is None:

@@ -21,6 +21,7 @@ __all__ = [
     "HEADS",
     "HITS",
     "LESSONS",
+    "ODDS",
     "OUTCOMES",
     "PLACES",
     "PROBS",
@@ -43,8 +44,8 @@ __all__ = [
 
 ARENA, ROWS, RUNGS, SETTINGS, CHANCES, COUNTERS = range(6)
 CORPORA, CORPUS_ROWS, HITS, SPACES, FROZEN, FROZEN_ROW, READS_FROZEN = range(6, 13)
-TOKENS, PROBS, HEADS, SCRATCH, LESSONS, OUTCOMES = range(13, 19)
-PLACES = 19
+TOKENS, PROBS, HEADS, SCRATCH, LESSONS, OUTCOMES, ODDS = range(13, 20)
+PLACES = 20
 AHEAD = 16
 """Rows whose memory is fetched together: it arrives while others are worked on."""
 
@@ -63,11 +64,13 @@ def requests_of(address):
 @njit(cache=True, nogil=True)
 def rule_of(address):
     """settings float64[7]: least and most match, spec factor and offset, visits, enough, least probability;
-    chances float32[2 * CLASSES, ENTRIES] of lessons; counters int64[threads, len(COUNTERS)] added to."""
+    chances float32[2 * CLASSES, ENTRIES] of lessons; odds float32[PLACES] of ``token_odds``; counters
+    int64[threads, len(COUNTERS)] added to."""
     words = state_words(address, PLACES)
     return (
         vector_at(words, SETTINGS, np.float64),
         matrix_at(words, CHANCES, np.float32),
+        vector_at(words, ODDS, np.float32),
         matrix_at(words, COUNTERS, np.int64),
     )
 

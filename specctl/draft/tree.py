@@ -16,11 +16,12 @@ import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.calibration import entry_of
-from specctl.draft.chains import KNOWN, stack_hashes
+from specctl.draft.chains import BASE, KNOWN, index_of, stack_hashes
 from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
 from specctl.draft.lessons import CLASS
 from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
 from specctl.draft.tables import corpora_of, lessons_of, requests_of, rule_of
+from specctl.draft.token_odds import chance_of
 
 __all__ = ["DraftTree", "grow_rows"]
 
@@ -39,7 +40,7 @@ class DraftTree:
 
 
 @njit(cache=True, nogil=True)
-def _children(after, ends, voters, size, depth, match, prob, chance, min_prob, open_nodes, count):
+def _children(after, ends, voters, size, depth, match, prob, table, before, min_prob, open_nodes, count):
     """Open a node for each way on from the occurrences voters[:size]; how many are open now.
 
     open_nodes: tokens, probabilities, occurrences [., CANDIDATES], how many of them.
@@ -62,13 +63,13 @@ def _children(after, ends, voters, size, depth, match, prob, chance, min_prob, o
         kept[at, sizes[at]] = i
         sizes[at] += 1
     for at in range(first, count):
-        path = prob * chance[entry_of(match + depth, sizes[at], alive)]
+        path = prob * chance_of(table, entry_of(match + depth, sizes[at], alive), tokens[at], before)
         probs[at] = path if path >= min_prob else 0.0
     return count
 
 
 @njit(cache=True, nogil=True)
-def _grow(after, ends, size, match, room, budget, chance, min_prob, out):
+def _grow(after, ends, size, match, room, budget, table, before, min_prob, out):
     """One tree of the first ``size`` occurrences, at most ``room`` deep; its size."""
     tokens, parents, probs = out
     most = (budget + 1) * CANDIDATES
@@ -78,7 +79,7 @@ def _grow(after, ends, size, match, room, budget, chance, min_prob, out):
     )  # fmt: skip
     parent_of = np.full(most, -1, np.int32)
     depth_of = np.zeros(most, np.int64)
-    count = _children(after, ends, np.arange(size), size, 0, match, 1.0, chance, min_prob, opened, 0)
+    count = _children(after, ends, np.arange(size), size, 0, match, 1.0, table, before, min_prob, opened, 0)
     taken = 0
     while taken < budget:
         best = -1
@@ -91,13 +92,13 @@ def _grow(after, ends, size, match, room, budget, chance, min_prob, out):
         tokens[taken], parents[taken], probs[taken] = opened[0][best], parent_of[best], prob
         opened[1][best] = 0.0
         depth = depth_of[best] + 1
-        before = count
+        first = count
         if depth < room:
             count = _children(
-                after, ends, opened[2][best], opened[3][best], depth, match, prob, chance, min_prob, opened,
-                before,
+                after, ends, opened[2][best], opened[3][best], depth, match, prob, table,
+                np.uint32(opened[0][best]), min_prob, opened, first,
             )  # fmt: skip
-        for at in range(before, count):
+        for at in range(first, count):
             parent_of[at], depth_of[at] = taken, depth
         taken += 1
     return taken
@@ -117,7 +118,7 @@ def grow_rows(
 ):
     arena, rows, rungs = requests_of(address)
     live_mem, live_rows, _, spaces, frozen_mem, frozen_row, _ = corpora_of(address)
-    settings, chances, _ = rule_of(address)
+    settings, chances, odds, _ = rule_of(address)
     lessons = lessons_of(address)[0]
     limits = limits_of(settings)
     of_chains, probs_of_chains, heads = chains
@@ -143,9 +144,10 @@ def grow_rows(
         size = _winners(text, limits, match, np.int64(budgets[i]), numbers)
         least = min_probs[i] if min_probs.size else settings[6]
         out = tokens[i], parents[i], probs[i]
-        chance = chances[2 * lessons[slots[i], CLASS] + (0 if is_own else 1)]
+        table = chances[2 * lessons[slots[i], CLASS] + (0 if is_own else 1)], odds
+        before = arena[own[BASE] + 2 * index_of(own, own[KNOWN] - 1)]
         room = room_of(limits, match, np.int64(budgets[i]))
-        sizes[i] = _grow(numbers[3:], numbers[2], size, match, room, budgets[i], chance, least, out)
+        sizes[i] = _grow(numbers[3:], numbers[2], size, match, room, budgets[i], table, before, least, out)
 
 
 @njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from support.device_drafts import WIDTH, OnDevice
 from support.host_calls import ENGINES, KINDS, HostCalls, compile_calls, without_device
 
-from specctl.draft.calibration import chances
+from specctl.draft.outcomes import Outcomes
 from specctl.draft.suffix_index import SuffixIndexOptions
 
 
@@ -21,7 +21,7 @@ def test_verification(engine: str, kind: str) -> None:
 
 def test_suffix_drafts() -> None:
     calls = HostCalls()
-    device = OnDevice(SuffixIndexOptions(index_bytes=2**17), [[1, 2, 3, 1, 2]], chances())
+    device = OnDevice(SuffixIndexOptions(index_bytes=2**17), [[1, 2, 3, 1, 2]], Outcomes(1))
     with without_device(calls, compiles=True):
         device.draft([[1, 2, 3, 1, 2]], np.zeros(1, np.int32), WIDTH)
     assert calls.launches == {"suffix_draft_kernel": 1}

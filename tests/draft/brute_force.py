@@ -15,8 +15,10 @@ from specctl.draft.options import SuffixIndexOptions
 from specctl.draft.proposal import BEHIND_AN_EDIT
 from specctl.draft.resume import EDIT_TOKENS, LONG_MATCH, SHIFT
 from specctl.draft.suffix_index import rungs_for
+from specctl.draft.token_odds import EVERY, MIXES, PLACE_BITS
 
 Chances = npt.NDArray[np.float32]
+Odds = npt.NDArray[np.float32]
 CHANCES = chances()
 Text = Sequence[int | None]
 """Tokens; None stands between documents."""
@@ -34,6 +36,16 @@ class LongMatch:
 def cube(chances: Chances) -> Chances:
     """[2, match, votes, voters]"""
     return chances.reshape(2, MOST_MATCH + 1, CANDIDATES + 1, CANDIDATES + 1)
+
+
+def corrected(chance: float, token: int, before: int, odds: Odds | None) -> float:
+    """A token's chance by its votes, with the odds of what it is and follows; None: they are 1."""
+    if odds is None:
+        return chance
+    one, other = (value * mix % 2**32 for value, mix in zip((token, before), MIXES, strict=False))
+    pair = ((one ^ (other >> 15)) + other) * MIXES[2] % 2**32
+    product = math.prod(float(odds[value >> (32 - PLACE_BITS)]) for value in (one, pair)) * float(odds[EVERY])
+    return chance * product / (1 - chance + chance * product)
 
 
 def chains(
@@ -101,6 +113,8 @@ def draft_of(
     options: SuffixIndexOptions,
     source: int,
     chances: Chances,
+    before: int,
+    odds: Odds | None,
 ) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     probs: list[float] = []
@@ -113,10 +127,12 @@ def draft_of(
             break
         following = [text[place] for place in places]
         token = max(following, key=following.count)
-        prob *= float(table[min(match + len(tokens), MOST_MATCH), following.count(token), len(places)])
+        assert token is not None
+        chance = float(table[min(match + len(tokens), MOST_MATCH), following.count(token), len(places)])
+        prob *= corrected(chance, token, before, odds)
+        before = token
         if prob < options.min_token_prob:
             break
-        assert token is not None
         tokens.append(token)
         probs.append(prob)
         places = [place + 1 for place in places if text[place] == token]
@@ -125,7 +141,7 @@ def draft_of(
 
 def resumed(
     text: Text, own: Sequence[int], found: list[tuple[int, int]], last: LongMatch, budget: int,
-    options: SuffixIndexOptions, chances: npt.NDArray[np.float32], tail: int,
+    options: SuffixIndexOptions, chances: Chances, tail: int, odds: Odds | None,
 ) -> tuple[list[int], list[float]]:  # fmt: skip
     """The draft behind an edit. found: as ``gather`` gives it; a long match among them becomes ``last``.
     chances: [match, votes, voters]."""
@@ -149,8 +165,11 @@ def resumed(
     probs: list[float] = []
     prob = 1.0
     for token in text[place : place + room]:
-        prob *= float(chances[min(1 + len(tokens), MOST_MATCH), 0, doubts])
-        if token is None or prob < options.min_token_prob:
+        if token is None:
+            break
+        chance = float(chances[min(1 + len(tokens), MOST_MATCH), 0, doubts])
+        prob *= corrected(chance, token, tokens[-1] if tokens else own[-1], odds)
+        if prob < options.min_token_prob:
             break
         tokens.append(token)
         probs.append(prob)
@@ -165,6 +184,7 @@ def propose(
     alive: int | None = None,
     chances: Chances = CHANCES,
     last: Sequence[LongMatch] = (),
+    odds: Odds | None = None,
 ) -> tuple[list[int], list[float], int, int]:
     """(tokens, probs, match, source). ``last``: in the request's own text and in the corpus; changed."""
     last = last or (LongMatch(), LongMatch())
@@ -173,12 +193,12 @@ def propose(
         found = gather(text, own, options, source == 1, None if source == 1 else alive)
         for match in sorted({match for match, _ in found}, reverse=True):
             places = [place for other, place in found if other >= match]
-            tokens, probs = draft_of(text, places, match, budget, options, source, chances)
+            tokens, probs = draft_of(text, places, match, budget, options, source, chances, own[-1], odds)
             if sum(probs) > sum(best[1]):
                 best = (tokens, probs, match, source)
         table = cube(chances)[source - 1]
         tail = 0 if source == 1 or alive is None else len(text) - alive
-        tokens, probs = resumed(text, own, found, last[source - 1], budget, options, table, tail)
+        tokens, probs = resumed(text, own, found, last[source - 1], budget, options, table, tail, odds)
         if sum(probs) > sum(best[1]):
             best = (tokens, probs, last[source - 1].match, source + BEHIND_AN_EDIT)
     return best

@@ -35,9 +35,11 @@ def assert_as_brute_force(
     last: Sequence[brute_force.LongMatch] = (),
 ) -> int:
     """The draft's source. ``last``: of a request for which drafts were proposed before."""
-    chances = index.outcomes.chances_of()
+    chances, odds = index.outcomes.chances_of(), index.outcomes.tokens.odds.copy()
     batch = one(index)
-    tokens, probs, match, source = brute_force.propose(own, corpus, BUDGET, options, alive, chances, last)
+    tokens, probs, match, source = brute_force.propose(
+        own, corpus, BUDGET, options, alive, chances, last, odds
+    )
     length = int(batch.lengths[0])
     assert batch.tokens[0, :length].tolist() == tokens
     assert not batch.tokens[0, length:].any()

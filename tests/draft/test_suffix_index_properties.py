@@ -112,13 +112,13 @@ def test_any_order_of_calls(actions: list[tuple[str, int, list[int], int]]) -> N
     assert live == len(model.corpus) or live >= 500, "nothing is evicted before the ring is full"
     window = model.corpus[len(model.corpus) - live :]
     for slot, (_, own) in model.texts.items():
-        chances = model.index.outcomes.chances_of()
+        chances, odds = model.index.outcomes.chances_of(), model.index.outcomes.tokens.odds.copy()
         words = model.index._lessons[slot, LONG_MATCHES:].tolist()
         last = [brute_force.LongMatch(*words[at : at + 3]) for at in (0, 3)]
         last[1].place -= len(model.corpus) - len(window)
         batch = model.index.propose_batch(np.array([slot], np.int32), np.array([BUDGET], np.int32))
         tokens, _, match, source = brute_force.propose(
-            own, window, BUDGET, model.options, chances=chances, last=last
+            own, window, BUDGET, model.options, chances=chances, last=last, odds=odds
         )
         assert batch.tokens[0, : batch.lengths[0]].tolist() == tokens
         assert (int(batch.match_tokens[0]), int(batch.source[0])) == (match, source)

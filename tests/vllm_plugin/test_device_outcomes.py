@@ -12,15 +12,19 @@ pytest.importorskip("triton")
 
 from specctl_vllm.proposers.device_outcomes import DeviceOutcomes  # noqa: E402
 
+from specctl.draft.lessons import ENTRY_WORDS  # noqa: E402
 from specctl.draft.outcomes import Outcomes  # noqa: E402
+from specctl.draft.token_odds import EXPECTED_UNIT  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ENTRY, DRAFTED, ACCEPTED = 700, 400, 40
+PLACE, OF_TOKENS = 5, (400, 40, 100 * EXPECTED_UNIT)
 
 
 def learnt(is_learning: bool = True) -> DeviceOutcomes:
     found = DeviceOutcomes(2, 4, DEVICE, is_learning)
     found.lessons.counted[0, ENTRY] += torch.tensor([DRAFTED, ACCEPTED], dtype=torch.int32, device=DEVICE)
+    found.lessons.of_tokens[PLACE] += torch.tensor(OF_TOKENS, dtype=torch.int32, device=DEVICE)
     return found
 
 
@@ -35,11 +39,15 @@ def test_the_table_follows_as_on_the_host() -> None:
     device, host = learnt(), Outcomes(1)
     address, built_in = device.chances.data_ptr(), device.chances.clone()
     polled(device, built_in)
-    host.counted.reshape(-1, *device.lessons.counted.shape[1:])[0, ENTRY] += (DRAFTED, ACCEPTED)
+    host.counted[0, 2 * ENTRY : 2 * ENTRY + 2] += (DRAFTED, ACCEPTED)
+    host.counted[0, ENTRY_WORDS + 3 * PLACE :][:3] += OF_TOKENS
     assert host.is_due(10_000)
     host.learn_if_due()
     np.testing.assert_array_equal(device.chances.cpu().numpy(), host.chances_of())
     assert device.chances[0, ENTRY] < built_in[0, ENTRY]
+    np.testing.assert_array_equal(device.odds.cpu().numpy(), host.tokens.odds)
+    assert device.odds[PLACE] < 1
+    assert (device.odds == 1).sum() == len(device.odds) - 1
     assert device.chances.data_ptr() == address
 
 

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from specctl_kernels.suffix_draft.lessons import LESSON_HEAD, LONG_IN_CORPUS, LONG_IN_OWN, learn, remember
 from specctl_kernels.suffix_draft.resume import behind_an_edit, room_of
+from specctl_kernels.suffix_draft.token_odds import chance_of
 
 __all__ = ["suffix_draft_kernel"]
 
@@ -215,7 +216,7 @@ def _ordered(places, matches, count, iota):
 
 @triton.jit
 def _voted(
-    after, ends, size, match, room, chance_ptr, min_prob,
+    after, ends, size, match, room, chance_ptr, odds_ptr, before, min_prob,
     MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """(tokens, their entries in the table, probabilities, their sum, how many, how many with an entry): at
@@ -242,7 +243,8 @@ def _voted(
         token = _pick(at_j, iota, CANDIDATES - 1 - winner % CANDIDATES)
         matched = tl.minimum(match + j, MOST_MATCH)
         entry = (matched * (CANDIDATES + 1) + won) * (CANDIDATES + 1) + voters
-        prob = prob * tl.load(chance_ptr + entry).to(tl.float64)
+        prob = prob * chance_of(chance_ptr, odds_ptr, entry, token, before)
+        before = token
         if voters > 0:
             tokens = tl.where(columns == j, token, tokens)
             entries = tl.where(columns == j, entry.to(tl.int32), entries)
@@ -260,7 +262,7 @@ def _voted(
 
 @triton.jit
 def _best_draft(
-    text_ptr, known, places, matches, count, chance_ptr, budget, factor, offset, min_prob,
+    text_ptr, known, places, matches, count, chance_ptr, odds_ptr, before, budget, factor, offset, min_prob,
     best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, source,
     STRIDE: tl.constexpr, MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -278,8 +280,9 @@ def _best_draft(
         room = room_of(match, budget, factor, offset)
         if is_set & (room.to(tl.float64) > beat):
             tokens, entries, probs, score, j, seen = _voted(
-                after, ends, size, match, room, chance_ptr, min_prob, MOST_MATCH, CANDIDATES, WIDTH
-            )
+                after, ends, size, match, room, chance_ptr, odds_ptr, before, min_prob, MOST_MATCH,
+                CANDIDATES, WIDTH,
+            )  # fmt: skip
             if (j > 0) & (score > beat):
                 beat, best_length, best_match = score, j, match
                 best_source, best_seen = source, seen
@@ -291,7 +294,8 @@ def _best_draft(
 @triton.jit(do_not_specialize=["budget"])
 def suffix_draft_kernel(
     tokens_ptr, tokens_stride, slots_ptr, lengths_ptr, is_drafting_ptr, reads_corpus_ptr,
-    corpus_ptr, row_ptr, chances_ptr, chances_stride, prefills_ptr, lessons_ptr, counted_ptr,
+    corpus_ptr, row_ptr, chances_ptr, chances_stride, odds_ptr, prefills_ptr,
+    lessons_ptr, counted_ptr, of_tokens_ptr,
     drafts_ptr, drafts_stride, probs_ptr, heads_ptr, heads_stride,
     budget, limits_ptr,
     LEAST_MATCH: tl.constexpr, MATCH: tl.constexpr, MATCH_2: tl.constexpr,
@@ -320,28 +324,32 @@ def suffix_draft_kernel(
     prefill = tl.load(prefills_ptr + slot)
     is_known = is_request
     if is_request:
-        is_known = learn(lesson_ptr, own_ptr, own_known, prefill, counted_ptr, ENTRIES, WIDTH)
+        is_known = learn(
+            lesson_ptr, own_ptr, own_known, prefill, chances_ptr, chances_stride, odds_ptr, counted_ptr,
+            of_tokens_ptr, ENTRIES, WIDTH,
+        )  # fmt: skip
     beat = tl.full((), 0.0, tl.float64)
     # From memory: Triton would round a float argument to 32 bits.
     factor, offset, min_prob = tl.load(limits_ptr), tl.load(limits_ptr + 1), tl.load(limits_ptr + 2)
     if is_drafting & (own_known > 0):
+        before = tl.load(own_ptr + last)
         places, matches, count = _own_places(
             own_ptr, last, LEAST_MATCH, MATCH, MATCH_2, OWN_VISITS, RUNG_MASK, LONGEST, CANDIDATES, BLOCK
         )
         (
             best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
         ) = _best_draft(
-            own_ptr, own_known, places, matches, count, chances_ptr, budget, factor, offset, min_prob,
-            best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 1,
-            1, MOST_MATCH, CANDIDATES, WIDTH,
+            own_ptr, own_known, places, matches, count, chances_ptr, odds_ptr, before, budget, factor,
+            offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
+            best_source, beat, 1, 1, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
         (
             best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
         ) = behind_an_edit(
             lesson_ptr + LONG_IN_OWN, is_known, own_ptr, own_known, own_ptr, own_known, places, matches,
-            count, chances_ptr, budget, factor, offset, min_prob, best_tokens, best_entries, best_probs,
-            best_length, best_seen, best_match, best_source, beat, 4, 1, LONG_MATCH, EDIT_TOKENS, SHIFT,
-            SHIFTS_2, MOST_MATCH, CANDIDATES, WIDTH,
+            count, chances_ptr, odds_ptr, budget, factor, offset, min_prob, best_tokens, best_entries,
+            best_probs, best_length, best_seen, best_match, best_source, beat, 4, 1, LONG_MATCH, EDIT_TOKENS,
+            SHIFT, SHIFTS_2, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
         head = tl.load(row_ptr + HEAD) * (tl.load(reads_corpus_ptr + slot) > 0).to(tl.int64)
         corpus_ptr += tl.load(row_ptr)  # BASE
@@ -353,15 +361,15 @@ def suffix_draft_kernel(
             (
                 best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
             ) = _best_draft(
-                corpus_ptr, head, places, matches, count, chances_ptr + chances_stride, budget, factor,
-                offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
-                best_source, beat, 3, 2, MOST_MATCH, CANDIDATES, WIDTH,
+                corpus_ptr, head, places, matches, count, chances_ptr + chances_stride, odds_ptr, before,
+                budget, factor, offset, min_prob, best_tokens, best_entries, best_probs, best_length,
+                best_seen, best_match, best_source, beat, 3, 2, MOST_MATCH, CANDIDATES, WIDTH,
             )  # fmt: skip
             (
                 best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source, beat
             ) = behind_an_edit(
                 lesson_ptr + LONG_IN_CORPUS, is_known, corpus_ptr, head, own_ptr, own_known, places, matches,
-                count, chances_ptr + chances_stride, budget, factor, offset, min_prob, best_tokens,
+                count, chances_ptr + chances_stride, odds_ptr, budget, factor, offset, min_prob, best_tokens,
                 best_entries, best_probs, best_length, best_seen, best_match, best_source, beat, 6, 2,
                 LONG_MATCH, EDIT_TOKENS, SHIFT, SHIFTS_2, MOST_MATCH, CANDIDATES, WIDTH,
             )  # fmt: skip

@@ -10,6 +10,7 @@ import triton
 
 from specctl_kernels.suffix_draft.kernel import suffix_draft_kernel
 from specctl_kernels.suffix_draft.lessons import LESSON_HEAD
+from specctl_kernels.suffix_draft.token_odds import PLACES
 
 __all__ = ["DeviceCorpus", "DeviceLessons", "SuffixDraftRule", "suffix_draft"]
 
@@ -79,7 +80,8 @@ class DeviceLessons:
     """Each slot's last draft, whose outcome is not known yet, and what became of all before it.
 
     counted: int32[2, entries, 2]; of a request's own text and of the corpus, by entry of ``chances``, drafted
-    and accepted tokens. They are added to only, and begin anew behind 2**31.
+    and accepted tokens. of_tokens: int32[..., 3]; by place of ``odds``, drafted, accepted and expected
+    tokens. They are added to only, and begin anew behind 2**31.
     """
 
     def __init__(self, max_requests: int, drafts: int, entries: int, device: torch.device) -> None:
@@ -87,6 +89,7 @@ class DeviceLessons:
         words = LESSON_HEAD.value + 2 * _width_of(drafts)
         self.waiting = torch.zeros((max_requests, words), dtype=torch.int32, device=device)
         self.counted = torch.zeros((2, entries, 2), dtype=torch.int32, device=device)
+        self.of_tokens = torch.zeros((PLACES.value, 3), dtype=torch.int32, device=device)
 
 
 def suffix_draft(
@@ -97,6 +100,7 @@ def suffix_draft(
     reads_corpus: torch.Tensor,
     corpus: DeviceCorpus,
     chances: torch.Tensor,
+    odds: torch.Tensor,
     prefills: torch.Tensor,
     lessons: DeviceLessons,
     rule: SuffixDraftRule,
@@ -114,6 +118,7 @@ def suffix_draft(
     is_drafting  int32[n], 0: no draft for this request
     reads_corpus int32[max_requests], 0: only from the slot's own tokens
     chances      float32[2, ...] of ``specctl.draft.calibration``, on the device
+    odds         float32[...] of ``specctl.draft.token_odds``, on the device
     prefills     int32[max_requests], tokens that each request began with
     lessons      of as many slots and tokens; added to, also for requests without a draft
     limits       float64[3]: max_spec_factor, max_spec_offset, min_token_prob
@@ -126,7 +131,8 @@ def suffix_draft(
     longest = rule.rungs[-1]
     suffix_draft_kernel[(slots.shape[0],)](
         tokens, tokens.stride(0), slots, lengths, is_drafting, reads_corpus,
-        corpus.words, corpus.row, chances, chances.stride(0), prefills, lessons.waiting, lessons.counted,
+        corpus.words, corpus.row, chances, chances.stride(0), odds, prefills,
+        lessons.waiting, lessons.counted, lessons.of_tokens,
         drafts, drafts.stride(0), probs, heads, heads.stride(0),
         budget, limits,
         LEAST_MATCH=rule.min_match_tokens, MATCH=rule.max_match_tokens,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.suffix_draft.token_odds import note
+
 __all__ = ["LESSON_HEAD", "LONG_IN_CORPUS", "LONG_IN_OWN", "learn", "remember"]
 
 # Words of a lesson: the position behind which was drafted, tokens, source (0 own text, 1 corpus), the
@@ -21,7 +23,10 @@ LESSON_HEAD: tl.constexpr = tl.constexpr(11)
 
 
 @triton.jit
-def learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexpr, WIDTH: tl.constexpr):
+def learn(
+    lesson_ptr, own_ptr, known, prefill, chances_ptr, chances_stride, odds_ptr, counted_ptr, of_tokens_ptr,
+    ENTRIES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """Compare the draft that waits with the request's text: ``lessons.learn``. Whether the lesson is of this
     request.
 
@@ -38,9 +43,16 @@ def learn(lesson_ptr, own_ptr, known, prefill, counted_ptr, ENTRIES: tl.constexp
     entries = tl.load(lesson_ptr + LESSON_HEAD + WIDTH + columns, mask=inside, other=0)
     came = tl.load(own_ptr + at + columns, mask=inside, other=0)
     wrong = tl.min(tl.where(inside & (drafted == came), WIDTH, columns))
-    place = counted_ptr + 2 * (tl.load(lesson_ptr + _SOURCE) * ENTRIES + entries)
-    tl.atomic_add(place, 1, mask=inside & (columns <= wrong))
-    tl.atomic_add(place + 1, 1, mask=inside & (columns < wrong))
+    is_known, came_true = inside & (columns <= wrong), columns < wrong
+    source = tl.load(lesson_ptr + _SOURCE)
+    place = counted_ptr + 2 * (source * ENTRIES + entries)
+    tl.atomic_add(place, 1, mask=is_known)
+    tl.atomic_add(place + 1, 1, mask=is_known & came_true)
+    follows = tl.load(own_ptr + at + columns - 1, mask=inside, other=0)
+    note(
+        chances_ptr + source * chances_stride, odds_ptr, entries, drafted, follows, is_known, came_true,
+        of_tokens_ptr,
+    )  # fmt: skip
     tl.store(lesson_ptr + _SIZE, 0)
     return is_own
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specctl_kernels.suffix_draft.token_odds import chance_of
+
 __all__ = ["behind_an_edit", "room_of"]
 
 _SEPARATOR: tl.constexpr = tl.constexpr(-1)  # 0xFFFFFFFF as int32
@@ -61,7 +63,7 @@ def _resume_place(
 
 @triton.jit
 def _draft_on(
-    text_ptr, end, place, doubts, room, chance_ptr, min_prob,
+    text_ptr, end, place, doubts, room, chance_ptr, odds_ptr, before, min_prob,
     STRIDE: tl.constexpr, MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The text from ``place`` on; what ``kernel._voted`` gives."""
@@ -78,7 +80,9 @@ def _draft_on(
     is_open = size > 0
     while is_open:
         entry = tl.sum(tl.where(columns == j, entries, 0))
-        prob = prob * tl.load(chance_ptr + entry).to(tl.float64)
+        token = tl.sum(tl.where(columns == j, tokens, 0))
+        prob = prob * chance_of(chance_ptr, odds_ptr, entry, token, before)
+        before = token
         seen = j + 1
         if prob < min_prob:
             is_open = False
@@ -92,9 +96,9 @@ def _draft_on(
 
 @triton.jit
 def behind_an_edit(
-    last_ptr, is_known, text_ptr, end, own_ptr, known, places, matches, count, chance_ptr, budget, factor,
-    offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match, best_source,
-    beat, source, STRIDE: tl.constexpr, LONG_MATCH: tl.constexpr, EDIT_TOKENS: tl.constexpr,
+    last_ptr, is_known, text_ptr, end, own_ptr, known, places, matches, count, chance_ptr, odds_ptr, budget,
+    factor, offset, min_prob, best_tokens, best_entries, best_probs, best_length, best_seen, best_match,
+    best_source, beat, source, STRIDE: tl.constexpr, LONG_MATCH: tl.constexpr, EDIT_TOKENS: tl.constexpr,
     SHIFT: tl.constexpr, SHIFTS_2: tl.constexpr, MOST_MATCH: tl.constexpr, CANDIDATES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -105,7 +109,8 @@ def behind_an_edit(
     )  # fmt: skip
     if place > 0:
         tokens, entries, probs, score, j, seen = _draft_on(
-            text_ptr, end, place, doubts, room_of(match, budget, factor, offset), chance_ptr, min_prob,
+            text_ptr, end, place, doubts, room_of(match, budget, factor, offset), chance_ptr, odds_ptr,
+            tl.load(own_ptr + known - 1), min_prob,
             STRIDE, MOST_MATCH, CANDIDATES, WIDTH,
         )  # fmt: skip
         if (j > 0) & (score > beat):

@@ -98,8 +98,8 @@ class DeviceSuffixSource:
         requests, states = slots.shape[0], self._req_states
         suffix_draft(
             states.all_token_ids.gpu, states.total_len.gpu, slots, is_drafting, self._reads_corpus,
-            self._feeder.corpus, self._outcomes.chances, states.prefill_len.gpu, self._outcomes.lessons,
-            self._rule, self._limits, wanted,
+            self._feeder.corpus, self._outcomes.chances, self._outcomes.odds, states.prefill_len.gpu,
+            self._outcomes.lessons, self._rule, self._limits, wanted,
             self.drafts[:requests], self.probs[:requests], self._heads[:, :requests],
         )  # fmt: skip
 

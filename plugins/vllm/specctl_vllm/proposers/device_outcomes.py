@@ -1,4 +1,4 @@
-"""What becomes of the device's drafts, and the table of probabilities that follows from it."""
+"""What becomes of the device's drafts, and the probabilities that follow from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from specctl_kernels.suffix_draft import DeviceLessons
 
 from specctl.draft.calibration import ENTRIES
+from specctl.draft.lessons import ENTRY_WORDS, OUTCOME_WORDS
 from specctl.draft.outcomes import Counts, Outcomes
 
 __all__ = ["DeviceOutcomes"]
@@ -20,7 +21,7 @@ logger = logging.getLogger("vllm.specctl")
 class DeviceOutcomes:
     """Of all traffic classes together. Called from the worker's main thread only.
 
-    Counts come to the host beside the steps, and the table is refitted on a thread of its own.
+    Counts come to the host beside the steps, and are learnt from on a thread of their own.
     """
 
     def __init__(self, requests: int, drafts: int, device: torch.device, is_learning: bool) -> None:
@@ -31,9 +32,14 @@ class DeviceOutcomes:
         self._outcomes.is_learning = is_learning
         self.chances = torch.from_numpy(self._outcomes.chances_of()).to(device)
         """float32[2, ENTRIES] at a fixed address, so that a captured graph goes on reading it."""
-        self._arrived = torch.zeros((2, ENTRIES, 2), dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._taken = np.zeros((2, ENTRIES, 2), np.int32)
-        """Of the counts that arrived, those that the table knows."""
+        self.odds = torch.from_numpy(self._outcomes.tokens.odds).to(device, copy=True)
+        """float32[PLACES], so too."""
+        self._counts = self.lessons.counted.view(-1), self.lessons.of_tokens.view(-1)
+        self._places = slice(0, self._counts[0].numel()), slice(ENTRY_WORDS, None)
+        """Of the counts in a row of ``Outcomes.counted``."""
+        self._arrived = torch.zeros(OUTCOME_WORDS, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._taken = np.zeros(OUTCOME_WORDS, np.int32)
+        """Of the counts that arrived, those that were learnt from."""
         self._event = torch.cuda.Event() if device.type == "cuda" else None
         self._thread: threading.Thread | None = None
 
@@ -55,7 +61,8 @@ class DeviceOutcomes:
                 return
             self._finish()
         if self._outcomes.is_due(1):
-            self._arrived.copy_(self.lessons.counted, non_blocking=True)
+            for place, counts in zip(self._places, self._counts, strict=True):
+                self._arrived[place].copy_(counts, non_blocking=True)
             if self._event is not None:
                 self._event.record()
             self._thread = threading.Thread(target=self._refit, name="specctl-outcomes", daemon=True)
@@ -66,7 +73,7 @@ class DeviceOutcomes:
             if self._event is not None:
                 self._event.synchronize()
             arrived = self._arrived.numpy()
-            self._outcomes.counted[0, : arrived.size] += (arrived - self._taken).ravel()
+            self._outcomes.counted[0] += arrived - self._taken
             self._taken[:] = arrived
             self._outcomes.learn_if_due()
         except Exception:
@@ -81,3 +88,4 @@ class DeviceOutcomes:
 
     def _upload(self) -> None:
         self.chances.copy_(torch.from_numpy(self._outcomes.chances_of()))
+        self.odds.copy_(torch.from_numpy(self._outcomes.tokens.odds))
