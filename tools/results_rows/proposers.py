@@ -124,6 +124,10 @@ ROWS: tuple[Row, ...] = (
         H200, "", "gpu-drafts-behind-edits-h200.json", listed, "us that they add",
     ),
     row(
+        "what odds of tokens add to a captured call that drafts and learns, us",
+        H200, "", "gpu-token-odds-h200.json", listed, "us that they add",
+    ),
+    row(
         "tokens per step of the suffix index against arctic-inference, equal drafts",
         CPU, "make bench-suffix", "suffix.json",
         ratio, "figures", "replay", "8 tokens", "ratio of tokens per step", digits=3,

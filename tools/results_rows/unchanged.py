@@ -73,6 +73,11 @@ ROWS: tuple[Row, ...] = (
         H200, "", "gpu-drafts-behind-edits-h200.json", listed, "results",
     ),
     row(
+        "suffix drafts that learn which tokens come true, on a GPU",
+        H200, "python -m pytest tests/kernels/test_suffix_draft.py tests/vllm_plugin/test_device_outcomes.py",
+        "gpu-token-odds-h200.json", listed, "results",
+    ),
+    row(
         "SGLang 0.5.23: greedy answers under every method and number of drafts as at 0 drafts",
         f"{H100}, float16", "python -m pytest -m gpu tests/gpu/test_sglang_on_device.py",
         "gpu-gates-sglang-h100.json", listed, "results",
