@@ -41,6 +41,8 @@ Floats = npt.NDArray[np.float64]
 
 
 class TokenOdds:
+    """The odds of all places, and the outcomes that they follow."""
+
     def __init__(self) -> None:
         self.odds = np.ones(PLACES, np.float32)
         """float32[PLACES], at a fixed address."""
