@@ -37,7 +37,6 @@ _FEATURES = 3
 _TOKEN, _BEFORE, _PAIR = (np.uint64(mix) for mix in MIXES)
 _HALF = np.uint64(15)
 _MASK, _SHIFT = np.uint64(2**32 - 1), np.uint64(32 - PLACE_BITS)
-Floats = npt.NDArray[np.float64]
 
 
 class TokenOdds:
