@@ -53,6 +53,7 @@ __all__ = [
     "stack_hashes",
     "store",
     "text_of",
+    "token_at",
 ]
 
 BASE, CAP, NB, LIMIT, HEAD, TAIL, ORIGIN, POS_BITS, COMING, KNOWN, NB1, TAKEN = range(12)
@@ -116,6 +117,12 @@ def index_of(row, pos):
     elif idx >= row[CAP]:
         idx -= row[CAP]
     return idx
+
+
+@njit(cache=True, nogil=True)
+def token_at(mem, row, pos):
+    """The token at a position in (HEAD - CAP, HEAD)."""
+    return mem[row[BASE] + 2 * index_of(row, pos)]
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of
+from specctl.draft.chains import BASE, CAP, HEAD, KNOWN, SEPARATOR, TAIL, find, index_of, token_at
 from specctl.draft.memory import prefetch
 
 __all__ = [
@@ -92,7 +92,7 @@ def _latest(mem, row, rungs, rung, h, arena, own):
 @njit(cache=True, nogil=True)
 def _goes_on(mem, row, pos):
     """Whether a token of the same document stands at pos."""
-    return pos < row[KNOWN] and mem[row[BASE] + 2 * index_of(row, pos)] != _SEPARATOR
+    return pos < row[KNOWN] and token_at(mem, row, pos) != _SEPARATOR
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.calibration import ENTRIES
-from specctl.draft.chains import BASE, KNOWN, index_of
+from specctl.draft.chains import KNOWN, token_at
 from specctl.draft.token_odds import PLACES, note
 
 __all__ = [
@@ -65,8 +65,8 @@ def learn(lesson, arena, own, table, outcomes):
     of_tokens = outcomes[ENTRY_WORDS:]
     for j in range(size):
         entry, token = lesson[FIRST + TOKENS_MOST + j], np.uint32(lesson[FIRST + j])
-        before = arena[own[BASE] + 2 * index_of(own, at + j - 1)]
-        came_true = arena[own[BASE] + 2 * index_of(own, at + j)] == token
+        before = token_at(arena, own, at + j - 1)
+        came_true = token_at(arena, own, at + j) == token
         place = 2 * (first + entry)
         outcomes[place] += 1
         outcomes[place + 1] += came_true

@@ -23,7 +23,6 @@ from numba import njit
 
 from specctl.draft.calibration import entry_of
 from specctl.draft.chains import (
-    BASE,
     CAP,
     HEAD,
     KNOWN,
@@ -32,6 +31,7 @@ from specctl.draft.chains import (
     fetch_ends,
     index_of,
     stack_hashes,
+    token_at,
 )
 from specctl.draft.gather import gather, limits_of, order, read_on, room_of
 from specctl.draft.lessons import AT, CLASS, LONG_MATCH_WORDS, LONG_MATCHES, SOURCE, learn, remember
@@ -177,7 +177,7 @@ def _of_source(source, text, context, limits, table, budget, min_prob, scratch, 
     length, match, winner, score = best
     mem, row = text
     arena, own = context[3], context[4]
-    before = arena[own[BASE] + 2 * index_of(own, own[KNOWN] - 1)]
+    before = token_at(arena, own, own[KNOWN] - 1)
     is_own = source == SOURCE_REQUEST
     count = _search(text, context, is_own, limits, budget, scratch)
     drafted, drafted_match, score = _best_draft(

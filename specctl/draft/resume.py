@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from specctl.draft.calibration import entry_of
-from specctl.draft.chains import BASE, KNOWN, SEPARATOR, TAIL, index_of
+from specctl.draft.chains import BASE, KNOWN, SEPARATOR, TAIL, token_at
 from specctl.draft.token_odds import chance_of
 
 __all__ = ["EDIT_TOKENS", "LONG_MATCH", "SHIFT", "draft_on", "resume_place"]
@@ -29,11 +29,6 @@ SHIFT = 4
 PLACE, AT, MATCH = range(3)
 
 _SEPARATOR = np.uint32(SEPARATOR)
-
-
-@njit(cache=True, nogil=True)
-def _token(mem, row, pos):
-    return mem[row[BASE] + 2 * index_of(row, pos)]
 
 
 @njit(cache=True, nogil=True)
@@ -55,9 +50,9 @@ def resume_place(last, mem, row, arena, own, places, matches, count):
     end = own[BASE] + 2 * (known - 1)
     for i in range(2 * SHIFT + 1):
         place = aligned + (i + 1) // 2 * (1 if i % 2 else -1)
-        if row[TAIL] < place < row[KNOWN] and _token(mem, row, place - 1) == arena[end]:
+        if row[TAIL] < place < row[KNOWN] and token_at(mem, row, place - 1) == arena[end]:
             has_two = place - 1 > row[TAIL] and known > 1
-            if has_two and _token(mem, row, place - 2) == arena[end - 2]:
+            if has_two and token_at(mem, row, place - 2) == arena[end - 2]:
                 return place, 0
             return place, 1 + (i + 3) // 4
     return np.int64(-1), 0
@@ -70,7 +65,7 @@ def draft_on(mem, row, place, doubts, budget, table, before, min_prob, out, prob
     score = 0.0
     size = min(budget, row[KNOWN] - place)
     for j in range(size):
-        token = _token(mem, row, place + j)
+        token = token_at(mem, row, place + j)
         if token == _SEPARATOR:
             return j, score, j
         entry = entry_of(j + 1, 0, doubts)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit
 
 from specctl.draft.calibration import entry_of
-from specctl.draft.chains import BASE, KNOWN, index_of, stack_hashes
+from specctl.draft.chains import KNOWN, stack_hashes, token_at
 from specctl.draft.gather import CANDIDATES, gather, limits_of, order, read_on, room_of
 from specctl.draft.lessons import CLASS
 from specctl.draft.proposal import SOURCE_FROZEN, SOURCE_REQUEST
@@ -145,7 +145,7 @@ def grow_rows(
         least = min_probs[i] if min_probs.size else settings[6]
         out = tokens[i], parents[i], probs[i]
         table = chances[2 * lessons[slots[i], CLASS] + (0 if is_own else 1)], odds
-        before = arena[own[BASE] + 2 * index_of(own, own[KNOWN] - 1)]
+        before = token_at(arena, own, own[KNOWN] - 1)
         room = room_of(limits, match, np.int64(budgets[i]))
         sizes[i] = _grow(numbers[3:], numbers[2], size, match, room, budgets[i], table, before, least, out)
 
