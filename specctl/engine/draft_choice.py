@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Choice", "DraftChoice"]
+__all__ = ["Choice", "DraftChoice", "is_step"]
 
 _DECAY = 1.0 - 1.0 / 256
 _SMOOTHING = 1 / 8
@@ -26,7 +26,12 @@ _TRIED_EVERY = 64
 class Choice:
     head_runs: bool
     takes_suffix: npt.NDArray[np.bool_]
-    """[n]; where it is false, the head's draft is taken if the head runs, else none."""
+    """[n]."""
+    takes_head: npt.NDArray[np.bool_]
+    """[n]; where neither is true, there is no draft."""
+    worth: float
+    """Share of the step's time that the head's drafts would save, beyond what they take, for requests that it
+    has all read; 0.0 where they save none."""
 
 
 class DraftChoice:
@@ -60,33 +65,40 @@ class DraftChoice:
         """Accepted tokens of a draft of ``wanted``."""
         return float(np.cumprod(self._accepted[:wanted] / self._reached[:wanted]).sum())
 
-    def choose(self, of_suffix: npt.NDArray[np.float64], wanted: int) -> Choice:
+    def choose(
+        self, of_suffix: npt.NDArray[np.float64], wanted: int, is_read: npt.NDArray[np.bool_] | None = None
+    ) -> Choice:
         """of_suffix float64[n]: expected accepted tokens of each request's suffix draft; 0: it has none.
+        is_read [n]: requests that the head has read, and may draft for; None: all.
 
         The head runs while the tokens that it adds are a larger share than its seconds.
         """
+        if is_read is None:
+            is_read = np.ones(len(of_suffix), np.bool_)
         of_head = self.expected_of_head(wanted)
-        gain = float(np.maximum(of_head - of_suffix, 0.0).sum())
+        gains = np.maximum(of_head - of_suffix, 0.0)
+        tokens, cost_share = float((1.0 + of_suffix).sum()), self._cost_share()
         self._rested_steps += 1
-        is_tried = self._rested_steps >= _TRIED_EVERY
-        pays = gain > self._cost_share() * float((1.0 + of_suffix).sum())
+        is_tried = self._rested_steps >= _TRIED_EVERY and bool(is_read.any())
+        pays = float(gains[is_read].sum()) > cost_share * tokens
         runs = wanted > 0 and (is_tried or pays or not self._may_rest)
-        takes_suffix = (of_suffix > 0) & ((of_suffix >= of_head) | (not runs))
-        if runs and is_tried and takes_suffix.all():
+        takes_head = is_read & ((of_suffix <= 0) | (of_suffix < of_head)) & runs
+        if runs and is_tried and not takes_head.any():
             # One request tells how the head fares.
-            takes_suffix[:1] = False
-        if runs and not takes_suffix.all():
+            takes_head[np.argmax(is_read)] = True
+        if takes_head.any():
             self._rested_steps = 0
-        return Choice(runs, takes_suffix)
+        worth = max(0.0, float(gains.sum()) / tokens - cost_share) if tokens else 0.0
+        return Choice(runs, (of_suffix > 0) & ~takes_head, takes_head, worth)
 
     def took(self, request_ids: Iterable[str], choice: Choice) -> None:
         """Whose drafts these requests wait with."""
-        taken = zip(request_ids, choice.takes_suffix.tolist(), strict=True)
-        self._of_head = {one for one, suffix in taken if not suffix} if choice.head_runs else set()
+        taken = zip(request_ids, choice.takes_head.tolist(), strict=True)
+        self._of_head = {one for one, is_of_head in taken if is_of_head}
 
     def timed(self, step_s: float, head_s: float | None) -> None:
         """Of one step, and of the head's passes in it beyond those that it runs at rest; None: it rested."""
-        if not 0.0 < step_s <= _STEP_MAX_S:
+        if not is_step(step_s):
             return
         if head_s is not None:
             self._head_s = _smoothed(self._head_s, head_s)
@@ -96,6 +108,11 @@ class DraftChoice:
 
     def _cost_share(self) -> float:
         return self._head_s / self._rest_s if self._head_s is not None and self._rest_s is not None else 0.0
+
+
+def is_step(seconds: float) -> bool:
+    """Whether so long a time between two steps is that of a step."""
+    return 0.0 < seconds <= _STEP_MAX_S
 
 
 def _smoothed(before: float | None, value: float) -> float:

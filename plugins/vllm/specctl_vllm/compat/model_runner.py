@@ -147,12 +147,16 @@ def _propose_hybrid(
     stock: Any, runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any
 ) -> Any:
     wanted = scheduler_output.num_spec_tokens_to_schedule
+    resting = GUARD.call("head.rests", None, resting_head_of, runner)
+    hybrid.may_sleep = resting is not None
     found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
     asked = wanted if found is None or found.choice.head_runs else 0
-    resting = GUARD.call("head.rests", None, resting_head_of, runner)
     if resting is not None:
         ids = list(runner.input_batch.req_ids[: len(sampled_token_ids)])
-        resting.begin(ids, None if found is None else found.rejected)
+        if found is None:
+            resting.begin(ids, None)
+        else:
+            resting.begin(ids, found.rejected, is_asleep=found.is_asleep)
     with _scheduled(scheduler_output, asked):
         drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
     clock = runner.specctl_clock

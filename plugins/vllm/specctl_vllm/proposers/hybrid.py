@@ -1,20 +1,21 @@
 """Method specctl_hybrid on the V1 model runner: suffix drafts beside those of any draft head.
 
 The suffix index drafts first. Where its drafts are expected to bring as much, the head rests, or runs only
-the pass that keeps its KV cache (``compat.resting_head``).
+the pass that keeps its KV cache (``compat.resting_head``), or not even that (``proposers.head_sleep``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from specctl.engine.draft_choice import Choice, DraftChoice
+from specctl.engine.draft_choice import Choice, DraftChoice, is_step
 from specctl.engine.guard import GUARD
+from specctl_vllm.proposers.head_sleep import HeadSleep
 from specctl_vllm.proposers.suffix import SuffixProposer
 
 __all__ = ["Found", "HybridProposer"]
@@ -30,6 +31,8 @@ class Found(NamedTuple):
     choice: Choice
     rejected: npt.NDArray[np.intp]
     """Drafts of each row of the batch that the step has rejected."""
+    is_asleep: bool
+    """The head reads nothing of the step."""
 
 
 class HybridProposer(SuffixProposer):
@@ -41,7 +44,11 @@ class HybridProposer(SuffixProposer):
         # Ranks that read their own clocks would disagree, and a head's pass may be a collective one.
         is_alone = parallel.tensor_parallel_size == parallel.data_parallel_size == 1
         self._choice = DraftChoice(self._full, may_rest=is_alone)
-        self._counts = dict.fromkeys(("drafts_of_suffix", "drafts_of_head", "steps_of_head"), 0)
+        self._sleep = HeadSleep()
+        self.may_sleep = False
+        """Set by the runner: whether its head can leave steps out."""
+        names = "drafts_of_suffix", "drafts_of_head", "steps_of_head", "steps_head_asleep"
+        self._counts = dict.fromkeys(names, 0)
         self._began_s = 0.0
 
     def find(
@@ -78,28 +85,49 @@ class HybridProposer(SuffixProposer):
             tokens = batch.tokens.tolist()
             for row, length, draft in zip(rows.tolist(), batch.lengths.tolist(), tokens, strict=True):
                 drafts[row] = draft[:length]
-        choice = self._choice.choose(expected[drafting], wanted)
+        is_read = self._sleep.begin(ids) if self.may_sleep else np.ones(len(ids), np.bool_)
+        choice = self._choice.choose(expected[drafting], wanted, is_read[drafting])
+        if wanted and drafting.size:
+            self._sleep.drafted(choice.worth)
         self._choice.took([ids[row] for row in drafting.tolist()], choice)
         accepted = np.maximum(np.array(emitted, np.intp) - 1, 0)
         rejected = np.maximum(np.array(drafted, np.intp) - accepted, 0)
-        return Found(drafting, [drafts[row] for row in drafting.tolist()], choice, rejected)
+        of_suffix = [drafts[row] for row in drafting.tolist()]
+        return Found(drafting, of_suffix, choice, rejected, self._sleep.is_asleep)
 
     def merged(self, found: Found, of_head: Sequence[Sequence[int]]) -> list[list[int]]:
         """Each request's draft, of the source that was chosen; of_head: a row for each of the batch."""
         drafts: list[list[int]] = [[] for _ in of_head]
-        takes_suffix = found.choice.takes_suffix.tolist()
-        for row, suffix, is_suffix in zip(found.drafting.tolist(), found.drafts, takes_suffix, strict=True):
-            drafts[row] = suffix if is_suffix else list(of_head[row])
+        takes_suffix, takes_head = found.choice.takes_suffix.tolist(), found.choice.takes_head.tolist()
+        taken = zip(found.drafting.tolist(), found.drafts, takes_suffix, takes_head, strict=True)
+        for row, suffix, is_suffix, is_head in taken:
+            if is_suffix or is_head:
+                drafts[row] = suffix if is_suffix else list(of_head[row])
             if drafts[row]:
                 self._counts["drafts_of_suffix" if is_suffix else "drafts_of_head"] += 1
         self._counts["steps_of_head"] += found.choice.head_runs
+        self._counts["steps_head_asleep"] += found.is_asleep
         return drafts
 
     def timed(self, found: Found, head_s: float) -> None:
-        """head_s: of the passes that the head does not make at rest."""
+        """head_s: of the passes that the head does not make at rest; at rest, of those that read."""
         now_s = time.perf_counter()
-        self._choice.timed(now_s - self._began_s, head_s if found.choice.head_runs else None)
+        step_s, head_runs = now_s - self._began_s, found.choice.head_runs
+        self._choice.timed(step_s, head_s if head_runs else None)
+        if is_step(step_s):
+            self._sleep.timed(step_s, 0.0 if head_runs else head_s)
         self._began_s = now_s
+
+    def note_requests(
+        self, namespaces: Mapping[str, str], unshared: Iterable[str], new_requests: Iterable[Any]
+    ) -> None:
+        super().note_requests(namespaces, unshared, new_requests)
+        for new in new_requests:
+            self._sleep.start(new.req_id, new.num_computed_tokens)
+
+    def finish(self, request_ids: Iterable[str]) -> None:
+        super().finish(request_ids)
+        self._sleep.finish(request_ids)
 
     def stats(self) -> dict[str, float] | None:
         of_index = super().stats()
