@@ -56,6 +56,18 @@ def test_greedy_output_is_the_same_while_the_table_changes(
     assert asyncio.run(run()) == ()
 
 
+def test_a_head_that_brings_nothing_reads_nothing(hybrid: Control, reference: list[list[int]]) -> None:
+    """Prompts that come again have their answers from the suffix index."""
+    assert hybrid.put(hybrid.change(4)).status_code == 200
+
+    def is_asleep() -> bool:
+        assert [hybrid.complete(prompt, 48) for prompt in PROMPTS] == reference
+        found: int = hybrid.get("telemetry")["proposer"].get("steps_head_asleep", 0)
+        return found > 0
+
+    wait_for(is_asleep, 240)
+
+
 def test_both_sources_draft_and_their_drafts_are_accepted(
     hybrid: Control, reference: list[list[int]]
 ) -> None:
@@ -65,9 +77,9 @@ def test_both_sources_draft_and_their_drafts_are_accepted(
         outputs = list(pool.map(lambda prompt: hybrid.complete(prompt, 48), PROMPTS))
         list(pool.map(lambda row: hybrid.complete(LISTING * 2 + f"item_{row}", 48), range(4)))
     assert outputs == reference
-    # A head that did not pay so far is tried in one of 64 steps; each of these requests takes 10 or more, and
-    # sees no other's text.
-    for row in range(8):
+    # A head that did not pay so far is tried in one of 64 steps, and one that is asleep wakes in fewer; each
+    # of these requests takes 10 or more, and sees no other's text.
+    for row in range(16):
         hybrid.complete(f"Line {row * 37} of the {row}th part", 48, cache_salt=f"tenant {row}")
     after = hybrid.get("telemetry")
     for source in ("drafts_of_suffix", "drafts_of_head", "steps_of_head"):

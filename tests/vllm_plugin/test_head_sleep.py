@@ -76,5 +76,9 @@ def test_a_prompt_from_the_prefix_cache_wakes_it():
     assert run(sleep, 3000) == 3000
 
 
-def test_idle_steps_tell_nothing():
-    assert run(HeadSleep(), 100, read_share=0.0) == 100
+def test_steps_without_drafts_tell_nothing_of_their_worth():
+    sleep = began()
+    for _ in range(3000):
+        sleep.begin(IDS)
+        sleep.timed(STEP_S, 0.1 * STEP_S)
+    assert not sleep.is_asleep

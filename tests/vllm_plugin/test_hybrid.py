@@ -107,14 +107,16 @@ def test_the_head_only_reads_where_suffix_drafts_bring_more(hybrid):
 
 def test_a_head_asleep_drafts_for_nobody_until_new_requests_come(hybrid):
     runner = Runner(hybrid, [REPEATED, NEW])
-    runner.specctl_resting_head = SimpleNamespace(begin=lambda *_, **__: None)
+    dropped = []
+    runner.specctl_resting_head = SimpleNamespace(begin=lambda *_: None, drop=dropped.extend)
     hybrid._sleep.is_asleep = True
     assert runner.step([[5, -1], [140, -1]]) == [[6, 7, 8, 9], []]
     hybrid._sleep.is_asleep = False
     runner.book(0, [5])
     runner.book(1, [140])
     assert runner.step([[6, -1], [141, -1]]) == [[7, 8, 9, 5], []]
-    assert runner.asked == [0, 0]
+    assert runner.asked == [0]
+    assert dropped == ["r0", "r1"]
     assert hybrid._counts["steps_head_asleep"] == 1
     hybrid.finish(["r1"])
     runner.book(0, [6])

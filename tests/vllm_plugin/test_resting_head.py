@@ -94,7 +94,7 @@ def state(name, position):
     return torch.tensor([float(sum(name.encode())), float(position), float(sum(name.encode()) * position)])
 
 
-def step(head, requests, wanted, rng, *, is_known=True, is_asleep=False, chunk=64, ended=()):
+def step(head, requests, wanted, rng, *, is_known=True, chunk=64, ended=()):
     """One step of the target over these requests, and the drafting behind it."""
     ids, positions, states, slots, counts, rejected, following = [], [], [], [], [], [], []
     for request in requests:
@@ -129,7 +129,7 @@ def step(head, requests, wanted, rng, *, is_known=True, is_asleep=False, chunk=6
     refused = np.array(rejected, np.intp)
     names = [request.name for request in requests]
     head.specctl_resting.drop(ended)
-    head.specctl_resting.begin(names, refused if is_known else None, is_asleep=is_asleep)
+    head.specctl_resting.begin(names, refused if is_known else None)
     drafts = head.propose(
         num_speculative_tokens=wanted,
         target_token_ids=torch.tensor(ids, dtype=torch.int32),
@@ -191,17 +191,6 @@ def test_a_request_that_begins_anew_has_nothing_held():
     step(head, [one], 0, rng, ended=["a"])
     step(head, [one], DRAFTS, rng)
     assert_complete(head, one)
-
-
-def test_asleep_it_reads_nothing_of_the_batch():
-    head, rng, one, other, new = Head(), random.Random(0), request("a", 0), request("b", 1), request("c", 2)
-    step(head, [one, other], 0, rng)
-    step(head, [one, other], 0, rng)
-    step(head, [one], 0, rng, is_asleep=True)
-    assert head.passes == 1
-    step(head, [other, new], DRAFTS, rng)
-    assert_complete(head, other)
-    assert_complete(head, new)
 
 
 def test_unknown_rejections_let_it_run():

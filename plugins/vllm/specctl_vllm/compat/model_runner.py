@@ -151,14 +151,15 @@ def _propose_hybrid(
     hybrid.may_sleep = resting is not None
     found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
     asked = wanted if found is None or found.choice.head_runs else 0
-    if resting is not None:
-        ids = list(runner.input_batch.req_ids[: len(sampled_token_ids)])
-        if found is None:
-            resting.begin(ids, None)
-        else:
-            resting.begin(ids, found.rejected, is_asleep=found.is_asleep)
-    with _scheduled(scheduler_output, asked):
-        drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
+    ids = list(runner.input_batch.req_ids[: len(sampled_token_ids)])
+    if resting is not None and found is not None and found.is_asleep:
+        resting.drop(ids)
+        drafts = sampled_token_ids[:, :0]
+    else:
+        if resting is not None:
+            resting.begin(ids, None if found is None else found.rejected)
+        with _scheduled(scheduler_output, asked):
+            drafts = _propose_stock(stock, runner, scheduler_output, sampled_token_ids, asked)
     clock = runner.specctl_clock
     GUARD.call("clock.mark", None, clock.mark)
     if found is None:

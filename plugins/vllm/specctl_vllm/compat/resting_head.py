@@ -62,14 +62,13 @@ class RestingHead:
         self._longest_decode = head.speculative_config.num_speculative_tokens + 1
         """A step's longer queries are prompts."""
         self._step: tuple[Sequence[str], Numbers | None] | None = None
-        self._is_asleep = False
         self.catches_up = False
         """During a pass that drafts nothing."""
 
-    def begin(self, request_ids: Sequence[str], rejected: Numbers | None, *, is_asleep: bool = False) -> None:
+    def begin(self, request_ids: Sequence[str], rejected: Numbers | None) -> None:
         """Of the step whose drafts come next. rejected: drafts of each request that were rejected; None: the
-        host does not know, unless none were verified. is_asleep: the head reads nothing of it."""
-        self._step, self._is_asleep = (request_ids, rejected), is_asleep
+        host does not know, unless none were verified."""
+        self._step = request_ids, rejected
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Requests that ended, or that begin anew."""
@@ -83,9 +82,6 @@ class RestingHead:
         step, self._step = self._step, None
         if step is None:
             return False
-        if self._is_asleep:
-            self._held.drop(step[0])
-            return True
         try:
             return self._rests(catch_up, given, *step)
         except Exception:

@@ -19,7 +19,7 @@ _READING_LEAST = 0.04
 """Of a step. The head of a large model, one layer beside many, takes less, and never sleeps."""
 _MARGIN = 0.2
 _AWAKE_MIN, _ASLEEP_MAX = 512, 4096
-"""Steps. Then it is tried again on new requests: what is thought of it may have changed unseen."""
+"""Steps with drafts. Then new requests try it again: what is thought of it may have changed unseen."""
 _OWN_PROMPTS = 16
 """Requests that took nothing from the prefix cache before the head may sleep. What it leaves unread stays so
 in the cache, for whoever takes these blocks."""
@@ -48,7 +48,6 @@ class HeadSleep:
 
     def begin(self, request_ids: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Of the step at hand: whether the head has read all of each request, this step's rows with them."""
-        self._steps += 1
         reading = self._read_s / self._step_s if self._step_s else 0.0
         if self.is_asleep:
             if self._worth > reading * (1 + _MARGIN) or self._steps >= _ASLEEP_MAX:
@@ -60,8 +59,9 @@ class HeadSleep:
         return np.array([one not in self._unread for one in request_ids], np.bool_)
 
     def drafted(self, worth: float) -> None:
-        """worth: share of a step's time that the head's drafts would save it, beyond what they take, had it
-        read every request; 0.0 where it would not run."""
+        """Of a step after which drafts are wanted. worth: share of its time that the head's drafts would
+        save, beyond what they take, had it read every request; 0.0 where it would not run."""
+        self._steps += 1
         self._worth += _SMOOTHING * (worth - self._worth)
 
     def timed(self, step_s: float, read_s: float) -> None:
