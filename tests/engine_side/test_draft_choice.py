@@ -64,6 +64,17 @@ def test_a_head_that_rests_is_tried_again():
     assert tried == [[False, True]] * 3
 
 
+def test_a_request_that_the_head_has_not_read_has_suffix_drafts_alone():
+    choice = DraftChoice(4)
+    chosen = choice.choose(expected(1.0, 0.0, 0.0), 4, np.array([False, False, True]))
+    assert chosen.takes_suffix.tolist() == [True, False, False]
+    assert chosen.takes_head.tolist() == [False, False, True]
+    none = choice.choose(expected(1.0, 0.0), 4, np.zeros(2, bool))
+    assert not none.head_runs
+    # The head is thought to bring 4 tokens to each, beside the 3 of a step without it.
+    assert none.worth == pytest.approx(7 / 3)
+
+
 def test_where_ranks_must_agree_the_head_always_runs():
     choice = DraftChoice(4, may_rest=False)
     chosen = choice.choose(expected(9.0, 9.0), 4)

@@ -22,8 +22,8 @@ def run(sleep, steps, *, worth=0.0, read_share=0.1, ids=IDS):
 
 def began(requests=50, cached_tokens=0):
     sleep = HeadSleep()
-    for at in range(requests):
-        sleep.start(f"r{at}", cached_tokens)
+    for _ in range(requests):
+        sleep.start(cached_tokens)
     return sleep
 
 
@@ -71,7 +71,7 @@ def test_it_never_sleeps_beside_prompts_from_the_prefix_cache():
 def test_a_prompt_from_the_prefix_cache_wakes_it():
     sleep = began()
     run(sleep, 1000)
-    sleep.start("new", 128)
+    sleep.start(128)
     assert not sleep.is_asleep
     assert run(sleep, 3000) == 3000
 

@@ -36,8 +36,8 @@ class HeadSleep:
         self._worth = 0.0
         self._read_s = self._step_s = 0.0
 
-    def start(self, request_id: str, cached_tokens: int) -> None:
-        """cached_tokens: of its prompt, that were taken from the prefix cache."""
+    def start(self, cached_tokens: int) -> None:
+        """A request; cached_tokens: of its prompt, that were taken from the prefix cache."""
         self._own_prompts += 1
         if cached_tokens:
             self._own_prompts = 0

@@ -123,7 +123,7 @@ class HybridProposer(SuffixProposer):
     ) -> None:
         super().note_requests(namespaces, unshared, new_requests)
         for new in new_requests:
-            self._sleep.start(new.req_id, new.num_computed_tokens)
+            self._sleep.start(new.num_computed_tokens)
 
     def finish(self, request_ids: Iterable[str]) -> None:
         super().finish(request_ids)
