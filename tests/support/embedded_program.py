@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -17,5 +18,5 @@ async def answer_prompts(generate: Callable[[str], Awaitable[list[int]]]) -> Non
 
 
 def _tell(value: object) -> None:
-    """On a line of its own, with a mark: processes of the engine write to the same output."""
-    print(f"\n@{json.dumps(value)}", flush=True)
+    """On a line of its own, with a mark, in one write: processes of the engine write to the same output."""
+    os.write(sys.stdout.fileno(), f"\n@{json.dumps(value)}\n".encode())

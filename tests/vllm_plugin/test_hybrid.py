@@ -124,6 +124,14 @@ def test_a_head_asleep_drafts_for_nobody_until_new_requests_come(hybrid):
     assert runner.step([[7, -1], [142, -1]]) == [[8, 9, 5, 6], [OF_HEAD] * FULL]
 
 
+@pytest.mark.parametrize("cached_tokens", [0, 16])
+def test_a_prompt_from_the_prefix_cache_wakes_the_head(hybrid, cached_tokens):
+    hybrid._sleep.is_asleep = True
+    new = SimpleNamespace(req_id="r0", sampling_params=None, num_computed_tokens=cached_tokens)
+    hybrid.note_requests({}, [], [new])
+    assert hybrid._sleep.is_asleep is not bool(cached_tokens)
+
+
 def test_tokens_are_read_once(hybrid):
     runner = Runner(hybrid, [REPEATED])
     for sampled in ([5, 6, 7], [8, -1, -1], [9, 5, 6]):
