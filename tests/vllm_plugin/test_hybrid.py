@@ -182,3 +182,17 @@ def test_ranks_never_disagree_on_a_pass(monkeypatch):
     made._choice._accepted[:] = 0.2
     assert runner.step([[5, -1]]) == [[6, 7, 8, 9]]
     assert runner.asked == [FULL]
+
+
+def test_ranks_never_disagree_on_a_head_asleep():
+    made = HybridProposer(config(tensor_parallel_size=2))
+    made.load_model()
+    made._choice._accepted[:] = 0.2
+    runner = Runner(made, [REPEATED])
+    runner.specctl_resting_head = SimpleNamespace(begin=lambda *_: None)
+    for _ in range(600):
+        made._sleep.start(0)
+        made._sleep.drafted(0.0)
+        made._sleep.timed(0.03, 0.01)
+    assert runner.step([[5, -1]]) == [[6, 7, 8, 9]]
+    assert runner.asked == [FULL]

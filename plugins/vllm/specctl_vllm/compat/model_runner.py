@@ -148,8 +148,8 @@ def _propose_hybrid(
 ) -> Any:
     wanted = scheduler_output.num_spec_tokens_to_schedule
     resting = GUARD.call("head.rests", None, resting_head_of, runner)
-    hybrid.may_sleep = resting is not None
-    found = GUARD.call("hybrid.find", None, _find, runner, hybrid, scheduler_output, sampled_token_ids)
+    given = runner, hybrid, scheduler_output, sampled_token_ids, resting is not None
+    found = GUARD.call("hybrid.find", None, _find, *given)
     asked = wanted if found is None or found.choice.head_runs else 0
     ids = list(runner.input_batch.req_ids[: len(sampled_token_ids)])
     if resting is not None and found is not None and found.is_asleep:
@@ -170,12 +170,14 @@ def _propose_hybrid(
     return GUARD.call("hybrid.merged", of_head, hybrid.merged, found, of_head)
 
 
-def _find(runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any) -> Found:
+def _find(
+    runner: Any, hybrid: HybridProposer, scheduler_output: Any, sampled_token_ids: Any, can_rest: bool
+) -> Found:
     verified, wanted = (
         scheduler_output.scheduled_spec_decode_tokens,
         scheduler_output.num_spec_tokens_to_schedule,
     )
-    return hybrid.find(runner.input_batch, _emitted(runner, sampled_token_ids), verified, wanted)
+    return hybrid.find(runner.input_batch, _emitted(runner, sampled_token_ids), verified, wanted, can_rest)
 
 
 def _emitted(runner: Any, sampled_token_ids: torch.Tensor) -> list[list[int]]:

@@ -42,11 +42,9 @@ class HybridProposer(SuffixProposer):
         super().__init__(vllm_config)
         parallel = vllm_config.parallel_config
         # Ranks that read their own clocks would disagree, and a head's pass may be a collective one.
-        is_alone = parallel.tensor_parallel_size == parallel.data_parallel_size == 1
-        self._choice = DraftChoice(self._full, may_rest=is_alone)
+        self._is_alone = parallel.tensor_parallel_size == parallel.data_parallel_size == 1
+        self._choice = DraftChoice(self._full, may_rest=self._is_alone)
         self._sleep = HeadSleep()
-        self.may_sleep = False
-        """Set by the runner: whether its head can leave steps out."""
         names = "drafts_of_suffix", "drafts_of_head", "steps_of_head", "steps_head_asleep"
         self._counts = dict.fromkeys(names, 0)
         self._began_s = 0.0
@@ -57,11 +55,12 @@ class HybridProposer(SuffixProposer):
         sampled: Sequence[Sequence[int]],
         verified: Mapping[str, Sequence[int]],
         wanted: int,
+        can_rest: bool,
     ) -> Found:
         """Suffix drafts of the step's requests, and where they are taken.
 
         sampled: what each row of the batch has just emitted, not yet in the batch; verified: the drafts that
-        the step verified, by request.
+        the step verified, by request; can_rest: whether the head can leave steps out.
         """
         if self._keeper is not None:
             GUARD.call("keeper.poll", None, self._keeper.poll)
@@ -85,8 +84,8 @@ class HybridProposer(SuffixProposer):
             tokens = batch.tokens.tolist()
             for row, length, draft in zip(rows.tolist(), batch.lengths.tolist(), tokens, strict=True):
                 drafts[row] = draft[:length]
-        is_read = self._sleep.begin(ids) if self.may_sleep else np.ones(len(ids), np.bool_)
-        choice = self._choice.choose(expected[drafting], wanted, is_read[drafting])
+        is_read = self._sleep.begin(ids)[drafting] if can_rest and self._is_alone else None
+        choice = self._choice.choose(expected[drafting], wanted, is_read)
         if wanted and drafting.size:
             self._sleep.drafted(choice.worth)
         self._choice.took([ids[row] for row in drafting.tolist()], choice)
