@@ -119,6 +119,20 @@ def phases(name: str, measure: str) -> str:
     )
 
 
+def together(name: str, base: str) -> str:
+    """All phases: autotune over the best single static setting and over ``base``; then what a static setting
+    of each phase would have over the best single one, which bounds whatever changes with the phase alone."""
+    measures = ratio(name, "all phases", "to_best_static"), ratio(name, "all phases", f"to_{base}")
+    return "; ".join((*measures, f"{_best_by_phase(name):.2f}"))
+
+
+def _best_by_phase(name: str) -> float:
+    of_phases = [one["tokens_per_s"] for one in figure_at(name, "phases").values()]
+    statics = [arm for arm in of_phases[0] if not arm.startswith(("autotune", "never"))]
+    speeds = [[found[arm]["median"] for arm in statics] for found in of_phases]
+    return sum(map(max, speeds)) / max(map(sum, zip(*speeds, strict=True)))
+
+
 def trees(name: str, measure: str) -> str:
     """autotune, its search included, by requests at once."""
     return "; ".join(
