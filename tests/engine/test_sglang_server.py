@@ -6,9 +6,7 @@ drafts come from, which is tested in a process of SGLang's environment without a
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +14,10 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon
 from support.engine_control import assert_refused, wait_for
 from support.engine_metrics import assert_metrics_hold_the_plugins
+from support.recorded_profile import recorded_and_simulated, specctl
 from support.sampled_steps import assert_samples_fill_both_cells, ran
 from support.sglang_control import (
     LISTING,
@@ -38,11 +36,6 @@ from testing.servers import FORKS_ENV, KEEP_BYTECODE, SGLANG_PYTHON
 from tools.setup_sglang import SGLANG
 
 pytestmark = NEEDS_SGLANG
-SPECCTL = str(Path(sys.executable).parent / "specctl")
-
-
-def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SPECCTL, *arguments], capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -319,42 +312,11 @@ def test_prompts_are_counted_in_steps_of_their_own(suffix):
     assert after[2] == 0
 
 
-def profiled(url, made):
-    """The command, and the most requests that it sent. Other programs run beside the tests: where the
-    profile says "measure for longer", it is."""
-    most = 0
-    for seconds in (60, 110):
-        length = ["--for", str(seconds), "--requests", str(2 * seconds)]
-        most += 2 * seconds
-        measured = specctl("profile", url, *length, "--output", str(made))
-        if "Measure for longer" not in measured.stderr:
-            break
-    return measured, most
-
-
 def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
-    assert suffix.put(suffix.change(5, fallback_num_speculative_tokens=2)).status_code == 200
-    log, made, out = tmp_path / "log", tmp_path / "p.yaml", tmp_path / "out.json"
-    command = [SPECCTL, "record", suffix.server.url, "--output", str(log), "--every", "0.5"]
-    with subprocess.Popen(command) as recorder:
-        wait_for(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3, 60)
-        measured, most = profiled(suffix.server.url, made)
-        recorder.send_signal(signal.SIGTERM)
-        assert recorder.wait(20) == 0
-    assert measured.returncode == 0, measured.stderr
-    table = suffix.get("table")
-    assert [row["num_speculative_tokens"] for row in table["rows"]] == [5]
-    assert (table["fallback_num_speculative_tokens"], table["lease_s"]) == (2, None)
-    profile = yaml.safe_load(made.read_text())
+    profile, _ = recorded_and_simulated(suffix, tmp_path, (60, 110))
     fingerprint = profile["fingerprint"]
     assert (fingerprint["engine"], fingerprint["gpu"]) == (f"sglang {SGLANG}", "cpu")
     assert profile["forward"][-1]["tokens"] > 8 * 9, "prompts were counted"
-    arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
-    simulated = specctl(*arguments, "--json", str(out))
-    assert simulated.returncode == 0, simulated.stderr
-    report = json.loads(out.read_text())
-    assert 0 < report["inputs"]["requests"] <= most
-    assert report["inputs"]["acceptance"]["name"] == "recorded"
 
 
 def test_the_daemon_retunes_the_running_server(suffix, tmp_path):

@@ -4,8 +4,6 @@ import asyncio
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,12 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from support.daemon_beside import assert_daemon_is_harmless, run_daemon, setting_at, traffic
 from support.documented_commands import documented_on_a_server, run
 from support.engine_control import LISTING, assert_refused, wait_for
 from support.engine_control import PROMPTS as FIRST_PROMPTS
 from support.engine_metrics import assert_metrics_hold_the_plugins
+from support.recorded_profile import recorded_and_simulated, specctl
 from support.request_features import (
     VLLM_REQUESTS,
     assert_aborts_leave_others_alone,
@@ -471,11 +469,6 @@ class TestDaemon:
         assert "specctl_suffix" in output.stdout
 
 
-def specctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "specctl"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-
 def has_looked(folder: Path) -> bool:
     """Whether the daemon has seen the server; a busy machine takes long to start it."""
     return "specctl_suffix on vllm" in (folder / "autotune.log").read_text()
@@ -496,30 +489,10 @@ def steps_of_others(control, tokens: int) -> int:
 
 class TestRecordAndProfile:
     def test_a_log_of_the_server_and_its_profile_can_be_simulated(self, suffix, tmp_path):
-        assert suffix.put(suffix.change(5, fallback_num_speculative_tokens=2)).status_code == 200
-        log, made, out = tmp_path / "log", tmp_path / "p.yaml", tmp_path / "out.json"
-        command = [str(Path(sys.executable).parent / "specctl"), "record", suffix.server.url]
-        with subprocess.Popen([*command, "--output", str(log), "--every", "0.5"]) as recorder:
-            wait_for(lambda: log.exists() and log.read_bytes().count(b"\n") >= 3, 60)
-            measured = specctl(
-                "profile", suffix.server.url, "--for", "40", "--requests", "60", "--output", str(made)
-            )
-            recorder.send_signal(signal.SIGTERM)
-            assert recorder.wait(20) == 0
-        assert measured.returncode == 0, measured.stderr
-        table = suffix.get("table")
-        assert [row["num_speculative_tokens"] for row in table["rows"]] == [5]
-        assert (table["fallback_num_speculative_tokens"], table["lease_s"]) == (2, None)
-        profile = yaml.safe_load(made.read_text())
+        profile, most = recorded_and_simulated(suffix, tmp_path, (40, 80))
         assert profile["fingerprint"]["dtype"] == "float32"
         assert profile["measured"]["seconds"] < 120
-        assert profile["measured"]["own_requests"] <= 60
-        arguments = ["simulate", "--trace", str(log), "--engine-profile", str(made), "--policy", "off"]
-        simulated = specctl(*arguments, "--json", str(out))
-        assert simulated.returncode == 0, simulated.stderr
-        inputs = json.loads(out.read_text())["inputs"]
-        assert 0 < inputs["requests"] <= profile["measured"]["own_requests"]
-        assert inputs["acceptance"]["name"] == "recorded"
+        assert profile["measured"]["own_requests"] <= most
 
     def test_a_table_that_is_leased_is_left_alone(self, suffix, tmp_path):
         assert suffix.put(suffix.change(3, lease_s=30)).status_code == 200
