@@ -135,10 +135,8 @@ def _best_by_phase(name: str) -> float:
 
 def trees(name: str, measure: str) -> str:
     """autotune, its search included, by requests at once."""
-    return "; ".join(
-        f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}"
-        for load in ("1-at-once", "4-at-once", "8-at-once", "32-at-once")
-    )
+    loads = [load for load in result(name) if load.endswith("-at-once")]
+    return "; ".join(f"{load.replace('-', ' ')}: {ratio(name, load, 'whole', measure)}" for load in loads)
 
 
 def first_choices(name: str) -> str:

@@ -35,6 +35,7 @@ SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.jso
 SGLANG_GEMMA = CPU, "python -m benchmarks.phases sglang", "cpu-phases-sglang.json"
 SMALL_SGLANG = CPU, "python -m benchmarks.phases sglang", "cpu-phases-27m-sglang.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-loads-h100.json"
+LONG_TREES = H200, "python -m benchmarks.trees --on-gpu", "gpu-trees-h200.json"
 RANKS = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 
 BOUND = "the best static setting of each phase against the best single one"
@@ -130,6 +131,11 @@ ROWS: tuple[Row, ...] = (
         *TREES, trees, "to_best_static",
     ),
     row("the same, against off", *TREES, trees, "to_off"),
+    row(
+        "such a load on an H200, runs of 12 s, 3, 3 and 16 rounds: against the best of 3 prepared settings",
+        *LONG_TREES, trees, "to_best_static",
+    ),
+    row("the same, against off", *LONG_TREES, trees, "to_off"),
     row(
         "the same at 32 at once, answers of 96 tokens, samples at 0 drafts of one step, against off",
         H200, "", "gpu-trees-32-h200.json", ratio, "32-at-once", "autotune", "against off",
