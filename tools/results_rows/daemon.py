@@ -32,6 +32,7 @@ SGLANG_MIXED = H100, "specctl bench", "gpu-bench-sglang-mixed-h100.json"
 SGLANG_PHASES = H100, "python -m benchmarks.gpu.phases", "gpu-phases-sglang-h100.json"
 CPU_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases.json"
 SMALL_PHASES = CPU, "python -m benchmarks.phases vllm", "cpu-phases-27m-vllm.json"
+DEMO = CPU, "make demo", "cpu-demo.json"
 SGLANG_GEMMA = CPU, "python -m benchmarks.phases sglang", "cpu-phases-sglang.json"
 SMALL_SGLANG = CPU, "python -m benchmarks.phases sglang", "cpu-phases-27m-sglang.json"
 TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-loads-h100.json"
@@ -152,6 +153,15 @@ ROWS: tuple[Row, ...] = (
     row(
         "the same together, against the best single static setting; against off; " + BOUND,
         *CPU_PHASES, together, "off",
+    ),
+    row(
+        "the demo: that model in phases of 12 s, 9 rounds: by phase, against the best of 0, 3 and 8 drafts",
+        *DEMO, cpu_phases, "to_best_static",
+    ),
+    row("the same, against off", *DEMO, cpu_phases, "to_off"),
+    row(
+        "the same together, against the best single static setting; against off; " + BOUND,
+        *DEMO, together, "off",
     ),
     row("vLLM, a Llama of 27 M, so", *SMALL_PHASES, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_PHASES, cpu_phases, "to_off"),
