@@ -313,7 +313,7 @@ def test_prompts_are_counted_in_steps_of_their_own(suffix):
 
 
 def test_a_log_of_the_server_and_its_profile_can_be_simulated(suffix, tmp_path):
-    profile, _ = recorded_and_simulated(suffix, tmp_path, (60, 110))
+    profile = recorded_and_simulated(suffix, tmp_path, [(60, 120), (110, 220)])
     fingerprint = profile["fingerprint"]
     assert (fingerprint["engine"], fingerprint["gpu"]) == (f"sglang {SGLANG}", "cpu")
     assert profile["forward"][-1]["tokens"] > 8 * 9, "prompts were counted"

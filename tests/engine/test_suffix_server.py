@@ -489,10 +489,9 @@ def steps_of_others(control, tokens: int) -> int:
 
 class TestRecordAndProfile:
     def test_a_log_of_the_server_and_its_profile_can_be_simulated(self, suffix, tmp_path):
-        profile, most = recorded_and_simulated(suffix, tmp_path, (40, 80))
+        profile = recorded_and_simulated(suffix, tmp_path, [(40, 60), (80, 120)])
         assert profile["fingerprint"]["dtype"] == "float32"
         assert profile["measured"]["seconds"] < 120
-        assert profile["measured"]["own_requests"] <= most
 
     def test_a_table_that_is_leased_is_left_alone(self, suffix, tmp_path):
         assert suffix.put(suffix.change(3, lease_s=30)).status_code == 200

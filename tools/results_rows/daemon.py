@@ -39,7 +39,14 @@ TREES = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-loads-h100.json"
 LONG_TREES = H200, "python -m benchmarks.trees --on-gpu", "gpu-trees-h200.json"
 RANKS = H100, "python -m benchmarks.trees --on-gpu", "gpu-trees-h100.json"
 
-BOUND = "the best static setting of each phase against the best single one"
+
+def together_row(source: tuple[str, str, str], base: str, of: str = "the same", called: str = "") -> Row:
+    """called: the base in the claim's words."""
+    against = called or base.replace("_", " ")
+    claim = f"{of} together, against the best single static setting; against {against}"
+    bound = "the best static setting of each phase against the best single one"
+    return row(f"{claim}; {bound}", *source, together, base)
+
 
 ROWS: tuple[Row, ...] = (
     row("closed loop: 20 load shapes at 4 to 128 requests", *REGRET, regret, "closed loop"),
@@ -58,58 +65,40 @@ ROWS: tuple[Row, ...] = (
         "the same, against a server that never enabled speculation, by phase",
         *PHASES, phases, "to_never_enabled",
     ),
-    row(
-        "all phases together, against the best single static setting; against never enabled; " + BOUND,
-        *PHASES, together, "never_enabled",
-    ),
+    together_row(PHASES, "never_enabled", "all phases"),
     row(
         "6 such phases, probabilities following the outcomes of drafts: by phase, against the best of 0, "
         "3 and 8 drafts",
         *LEARNING, phases, "to_best_static",
     ),
-    row(
-        "the same together, against the best single static setting; against never enabled; " + BOUND,
-        *LEARNING, together, "never_enabled",
-    ),
+    together_row(LEARNING, "never_enabled"),
     row(
         "6 such phases on a host whose front end limits 256 requests (below): by phase",
         *SLOW_HOST, phases, "to_best_static",
     ),
     row("the same, against never enabled, by phase", *SLOW_HOST, phases, "to_never_enabled"),
-    row(
-        "the same together, against the best single static setting; against never enabled; " + BOUND,
-        *SLOW_HOST, together, "never_enabled",
-    ),
+    together_row(SLOW_HOST, "never_enabled"),
     row(
         "SGLang 0.5.23, `SPECCTL_SUFFIX`, 16 and 64 requests, three rounds of 7 s a load, answers of 48 to "
         "144 tokens, the search included: by load, against the best of 0, 3 and 8 drafts",
         *SGLANG_LOADS, phases, "to_best_static",
     ),
     row("the same, against 0 drafts, by load", *SGLANG_LOADS, phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against 0 drafts; " + BOUND,
-        *SGLANG_LOADS, together, "off",
-    ),
+    together_row(SGLANG_LOADS, "off", called="0 drafts"),
     row(
         "the same with requests that copy and requests that chat, half of each: by load, against the best of "
         "0, 3 and 8 drafts",
         *SGLANG_MIXED, phases, "to_best_static",
     ),
     row("the same, against 0 drafts, by load", *SGLANG_MIXED, phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against 0 drafts; " + BOUND,
-        *SGLANG_MIXED, together, "off",
-    ),
+    together_row(SGLANG_MIXED, "off", called="0 drafts"),
     row(
         "6 phases of 1, 16 and 64 requests, SGLang 0.5.23, `SPECCTL_SUFFIX`, two rounds of 7 s a phase, "
         "answers of 256 tokens: by phase, against the best of 0, 3 and 8 drafts",
         *SGLANG_PHASES, phases, "to_best_static",
     ),
     row("the same, against never enabled, by phase", *SGLANG_PHASES, phases, "to_never_enabled"),
-    row(
-        "the same together, against the best single static setting; against never enabled; " + BOUND,
-        *SGLANG_PHASES, together, "never_enabled",
-    ),
+    together_row(SGLANG_PHASES, "never_enabled"),
     row(
         "chat at 256 requests, held, against never enabled",
         H200, "", "gpu-never-worse.json", ratio, "figures", "chat 256", "autotune against never enabled",
@@ -150,37 +139,22 @@ ROWS: tuple[Row, ...] = (
         *CPU_PHASES, cpu_phases, "to_best_static",
     ),
     row("the same, against off", *CPU_PHASES, cpu_phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against off; " + BOUND,
-        *CPU_PHASES, together, "off",
-    ),
+    together_row(CPU_PHASES, "off"),
     row(
         "the demo: that model in phases of 12 s, 9 rounds: by phase, against the best of 0, 3 and 8 drafts",
         *DEMO, cpu_phases, "to_best_static",
     ),
     row("the same, against off", *DEMO, cpu_phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against off; " + BOUND,
-        *DEMO, together, "off",
-    ),
+    together_row(DEMO, "off"),
     row("vLLM, a Llama of 27 M, so", *SMALL_PHASES, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_PHASES, cpu_phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against off; " + BOUND,
-        *SMALL_PHASES, together, "off",
-    ),
+    together_row(SMALL_PHASES, "off"),
     row("SGLang, Gemma 270M, so", *SGLANG_GEMMA, cpu_phases, "to_best_static"),
     row("the same, against off", *SGLANG_GEMMA, cpu_phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against off; " + BOUND,
-        *SGLANG_GEMMA, together, "off",
-    ),
+    together_row(SGLANG_GEMMA, "off"),
     row("SGLang, the Llama of 27 M, so", *SMALL_SGLANG, cpu_phases, "to_best_static"),
     row("the same, against off", *SMALL_SGLANG, cpu_phases, "to_off"),
-    row(
-        "the same together, against the best single static setting; against off; " + BOUND,
-        *SMALL_SGLANG, together, "off",
-    ),
+    together_row(SMALL_SGLANG, "off"),
     row(
         "300 servers polled once a second: CPU seconds of the daemon in a second",
         "1 CPU core", "python benchmarks/many_targets.py --targets 300 --core 0", "many-targets.json",
