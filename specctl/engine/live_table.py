@@ -68,10 +68,6 @@ class LiveTable:
         row = self.lookup_row(decode_batch, mean_context_tokens)
         return self._samples.next_setting(row)
 
-    @property
-    def needs_context(self) -> bool:
-        return not self._table.is_context_free
-
     def put(self, change: TablePut) -> AppliedTable:
         """Swap the whole table.
 

@@ -122,11 +122,9 @@ def test_without_a_number_the_start_table_is_the_fallback(by_context, clock):
     start = by_context.read().rows
     applied = by_context.put(put(0, version=0, lease_s=5.0).model_copy(update=BACK_TO_START))
     assert (applied.fallback_num_speculative_tokens, applied.start_rows) == (None, start)
-    assert not by_context.needs_context
     clock.now_s += 5.0
     read = by_context.read()
     assert (read.state, read.rows, read.owner) == (TableState.FALLBACK, start, None)
-    assert by_context.needs_context
     assert [by_context.lookup(batch, context) for batch in (1, 8) for context in (99, 100)] == [4, 3, 2, 1]
 
 

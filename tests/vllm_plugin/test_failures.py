@@ -223,6 +223,16 @@ def test_steering_that_goes_on_failing_drafts_nothing(monkeypatch, is_async, ent
     assert GUARD.is_resting
 
 
+def test_a_step_of_which_nothing_is_known_is_not_drafted_for(monkeypatch):
+    """Whether a sampled request makes drafts unsound is asked before the step is scheduled."""
+    engine = Engine(monkeypatch, is_async=False)
+    engine.run(4)
+    with monkeypatch.context() as failing:
+        failing.setattr(engine.steering, "_drafts_are_unsound", broken)
+        assert engine.scheduled().num_spec_tokens_to_schedule == 0
+    assert engine.scheduled().num_spec_tokens_to_schedule == TOKENS
+
+
 def test_a_worker_in_this_process_is_counted_once(monkeypatch):
     GUARD.failures["propose"] = 1
     engine = Engine(monkeypatch, is_async=True)

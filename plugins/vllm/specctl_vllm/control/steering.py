@@ -106,6 +106,8 @@ class Steering(steering.Steering):
         self._made: int | None = None
         """Drafts that all ranks made for the step whose tokens come next; None: this rank's own number."""
         self._plan = Plan(config.num_speculative_tokens)
+        self._is_guarded = False
+        """The step at hand must not draft, for a sampled request's sake."""
         self._carried_s = 0.0
         """Of the drafts that now wait: seconds that the step before them took longer."""
         self._open: dict[int, OpenStep] = {}
@@ -121,7 +123,8 @@ class Steering(steering.Steering):
     def before_schedule(self) -> None:
         self._flush_if_whole()
         now_s = time.monotonic()
-        self._guarded_steps += self._is_guarded()
+        self._is_guarded = self._drafts_are_unsound()
+        self._guarded_steps += self._is_guarded
         # Under asynchronous scheduling the drafts are on the device, and all of them are verified.
         plan = self._plan
         number = self._last_number = plan.number if self._is_async else self._trimmed(plan)
@@ -136,21 +139,20 @@ class Steering(steering.Steering):
 
     def _trimmed(self, plan: Plan) -> int:
         """Drafts that were made before the table or the batch changed, cut to what is allowed now."""
-        decoding, context_tokens = 0, 0
-        needs_context = self.table.needs_context
-        for request in self._scheduler.running:
-            if request.num_computed_tokens >= request.num_prompt_tokens:
-                decoding += 1
-                if needs_context:
-                    context_tokens += request.num_computed_tokens
-        mean_context_tokens = context_tokens / max(decoding, 1)
-        row = self.table.lookup_row(max(decoding, self._ranks_decode_batch), mean_context_tokens)
+        if not plan.number:
+            return 0
+        running = self._scheduler.running
+        contexts = [
+            one.num_computed_tokens for one in running if one.num_computed_tokens >= one.num_prompt_tokens
+        ]
+        decode_batch = max(len(contexts), self._ranks_decode_batch)
+        row = self.table.lookup_row(decode_batch, sum(contexts) / max(len(contexts), 1))
         is_sample = row.sample is not None and row.sample.setting is plan.sample
         allowed = plan.number if is_sample else row.num_speculative_tokens
-        if self._is_guarded() or self._is_resting():
+        if self._must_rest():
             allowed = 0
         if allowed < plan.number:
-            for request in self._scheduler.running:
+            for request in running:
                 if len(request.spec_token_ids) > allowed:
                     request.spec_token_ids = request.spec_token_ids[:allowed]
         return min(allowed, plan.number)
@@ -171,8 +173,7 @@ class Steering(steering.Steering):
             # Else nothing runs, and the drafts that wait go on waiting.
             plan = self._planned(step, next_decoding, next_context_tokens, scheduled)
             if self._shares_steps:
-                is_sample = plan.sample is not None
-                scheduler_output.specctl_wish = DraftWish(plan.number, next_decoding, is_sample)
+                scheduler_output.specctl_wish = DraftWish(plan.number, next_decoding, plan.sample is not None)
                 plan = self._of_the_ranks(step) or plan
             self._plan = plan
             self._open[id(scheduler_output)] = step
@@ -185,7 +186,7 @@ class Steering(steering.Steering):
             self._next_setting(decoding, context_tokens) if decoding else (self.table.lookup_row(1), False)
         )
         number = setting.num_speculative_tokens
-        if self._is_guarded() or self._is_resting():
+        if (number or is_sample) and self._must_rest():
             number, is_sample = 0, False
         if number:
             number = self._wanted(number, map(self._requests.__getitem__, scheduled))
@@ -204,7 +205,7 @@ class Steering(steering.Steering):
         if not step.requests and not self._open:
             self._agreed, self._ranks_decode_batch = None, 0
         agreed = self._agreed
-        if agreed is None or self._is_guarded() or self._is_resting():
+        if agreed is None or self._must_rest():
             return None
         self._ranks_decode_batch = agreed.decode_batch
         return self._drafts_behind(step, agreed.num_speculative_tokens, self._sample_of(agreed))
@@ -282,6 +283,7 @@ class Steering(steering.Steering):
         self._last = None
         self._open.pop(id(scheduler_output), None)
         if failed == "before_schedule":
+            self._is_guarded = True
             self._step = OpenStep(self._plan.number, started_s=time.monotonic())
         if failed == "after_schedule":
             self._plan = Plan(0)
@@ -309,8 +311,7 @@ class Steering(steering.Steering):
 
     def _flush_if_whole(self) -> None:
         """Now, unless a part of its seconds is reported with the next step's tokens."""
-        step = self._last
-        if step is not None and (step.read_s is None or not self._open):
+        if self._last is not None and (self._last.read_s is None or not self._open):
             self._flush()
 
     def _flush(self) -> None:
@@ -342,12 +343,12 @@ class Steering(steering.Steering):
         if failures is not None:
             self._failures = failures.elsewhere()
 
-    def _is_resting(self) -> bool:
-        """Whether too much of ours has failed, here or in the worker."""
-        return GUARD.is_resting or self._failures.total() >= FAILURES_MAX
+    def _must_rest(self) -> bool:
+        """Whether drafts are unsound, or too much of ours has failed, here or in the worker."""
+        return self._is_guarded or GUARD.is_resting or self._failures.total() >= FAILURES_MAX
 
-    def _is_guarded(self) -> bool:
-        """Whether drafting is unsound now: a sampled request is in an engine that verifies those wrongly."""
+    def _drafts_are_unsound(self) -> bool:
+        """Whether a sampled request is in an engine that verifies those wrongly."""
         return self._sampling_problem is not None and any(
             request.sampling_params is not None
             and request.sampling_params.temperature >= GREEDY_TEMPERATURE_MAX
