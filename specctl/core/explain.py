@@ -25,6 +25,7 @@ CHANGES_SHOWN = 8
 
 _KEPT = {
     Reason.NO_BETTER: "nothing is better",
+    Reason.BREAK_EVEN: "break-even of a drafted token",
     Reason.DWELL: "too soon after the last change",
     Reason.FEW_SAMPLES: "too few samples",
     Reason.COST_UNKNOWN: "the cost of a step is not known yet",
@@ -65,7 +66,8 @@ def choice_words(choice: Choice) -> str:
     after, why = setting_words(choice.after), _KEPT.get(choice.reason, choice.reason.value)
     if choice.is_change:
         line = f"batch {choice.batch_words}: {setting_words(choice.before)} -> {after}"
-        if choice.predicted_tokens_per_s and choice.present_tokens_per_s:
+        is_forecast = choice.reason is not Reason.BREAK_EVEN
+        if is_forecast and choice.predicted_tokens_per_s and choice.present_tokens_per_s:
             predicted, present = _rate(choice.predicted_tokens_per_s), _rate(choice.present_tokens_per_s)
             line += f", predicted {predicted} tok/s instead of {present}"
             if choice.gain and choice.predicted_tokens_per_s < choice.present_tokens_per_s:

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     GAIN = "gain"
     OFF_NO_GAIN = "off_no_gain"
     NO_BETTER = "no_better"
+    BREAK_EVEN = "break_even"
     SET_BY_POLICY = "set_by_policy"
     DWELL = "dwell"
     FEW_SAMPLES = "few_samples"

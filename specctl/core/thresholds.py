@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from specctl.core.forecast import Forecast
-from specctl.core.messages import Choice
+from specctl.core.messages import Choice, Reason
 
 __all__ = ["Thresholds", "break_even_prob"]
 
@@ -77,10 +77,15 @@ class Thresholds:
             prob = now if mean is None else _stepped(mean, now, configured)
             if choice.last in ceilings and _value(prob, configured) < _value(now, configured):
                 prob = now
-            if prob != choice.after.min_token_prob:
-                choice = choice._replace(after=choice.after.model_copy(update={"min_token_prob": prob}))
-            found.append(choice)
+            found.append(choice if prob == choice.after.min_token_prob else _moved(choice, prob, mean))
         return tuple(found)
+
+
+def _moved(choice: Choice, prob: float | None, mean: float | None) -> Choice:
+    after = choice.after.model_copy(update={"min_token_prob": prob})
+    if choice.is_change or mean is None:
+        return choice._replace(after=after)
+    return choice._replace(after=after, reason=Reason.BREAK_EVEN, detail=f"probability {mean:.2f}")
 
 
 def _value(prob: float | None, configured: float) -> float:

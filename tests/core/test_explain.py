@@ -34,6 +34,10 @@ def test_a_change_as_a_line_of_the_log() -> None:
                        present_tokens_per_s=41.0),
          "batch 1: 8 tokens -> 1 tokens, predicted 38 tok/s instead of 41 without prompts in the step, +3.4% "
          "with them"),
+        (GAIN._replace(before=ONE, after=ONE.model_copy(update={"min_token_prob": 0.2}),
+                       reason=Reason.BREAK_EVEN, detail="probability 0.17"),
+         "batch 1: 1 tokens -> 1 tokens, probability >= 0.2, break-even of a drafted token: "
+         "probability 0.17"),
         (Choice(3, 4, ONE, ONE, Reason.DWELL, "changed less than 2 s ago", True, present_tokens_per_s=9.87,
                 off_tokens_per_s=5.0),
          "batch 3-4: stays at 1 tokens, too soon after the last change, predicted 9.9 tok/s, off 5.0: "

@@ -126,6 +126,16 @@ def test_asking_again_at_the_same_poll_moves_nothing() -> None:
     assert [set_to(found, 0.4, 0.1) for _ in range(50)] == [0.1] * 50
 
 
+def test_a_probability_that_moves_alone_is_the_reason_of_the_change() -> None:
+    (alone,) = Thresholds(1).applied([choice()], [0.17], 0.0, ())
+    assert (alone.reason, alone.detail) == (Reason.BREAK_EVEN, "probability 0.17")
+    fewer = choice()._replace(after=Setting(num_speculative_tokens=2), reason=Reason.GAIN)
+    (beside,) = Thresholds(1).applied([fewer], [0.17], 0.0, ())
+    assert (beside.reason, beside.after.min_token_prob) == (Reason.GAIN, 0.2)
+    (stays,) = Thresholds(1).applied([choice()], [0.01], 0.0, ())
+    assert stays.reason is Reason.NO_BETTER
+
+
 def test_an_idle_bucket_keeps_what_it_has() -> None:
     assert set_to(Thresholds(1), 0.4, 0.1, is_active=False) == 0.1
 

@@ -52,6 +52,7 @@ export const REASONS = {
   gain: "another setting gains",
   off_no_gain: "drafting does not pay",
   no_better: "nothing is better",
+  break_even: "break-even of a drafted token",
   set_by_policy: "set by the policy",
   dwell: "too soon after the last change",
   few_samples: "too few samples",
