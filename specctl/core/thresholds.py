@@ -25,10 +25,11 @@ NOTHING = 0.05
 
 
 def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | None:
-    """The least probability that pays, from 0 to 1; None: not known.
+    """The least probability that pays; None: not known.
 
     Seconds of one more token: from the smallest drafting chain to the chosen one, or to the one above it, so
-    that what drafting takes in any case is in both.
+    that what drafting takes in any case is in both. Noise can make them negative: cut at 0, their mean would
+    be too high, so that the answer is from -1 to 1.
     """
     space, step_s = forecast.space, forecast.cost.step_rows[bucket]
     chains = [number for number in space.chains if math.isfinite(step_s[number])]
@@ -39,7 +40,7 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | Non
     last = next((i for i in chains[1:] if space.settings[i].width_tokens >= width), chains[-1])
     verified = forecast.cost.verified[bucket]
     tokens, seconds = float(verified[last] - verified[first]), step_s[last] - step_s[first]
-    return min(max(seconds / tokens * rate, 0.0), 1.0) if tokens > 0 else None
+    return min(max(seconds / tokens * rate, -1.0), 1.0) if tokens > 0 else None
 
 
 class Thresholds:
@@ -85,7 +86,7 @@ def _moved(choice: Choice, prob: float | None, mean: float | None) -> Choice:
     after = choice.after.model_copy(update={"min_token_prob": prob})
     if choice.is_change or mean is None:
         return choice._replace(after=after)
-    return choice._replace(after=after, reason=Reason.BREAK_EVEN, detail=f"probability {mean:.2f}")
+    return choice._replace(after=after, reason=Reason.BREAK_EVEN, detail=f"probability {max(mean, 0.0):.2f}")
 
 
 def _value(prob: float | None, configured: float) -> float:

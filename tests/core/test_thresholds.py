@@ -63,6 +63,18 @@ def test_tokens_that_cost_nothing_are_all_verified() -> None:
     assert break_even_prob(expects(8.0, one_s=0.0), 0, 3) == 0.0
 
 
+def test_noise_under_nothing_counts_as_much_as_noise_over_it() -> None:
+    free = expects(8.0, one_s=0.0).cost.step_s[0, 1]
+    noisy = [break_even_prob(expects(8.0, one_s=noise * free), 0, 3) or 0.0 for noise in (-0.02, 0.02)]
+    assert noisy[0] < 0.0 < noisy[1]
+    found = Thresholds(1)
+    for _ in range(100):
+        for wanted in (-0.3, 0.34):
+            found.pass_time(0.1)
+            prob = set_to(found, wanted)
+    assert prob is None, "their mean is as good as none"
+
+
 # The mean, in steps.
 
 
