@@ -135,6 +135,7 @@ class TargetLoop:
         self._reporter.figures(self._account, observation.time_s)
         if self._advice.update(observation, plan, policy.advise_restart_after_s):
             self._reporter.advice(self._advice)
+        self._failures = 0
         return plan
 
     async def _decide(self, observation: Observation, policy: AnyPolicy, started_s: float) -> Plan:
@@ -149,7 +150,6 @@ class TargetLoop:
         return plan
 
     def _arrived(self, observation: Observation) -> None:
-        self._failures = 0
         self._reporter.reachable()
         if observation.boot_id != self.boot_id:
             is_restart = self.boot_id is not None

@@ -436,3 +436,28 @@ def test_a_bug_in_one_poll_does_not_end_the_loop(caplog: pytest.LogCaptureFixtur
     with FakeEngine() as engine:
         asyncio.run(course())
     assert "this poll failed" in caplog.text
+
+
+def test_a_bug_in_each_decision_backs_off_until_it_is_gone() -> None:
+    """The server answers all the while."""
+
+    async def course() -> list[float]:
+        stop = asyncio.Event()
+        waits = []
+
+        async def decide(*_: object) -> Plan:
+            waits.append(rig.loop.wait_s())
+            if len(waits) == 6:
+                stop.set()
+            raise RuntimeError("a bug")
+
+        async with Rig(engine) as rig:
+            whole = rig.loop._decide
+            rig.loop._decide = decide  # type: ignore[method-assign]
+            await rig.loop.run(stop)
+            rig.loop._decide = whole  # type: ignore[method-assign]
+            await rig.run(1)
+            return [*waits, rig.loop.wait_s()]
+
+    with FakeEngine() as engine:
+        assert asyncio.run(course()) == [1.0, 1.0, 2.0, 4.0, 8.0, 15.0, 1.0]
