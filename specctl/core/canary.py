@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.core.messages import setting_words
+from specctl.core.settings import RolloutSettings
 from specctl.types import CellDelta
 
-__all__ = ["EVERY_BUCKET", "Canary", "RolloutSettings", "Samples", "Verdict", "ran"]
+__all__ = ["EVERY_BUCKET", "Canary", "Samples", "Verdict", "ran"]
 
 EVERY_BUCKET = 0
 
@@ -26,17 +26,6 @@ PATIENCE = 3.0
 SIGMAS = 2.0
 TOLERANCE_MAX_RATIO = 0.3
 """However noisy the figures are: a server that lost more than this is worse."""
-
-
-class RolloutSettings(Protocol):
-    """How a group changes; see ``specctl policy schema``."""
-
-    @property
-    def canary_s(self) -> float: ...
-    @property
-    def canary_loss_max_ratio(self) -> float: ...
-    @property
-    def pause_s(self) -> float: ...
 
 
 def ran(cell: CellDelta, setting: Setting) -> bool:

@@ -7,7 +7,6 @@ What a plan changes is remembered only once the engine has accepted it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -27,50 +26,18 @@ from specctl.core.rails import (
     Constraint,
     Held,
     Rails,
-    RailSettings,
     held_constraints,
 )
 from specctl.core.recommend import recommend
-from specctl.core.sampling import SamplingSettings, choose_sample
+from specctl.core.sampling import choose_sample
+from specctl.core.settings import PolicySettings
 from specctl.core.space import Bools, Space
 from specctl.core.step_cost import StepCost
 from specctl.core.supervision import stepped_back, supervised, two_settings
 from specctl.core.thresholds import Thresholds, break_even_prob
 from specctl.types import Observation
 
-__all__ = ["Controller", "CorePolicy"]
-
-
-class CorePolicy(Protocol):
-    """What the decision asks of a policy."""
-
-    @property
-    def guard_rails(self) -> RailSettings: ...
-    @property
-    def sampling(self) -> SamplingSettings: ...
-    @property
-    def classes(self) -> tuple[ClassLimit, ...] | None:
-        """None: whatever rules somebody else has put."""
-
-    @property
-    def frozen(self) -> bool: ...
-    @property
-    def objective(self) -> Objective | None:
-        """None: the policy sets by hand."""
-
-    @property
-    def supervises(self) -> bool:
-        """Whether the number is left to an engine that adapts by itself."""
-
-    @property
-    def weighs_tokens(self) -> bool:
-        """Whether rows name from which probability on a drafted token is verified."""
-
-    def eligible(self, space: Space) -> tuple[Bools, str]:
-        """[setting]: within the policy's bounds on every knob; and in words what the server lacks."""
-
-    def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
-        """Of a policy by hand: a setting's number, and in words why it is not the one that was named."""
+__all__ = ["Controller"]
 
 
 class Controller:
@@ -97,11 +64,11 @@ class Controller:
         self._learn(observation)
         return self._front_end.update(observation)
 
-    def class_limits(self, policy: CorePolicy) -> tuple[ClassLimit, ...]:
+    def class_limits(self, policy: PolicySettings) -> tuple[ClassLimit, ...]:
         """The policy's rules for classes; where it does not speak of them, those that others have put."""
         return self._limits_of_others if policy.classes is None else policy.classes
 
-    def plan(self, observation: Observation, policy: CorePolicy, held: Held = NOTHING_HELD) -> Plan:
+    def plan(self, observation: Observation, policy: PolicySettings, held: Held = NOTHING_HELD) -> Plan:
         """What should be in force after this poll; asking changes nothing."""
         capabilities, applied = observation.capabilities, observation.applied
         if capabilities is None:
@@ -146,7 +113,7 @@ class Controller:
         observation: Observation,
         capabilities: Capabilities,
         applied: AppliedTable,
-        policy: CorePolicy,
+        policy: PolicySettings,
         held: Held,
     ) -> Plan:
         space = self._space
@@ -190,7 +157,7 @@ class Controller:
     def _as_it_is(
         self,
         observation: Observation,
-        policy: CorePolicy,
+        policy: PolicySettings,
         expected: Forecast,
         applied: AppliedTable,
         reason: Reason,
@@ -208,7 +175,7 @@ class Controller:
         observation: Observation,
         space: Space,
         applied: AppliedTable,
-        policy: CorePolicy,
+        policy: PolicySettings,
         eligible: Bools,
     ) -> Forecast:
         acceptance = self._acceptance.estimate()
@@ -227,7 +194,7 @@ class Controller:
         )
 
     def _constraints(
-        self, observation: Observation, policy: CorePolicy, held: Held, expected: Forecast
+        self, observation: Observation, policy: PolicySettings, held: Held, expected: Forecast
     ) -> list[Constraint]:
         # What was worse on trial is taken back at once.
         may_wait = np.array([last not in held.settings for _, last in expected.space.buckets])
@@ -237,7 +204,7 @@ class Controller:
 
     def _by_hand(
         self,
-        policy: CorePolicy,
+        policy: PolicySettings,
         expected: Forecast,
         eligible: Bools,
         constraints: list[Constraint],
@@ -261,7 +228,7 @@ class Controller:
         choices: tuple[Choice, ...],
         picked: list[tuple[int, Reason, str]],
         expected: Forecast,
-        policy: CorePolicy,
+        policy: PolicySettings,
         capabilities: Capabilities,
         eligible: Bools,
     ) -> tuple[Choice, ...]:
@@ -283,7 +250,7 @@ class Controller:
     @staticmethod
     def _finished(
         observation: Observation,
-        policy: CorePolicy,
+        policy: PolicySettings,
         choices: tuple[Choice, ...],
         expected: Forecast,
         rows: tuple[TableRow, ...],

@@ -13,7 +13,8 @@ from specctl.contract.table import TableRow
 from specctl.core.explain import table_changes
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice, Reason, setting_words
-from specctl.core.rails import Constraint, RailSettings
+from specctl.core.rails import Constraint
+from specctl.core.settings import GuardRailSettings
 from specctl.core.space import Bools, Floats
 from specctl.core.table_rows import DecidedSetting, row_at, rows_with
 
@@ -32,7 +33,7 @@ class Decider:
     """
 
     forecast: Forecast
-    rails: RailSettings
+    rails: GuardRailSettings
     eligible: Bools
     used: Floats
     constraints: Sequence[Constraint]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,20 +16,10 @@ __all__ = [
     "NOTHING_HELD",
     "Constraint",
     "Held",
-    "RailSettings",
     "Rails",
     "held_constraints",
     "held_off",
 ]
-
-
-class RailSettings(Protocol):
-    """See ``specctl policy schema``."""
-
-    @property
-    def min_gain_ratio(self) -> float: ...
-    @property
-    def dwell_s(self) -> float: ...
 
 
 class Constraint(NamedTuple):

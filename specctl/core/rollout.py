@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
-from specctl.core.canary import EVERY_BUCKET, Canary, RolloutSettings, Samples, Verdict, ran
+from specctl.core.canary import EVERY_BUCKET, Canary, Samples, Verdict, ran
 from specctl.core.messages import Event, Plan, Reason, setting_words
 from specctl.core.prompt_steps import with_prompts
 from specctl.core.rails import Held
+from specctl.core.settings import RolloutSettings
 from specctl.types import CellDelta
 
 __all__ = ["RolloutGroup", "ServerState", "is_more"]

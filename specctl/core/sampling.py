@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from specctl.contract.setting import RowSample, Setting
 from specctl.core.forecast import Forecast
+from specctl.core.settings import SamplingSettings
 
-__all__ = ["SamplingSettings", "choose_sample"]
+__all__ = ["choose_sample"]
 
 UPPER_SIGMAS = 1.0
 SEARCH_FACTOR = 4.0
@@ -32,11 +32,6 @@ FIRST_EVERY_STEPS = 2
 """... and one in so many steps while the seconds of no step are known."""
 UNKNOWN_LOSS = 0.1
 EVERY_MAX_STEPS = 100_000
-
-
-class SamplingSettings(Protocol):
-    @property
-    def share_max_ratio(self) -> float: ...
 
 
 def choose_sample(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ValidationError
 
+from specctl.core.settings import PolicySettings
 from specctl.daemon.context import PolicySource
 from specctl.errors import PolicyError
 from specctl.policy.models import POLICY_ADAPTER, AnyPolicy, Threshold
-from specctl.policy.settings import PolicySettings
 from specctl.watch.views import Mode
 
 __all__ = ["Override"]

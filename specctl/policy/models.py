@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 from specctl.contract.setting import Setting
 from specctl.core.messages import setting_words
 from specctl.core.objective import LatencyBounds, Objective, Prices
+from specctl.core.settings import PolicySettings
 from specctl.core.space import Bools, Space
-from specctl.policy.settings import PolicySettings
 
 __all__ = [
     "KINDS",

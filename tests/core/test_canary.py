@@ -9,7 +9,7 @@ from fakes.observations import cell, chains, tree
 
 from specctl.contract.setting import Setting
 from specctl.core.canary import EVERY_BUCKET, PATIENCE, Canary, Samples, Verdict, ran
-from specctl.policy.settings import RolloutSettings
+from specctl.core.settings import RolloutSettings
 from specctl.types import CellDelta
 
 OFF, FOUR = chains(0, 4)

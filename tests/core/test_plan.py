@@ -14,7 +14,7 @@ from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.messages import Reason
 from specctl.core.plan import Decider, choices_of, planned_rows
 from specctl.core.rails import Constraint
-from specctl.policy.settings import GuardRailSettings
+from specctl.core.settings import GuardRailSettings
 
 SPACE = space_of(chains(0, 1, 2))
 NAN = float("nan")

@@ -14,9 +14,9 @@ from specctl.contract.table import TableRow, uniform_rows
 from specctl.core.controller import Controller
 from specctl.core.messages import Plan, Reason
 from specctl.core.rollout import RolloutGroup, ServerState, is_more
+from specctl.core.settings import RolloutSettings
 from specctl.core.table_rows import row_at
 from specctl.policy.models import AnyPolicy
-from specctl.policy.settings import RolloutSettings
 from specctl.types import CellDelta
 
 SETTINGS = RolloutSettings(canary_s=10.0, canary_loss_max_ratio=0.05, pause_s=60.0)

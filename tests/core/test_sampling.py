@@ -21,7 +21,7 @@ from specctl.core.sampling import (
     WATCH_S,
     choose_sample,
 )
-from specctl.policy.settings import SamplingSettings
+from specctl.core.settings import SamplingSettings
 
 SETTINGS = chains(0, 1, 2)
 SPACE = space_of(SETTINGS)

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from specctl.contract.classes import ClassLimit
+from specctl.core.settings import (
+    GuardRailSettings,
+    Knobs,
+    PolicySettings,
+    RolloutSettings,
+    SamplingSettings,
+)
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import (
     CostPolicy,
@@ -18,13 +25,6 @@ from specctl.policy.models import (
     SloPolicy,
     Threshold,
     ThresholdsPolicy,
-)
-from specctl.policy.settings import (
-    GuardRailSettings,
-    Knobs,
-    PolicySettings,
-    RolloutSettings,
-    SamplingSettings,
 )
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""What every policy has: bounds on the knobs, guard rails, sampling, rollout, timing."""
+"""What the decision asks of every policy: bounds on the knobs, guard rails, sampling, rollout, timing."""
 
 from __future__ import annotations
 
@@ -223,9 +223,11 @@ class PolicySettings(BaseModel):
 
     @property
     def weighs_tokens(self) -> bool:
+        """Whether rows name from which probability on a drafted token is verified."""
         return self.objective is not None and self.knobs.min_token_prob == "choose"
 
     def eligible(self, space: Space) -> tuple[Bools, str]:
+        """[setting]: within the policy's bounds on every knob; and in words what the server lacks."""
         return self.knobs.eligible(space)
 
     def wanted(self, decode_batch: int, space: Space) -> tuple[int, str]:
