@@ -9,56 +9,9 @@ from dataclasses import dataclass, field
 from specctl.contract.adaptivity import AdaptivityState
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
-from specctl.contract.telemetry import SelfChecks
+from specctl.contract.telemetry import AcceptanceGroup, SelfChecks, ShadowAcceptance, TelemetryCell
 
-__all__ = ["CellDelta", "GroupDelta", "HistogramDelta", "Observation", "ShadowDelta", "StockDelta"]
-
-
-@dataclass(frozen=True, slots=True)
-class CellDelta:
-    """What one telemetry cell gained between two reads; fields as in ``TelemetryCell``."""
-
-    decode_batch_from: int
-    decode_batch_to: int
-    num_speculative_tokens: int
-    has_prefill: bool
-    steps: int
-    request_steps: int
-    emitted_tokens: int
-    verified_tokens: int
-    drafted_at: tuple[int, ...]
-    accepted_at: tuple[int, ...]
-    context_tokens: int
-    prefill_tokens: int
-    step_s: float
-    step_s_squared: float
-    verified_tokens_squared: float
-    step_s_by_verified_tokens: float
-    draft_s: float
-    verify_s: float
-    tree_topk: int = 1
-    verify_width_tokens: int | None = None
-    after_rest: bool = False
-    sampled_steps: int = 0
-    accepted_rank_at: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowDelta:
-    """What the shadow counters gained between two reads; fields as in ``ShadowAcceptance``."""
-
-    drafts: int
-    drafted_at: tuple[int, ...]
-    accepted_at: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDelta:
-    """What one group of requests gained between two reads; fields as in ``AcceptanceGroup``."""
-
-    request_steps: int
-    reached_at: tuple[int, ...]
-    accepted_at: tuple[int, ...]
+__all__ = ["HistogramDelta", "Observation", "StockDelta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +61,7 @@ class StockDelta:
 class Observation:
     """One look at one target. ``time_s`` is the clock's monotonic time.
 
+    ``cells``, ``shadow`` and ``groups`` hold what the telemetry's counters gained since the last look.
     ``interval_s`` and everything that is a difference are None after a start, a reset or a failed read;
     ``gaps`` says why.
     """
@@ -117,9 +71,9 @@ class Observation:
     interval_s: float | None = None
     capabilities: Capabilities | None = None
     applied: AppliedTable | None = None
-    cells: tuple[CellDelta, ...] | None = None
-    shadow: ShadowDelta | None = None
-    groups: tuple[GroupDelta, ...] = ()
+    cells: tuple[TelemetryCell, ...] | None = None
+    shadow: ShadowAcceptance | None = None
+    groups: tuple[AcceptanceGroup, ...] = ()
     stock: StockDelta | None = None
     adaptivity: AdaptivityState | None = None
     self_checks: SelfChecks | None = None

@@ -25,14 +25,13 @@ from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
 from specctl.errors import NotSteered, OtherContract, TargetError
 from specctl.http_client import HttpClient, normalise_target, read_token
 from specctl.terminal import examples, json_option, print_json
-from specctl.types import CellDelta, ShadowDelta, StockDelta
+from specctl.types import StockDelta
 
 __all__ = ["row_words", "status"]
 
 WINDOW_S = 1.0
 _PATIENCE_S = 15.0
 """An engine answers between two steps, and gives up after 10 s by itself."""
-_Cell = TelemetryCell | CellDelta
 _Read = TypeVar("_Read")
 
 
@@ -43,7 +42,7 @@ class _Steered:
     capabilities: Capabilities
     table: AppliedTable
     telemetry: Telemetry
-    cells: Sequence[_Cell]
+    cells: Sequence[TelemetryCell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,7 @@ async def _read(target: str, token: str | None, window_s: float | None) -> _Seen
 
 async def _read_steered(client: EngineClient, capabilities: Capabilities, window_s: float | None) -> _Seen:
     before, after = await _twice(client.telemetry, window_s)
-    cells: Sequence[_Cell] = after.cells
-    shadow: ShadowAcceptance | ShadowDelta | None = after.shadow
+    cells, shadow = after.cells, after.shadow
     if window_s is not None:
         try:
             cells, shadow = cell_deltas(before, after), shadow_delta(before.shadow, after.shadow)
@@ -164,7 +162,7 @@ def _unsound(steered: _Steered) -> dict[str, Any] | None:
     return None if fault is None else {"cause": fault.cause, "ratio": fault.ratio, "words": fault.words}
 
 
-def _bucket(cell: _Cell) -> dict[str, Any]:
+def _bucket(cell: TelemetryCell) -> dict[str, Any]:
     names = ("decode_batch_from", "decode_batch_to", "num_speculative_tokens", "tree_topk")
     return {
         **{name: getattr(cell, name) for name in (*names, "verify_width_tokens", "steps", "sampled_steps")},
@@ -173,7 +171,7 @@ def _bucket(cell: _Cell) -> dict[str, Any]:
     }
 
 
-def _survival(cells: Sequence[_Cell], shadow: ShadowAcceptance | ShadowDelta | None) -> list[float] | None:
+def _survival(cells: Sequence[TelemetryCell], shadow: ShadowAcceptance | None) -> list[float] | None:
     """From shadow drafts where the engine follows them, else from the cells. None: nothing was drafted."""
     if shadow is not None and shadow.drafts:
         return _ratios(shadow.accepted_at, shadow.drafts)
@@ -313,7 +311,7 @@ def _limit(limit: ClassLimit) -> str:
     return f"{class_words(limit)}: {_drafts(limit.max_num_speculative_tokens)}"
 
 
-def _bucket_lines(cells: Sequence[_Cell]) -> list[str]:
+def _bucket_lines(cells: Sequence[TelemetryCell]) -> list[str]:
     rows = [
         f"  {_span(cell.decode_batch_from, cell.decode_batch_to):<10}  "
         f"{_cell_setting(cell):<18}  {cell.steps:>6}  {cell.sampled_steps:>7}  "
@@ -326,6 +324,6 @@ def _bucket_lines(cells: Sequence[_Cell]) -> list[str]:
     return [head, *rows] if rows else []
 
 
-def _cell_setting(cell: _Cell) -> str:
+def _cell_setting(cell: TelemetryCell) -> str:
     words = "off" if not cell.num_speculative_tokens else f"{cell.num_speculative_tokens} drafts"
     return words if cell.tree_topk == 1 else f"{words} x {cell.tree_topk}"

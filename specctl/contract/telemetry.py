@@ -18,7 +18,8 @@ _MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
 class TelemetryCell(BaseModel):
-    """Counters of the steps that ran with one decode-batch bucket and one setting.
+    """Counters of the steps that ran with one decode-batch bucket and one setting: since ``boot_id``,
+    or, in an observation, since the last look.
 
     A request-step is one decoding request in one step. Requests in prefill are counted nowhere but in
     ``prefill_tokens``. Steps that held any have a cell of their own (``has_prefill``), because their seconds

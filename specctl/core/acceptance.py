@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX
+from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX, AcceptanceGroup, ShadowAcceptance, TelemetryCell
 from specctl.core.drift import Trials, has_drifted
 from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space, by_depth
-from specctl.types import CellDelta, GroupDelta, ShadowDelta
 
 __all__ = ["Acceptance", "AcceptanceEstimate"]
 
@@ -112,10 +111,10 @@ class Acceptance:
 
     def update(
         self,
-        cells: Iterable[CellDelta],
-        shadow: ShadowDelta | None,
+        cells: Iterable[TelemetryCell],
+        shadow: ShadowAcceptance | None,
         interval_s: float,
-        groups: Sequence[GroupDelta] = (),
+        groups: Sequence[AcceptanceGroup] = (),
     ) -> None:
         """Take in what an interval has counted; cells whose counts cannot be are left out."""
         self._has_drifted, self._has_shadow = False, shadow is not None
@@ -182,7 +181,7 @@ class Acceptance:
             total = total.plus(counts)
         return total
 
-    def _of_cells(self, cells: Iterable[CellDelta]) -> _Counts:
+    def _of_cells(self, cells: Iterable[TelemetryCell]) -> _Counts:
         counts = self._nothing()
         for cell in cells:
             depth = min(cell.num_speculative_tokens, self._depths)
@@ -198,7 +197,7 @@ class Acceptance:
                 counts.hits[rank, :depth] += hits
         return counts
 
-    def _of_shadow(self, shadow: ShadowDelta) -> _Counts:
+    def _of_shadow(self, shadow: ShadowAcceptance) -> _Counts:
         """Drafts that were followed whether they were verified or not tell all depths at every setting."""
         counts = self._nothing()
         depth = min(len(shadow.accepted_at), self._depths)
@@ -210,7 +209,7 @@ class Acceptance:
             counts.drafted[:depth] = by_depth(shadow.drafted_at, depth)
         return counts
 
-    def _count_trees(self, cells: Iterable[CellDelta], interval_s: float) -> None:
+    def _count_trees(self, cells: Iterable[TelemetryCell], interval_s: float) -> None:
         for cell in cells:
             at = self._space.number_of(cell)
             if at is None or cell.tree_topk == 1:
@@ -256,7 +255,7 @@ def _share(members: Floats) -> Floats:
     return members / total if total > 0.0 else members
 
 
-def _is_possible(cell: CellDelta) -> bool:
+def _is_possible(cell: TelemetryCell) -> bool:
     """Nothing is accepted more often than what comes before it, nor by more ranks than it was accepted."""
     by_rank = zip(cell.accepted_rank_at, cell.accepted_at, strict=False)
     return _never_rises((cell.request_steps, *cell.accepted_at)) and all(
@@ -309,5 +308,5 @@ def _drafted(counts: _Counts, space: Space) -> Floats:
     return np.where(space.topk > 1, space.width - 1.0, cumulated[space.depth])
 
 
-def _of_rank(cell: CellDelta, rank: int, depth: int) -> Floats:
+def _of_rank(cell: TelemetryCell, rank: int, depth: int) -> Floats:
     return by_depth(tuple(ranks[rank] if rank < len(ranks) else 0 for ranks in cell.accepted_rank_at), depth)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from specctl.contract.setting import Setting
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.canary import ran
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice, Plan
 from specctl.core.prompt_steps import with_prompts
 from specctl.core.space import Floats
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = ["Account", "Outcome", "RestartAdvice"]
 
@@ -57,7 +58,7 @@ class Account:
             at = fullest, int(expected.present[fullest])
             self.cost_per_million = float(expected.price[at] / expected.tokens[at] * 1e6)
 
-    def _count(self, cell: CellDelta, expected: Forecast) -> None:
+    def _count(self, cell: TelemetryCell, expected: Forecast) -> None:
         space, bucket = expected.space, expected.space.bucket_index.get(cell.decode_batch_to)
         at = space.number_of(cell)
         if bucket is None or at is None or cell.has_prefill or cell.step_s <= 0:

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.messages import setting_words
 from specctl.core.settings import RolloutSettings
-from specctl.types import CellDelta
 
 __all__ = ["EVERY_BUCKET", "Canary", "Samples", "Verdict", "ran"]
 
@@ -28,7 +28,7 @@ TOLERANCE_MAX_RATIO = 0.3
 """However noisy the figures are: a server that lost more than this is worse."""
 
 
-def ran(cell: CellDelta, setting: Setting) -> bool:
+def ran(cell: TelemetryCell, setting: Setting) -> bool:
     """Whether the cell's steps ran this setting; a tree without a width has whichever was prepared."""
     width = setting.verify_width_tokens
     is_width = width is None or (cell.verify_width_tokens or cell.num_speculative_tokens + 1) == width
@@ -51,7 +51,7 @@ class Samples:
     def __init__(self) -> None:
         self._polls: deque[tuple[float, int, float]] = deque(maxlen=SAMPLES_MAX)
 
-    def add(self, time_s: float, cell: CellDelta) -> None:
+    def add(self, time_s: float, cell: TelemetryCell) -> None:
         request_s = cell.step_s * cell.request_steps / cell.steps if cell.steps else 0.0
         if request_s > 0:
             self._polls.append((time_s, cell.emitted_tokens, request_s))
@@ -93,7 +93,7 @@ class Canary:
     measured: dict[int, Samples] = field(default_factory=dict)
     class_limits_before: tuple[ClassLimit, ...] = ()
 
-    def add(self, time_s: float, cell: CellDelta) -> None:
+    def add(self, time_s: float, cell: TelemetryCell) -> None:
         wanted = self.to.get(cell.decode_batch_to)
         if wanted is not None and ran(cell, wanted):
             self.measured.setdefault(cell.decode_batch_to, Samples()).add(time_s, cell)

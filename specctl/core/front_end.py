@@ -14,10 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.messages import Event
 from specctl.core.space import Floats, Space
 from specctl.core.step_cost import StepCostEstimate
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = ["FrontEnd"]
 
@@ -80,7 +81,7 @@ class FrontEnd:
             decoding_least_s=np.maximum(cost.decoding_least_s, least_s),
         )
 
-    def _count(self, cells: Sequence[CellDelta]) -> None:
+    def _count(self, cells: Sequence[TelemetryCell]) -> None:
         decoding = [cell for cell in cells if cell.request_steps]
         steps = sum(cell.steps for cell in decoding)
         if not steps:
@@ -91,7 +92,7 @@ class FrontEnd:
             of_prompts_s = max(sum(cell.step_s for cell in cells) - known_s, 0.0) / steps
             self._prompts_s += steps / (steps + PROMPT_STEPS) * (of_prompts_s - self._prompts_s)
 
-    def _known_s(self, cell: CellDelta) -> float:
+    def _known_s(self, cell: TelemetryCell) -> float:
         """What decoding takes of a step of this cell; NaN: not known."""
         bucket, at = self._space.bucket_index.get(cell.decode_batch_to), self._space.number_of(cell)
         if self._decoding_s is None or bucket is None or at is None:

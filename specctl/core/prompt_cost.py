@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.space import Floats
-from specctl.types import CellDelta
 
 __all__ = ["PromptCost", "least_squares"]
 
@@ -39,7 +39,7 @@ class PromptCost:
         self._seconds *= kept
         self.least_token_s /= kept
 
-    def add(self, cell: CellDelta, plain_s: float | None) -> None:
+    def add(self, cell: TelemetryCell, plain_s: float | None) -> None:
         """``cell``: of steps with prompts; ``plain_s``: of such a step without them; None: not measured."""
         if plain_s is not None:
             self._extra_s += max(cell.step_s - cell.steps * plain_s, 0.0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.prompt_cost import HALF_LIFE_S, RIDGE_TOKENS, least_squares
 from specctl.core.space import Floats
-from specctl.types import CellDelta
 
 __all__ = ["PromptSteps", "with_prompts"]
 
@@ -21,14 +20,16 @@ STALL_RATIO = 2.0
 PRIOR_WEIGHT = 0.02
 
 
-def with_prompts(cells: Sequence[CellDelta]) -> Sequence[CellDelta]:
+def with_prompts(cells: Sequence[TelemetryCell]) -> Sequence[TelemetryCell]:
     """An interval's cells of decoding, each step with its part of what prompts took in steps of their own."""
     decoding = [cell for cell in cells if cell.decode_batch_to]
     prompt_s = sum(cell.step_s for cell in cells if not cell.decode_batch_to)
     steps = sum(cell.steps for cell in decoding)
     if not prompt_s or not steps:
         return decoding
-    return [replace(cell, step_s=cell.step_s + prompt_s * cell.steps / steps) for cell in decoding]
+    return [
+        cell.model_copy(update={"step_s": cell.step_s + prompt_s * cell.steps / steps}) for cell in decoding
+    ]
 
 
 class PromptSteps:
@@ -44,7 +45,7 @@ class PromptSteps:
         self._decode_steps = self._requests = self._emitted = 0.0
         self._prompt_steps = self._prompt_tokens = 0.0
 
-    def add(self, cells: Iterable[CellDelta], interval_s: float) -> None:
+    def add(self, cells: Iterable[TelemetryCell], interval_s: float) -> None:
         """Take in an interval's steps."""
         self._square *= 0.5 ** (interval_s / HALF_LIFE_S)
         self._seconds *= 0.5 ** (interval_s / HALF_LIFE_S)
@@ -82,7 +83,7 @@ class PromptSteps:
         found: Floats = step_s * (1.0 - none_ended)
         return found + token_s * self._prompt_tokens / self._emitted * tokens
 
-    def _learn(self, cell: CellDelta) -> None:
+    def _learn(self, cell: TelemetryCell) -> None:
         self._prompt_steps += cell.steps
         self._prompt_tokens += cell.prefill_tokens
         row = np.array([cell.prefill_tokens / cell.steps, 1.0])

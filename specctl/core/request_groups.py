@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specctl.contract.telemetry import AcceptanceGroup
 from specctl.core.drift import Trials, has_drifted
 from specctl.core.space import Floats, Space, by_depth
-from specctl.types import GroupDelta
 
 __all__ = ["RequestGroups"]
 
@@ -34,7 +34,7 @@ class RequestGroups:
         self._steps = self._accepted = np.zeros(0)
         self._reached = self._hits = np.zeros((0, self._positions))
 
-    def update(self, groups: Sequence[GroupDelta], interval_s: float) -> None:
+    def update(self, groups: Sequence[AcceptanceGroup], interval_s: float) -> None:
         """Take in what an interval has counted."""
         if len(groups) != len(self._steps):
             self._steps = self._accepted = np.zeros(len(groups))
@@ -83,5 +83,5 @@ class RequestGroups:
         return [tuple(zip(*line, strict=True)) for line in zip(hits, reached, strict=True)]
 
 
-def _trials(group: GroupDelta) -> Trials:
+def _trials(group: AcceptanceGroup) -> Trials:
     return tuple(zip(group.accepted_at, group.reached_at, strict=False))

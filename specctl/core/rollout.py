@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.canary import EVERY_BUCKET, Canary, Samples, Verdict, ran
 from specctl.core.messages import Event, Plan, Reason, setting_words
 from specctl.core.prompt_steps import with_prompts
 from specctl.core.rails import Held
 from specctl.core.settings import RolloutSettings
-from specctl.types import CellDelta
 
 __all__ = ["RolloutGroup", "ServerState", "is_more"]
 
@@ -38,7 +38,7 @@ class ServerState(NamedTuple):
     time_s: float
     in_force: Mapping[int, Setting]
     class_limits: tuple[ClassLimit, ...]
-    cells: Sequence[CellDelta]
+    cells: Sequence[TelemetryCell]
     configured_prob: float | None = None
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from specctl.contract.telemetry import SelfChecks, Telemetry, TelemetryCell
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = [
     "ALL_RATIO",
@@ -169,7 +169,7 @@ class _Block:
             self.drafted_tokens += sum(drafted_at)
             self.accepted_tokens += sum(accepted_at)
 
-    def add_cell(self, cell: CellDelta | TelemetryCell) -> None:
+    def add_cell(self, cell: TelemetryCell) -> None:
         """Of a tree: as many tokens as it is deep."""
         depth = cell.num_speculative_tokens
         self.add(cell.drafted_at[:depth], cell.accepted_at[:depth])

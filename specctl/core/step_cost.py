@@ -15,11 +15,11 @@ from functools import cached_property
 
 import numpy as np
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
 from specctl.core.roofline import Roofline
 from specctl.core.space import Bools, Floats, Space
-from specctl.types import CellDelta
 
 __all__ = ["StepCost", "StepCostEstimate"]
 
@@ -106,11 +106,11 @@ class StepCost:
     def _token_s_most(self) -> float:
         return min(self._prompts.least_token_s, self._least_token_s)
 
-    def update(self, cells: Iterable[CellDelta], interval_s: float) -> None:
+    def update(self, cells: Iterable[TelemetryCell], interval_s: float) -> None:
         """Take in an interval's steps. Those after a rest hold other work, and tell no seconds."""
         cells = tuple(cells)
         self._prompt_steps.add(cells, interval_s)
-        by_bucket: dict[int, list[CellDelta]] = {}
+        by_bucket: dict[int, list[TelemetryCell]] = {}
         for cell in cells:
             bucket = self._space.bucket_index.get(cell.decode_batch_to)
             if bucket is not None and cell.steps and STEP_MIN_S < cell.step_s / cell.steps < STEP_MAX_S:
@@ -149,7 +149,7 @@ class StepCost:
             self._batch.copy(), share, verified, self._prompt_steps.seconds(self._batch, emitted),
         )  # fmt: skip
 
-    def _place(self, bucket: int, cells: list[CellDelta], interval_s: float) -> None:
+    def _place(self, bucket: int, cells: list[TelemetryCell], interval_s: float) -> None:
         """Where in its bucket the batch is, and how many of its steps hold prompts."""
         steps = sum(cell.steps for cell in cells)
         requests = sum(cell.request_steps for cell in cells)
@@ -164,7 +164,7 @@ class StepCost:
         mixed = sum(cell.steps for cell in cells if cell.has_prefill)
         self._mixed_steps[bucket] = kept * self._mixed_steps[bucket] + mixed
 
-    def _learn(self, bucket: int, cells: list[CellDelta]) -> None:
+    def _learn(self, bucket: int, cells: list[TelemetryCell]) -> None:
         measured: dict[int, tuple[float, float]] = {}
         for cell in cells:
             at = self._space.number_of(cell)
@@ -204,7 +204,7 @@ class StepCost:
             self._log_s[bucket, at] += gain * min(miss, CLIP_LOG)
         self._weight[bucket, at] = min(weight + steps, STEPS_MAX)
 
-    def _usual_s(self, cell: CellDelta) -> float:
+    def _usual_s(self, cell: TelemetryCell) -> float:
         """Mean seconds of a step, a stall left out; learns the noise of those without.
 
         Were one step longer and all others alike, the others' seconds would follow from the sums of seconds
@@ -221,14 +221,14 @@ class StepCost:
         self._noise += cell.steps / (cell.steps + 200.0) * (noise - self._noise)
         return mean
 
-    def _learn_width(self, at: int, cell: CellDelta) -> None:
+    def _learn_width(self, at: int, cell: TelemetryCell) -> None:
         """An engine may score more positions than it drafted, where requests share one width."""
         tokens = cell.request_steps + sum(cell.drafted_at)
         if at and tokens and cell.tree_topk == 1:
             ratio = cell.verified_tokens / tokens
             self._verified_ratio[at] += 0.3 * (ratio - self._verified_ratio[at])
 
-    def _plain_s(self, bucket: int, cell: CellDelta) -> float | None:
+    def _plain_s(self, bucket: int, cell: TelemetryCell) -> float | None:
         """Seconds of the same step without prompts, as measured; None: it was not."""
         at = self._space.number_of(cell)
         if at is None or self._weight[bucket, at] < STEPS_MIN:

@@ -12,12 +12,9 @@ from specctl.contract.telemetry import TelemetryCell
 from specctl.core.messages import Choice, Event, Reason
 from specctl.core.rails import Constraint
 from specctl.core.space import Bools, Space
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = ["Switches", "adaptivity_words", "decided_by", "stepped_back", "supervised", "two_settings"]
-
-
-_Cell = CellDelta | TelemetryCell
 
 
 def supervised(observation: Observation) -> EngineAdaptivity | None:
@@ -49,7 +46,7 @@ def stepped_back(choice: Choice, engine: EngineAdaptivity) -> Choice:
     return choice
 
 
-def decided_by(state: AdaptivityState, cells: Sequence[_Cell]) -> float | None:
+def decided_by(state: AdaptivityState, cells: Sequence[TelemetryCell]) -> float | None:
     """Mean tokens that the engine let a request draft or verify in a step; None: not known."""
     if state.num_speculative_tokens is not None:
         return float(state.num_speculative_tokens)
@@ -58,7 +55,9 @@ def decided_by(state: AdaptivityState, cells: Sequence[_Cell]) -> float | None:
     return sum(sum(cell.drafted_at) for cell in able) / steps if steps else None
 
 
-def adaptivity_words(engine: EngineAdaptivity, state: AdaptivityState | None, cells: Sequence[_Cell]) -> str:
+def adaptivity_words(
+    engine: EngineAdaptivity, state: AdaptivityState | None, cells: Sequence[TelemetryCell]
+) -> str:
     """For people: "enable_adaptive_verification is on, 2.3 tokens verified, bounded by the rows"."""
     if engine.is_replaced:
         return f"{engine.name}: the table has taken its place"

@@ -18,7 +18,6 @@ from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas
 from specctl.engine_api.owner import owner_name
 from specctl.errors import ContractError, LeaseHeld, SpecctlError
-from specctl.types import CellDelta
 
 __all__ = ["measured_finding", "sampled_findings"]
 
@@ -138,7 +137,7 @@ async def _tokens_per_s(client: EngineClient, seconds: float) -> float | None:
     before: Telemetry = await client.telemetry()
     await asyncio.sleep(seconds)
     try:
-        gained: tuple[CellDelta, ...] = cell_deltas(before, await client.telemetry())
+        gained: tuple[TelemetryCell, ...] = cell_deltas(before, await client.telemetry())
     except CounterReset:
         return None
     cells = [cell for cell in gained if not cell.has_prefill]

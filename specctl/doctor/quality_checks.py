@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.soundness import DRAFTS_MIN, NEAR_ZERO_RATIO, is_head, near_zero
 from specctl.doctor.finding import Finding, error, warning
-from specctl.doctor.seen import Cells, Seen
+from specctl.doctor.seen import Seen
 
 __all__ = ["acceptance_findings", "first_token_acceptance"]
 
@@ -58,7 +59,7 @@ def first_token_acceptance(seen: Seen) -> tuple[float | None, int, str]:
     return (accepted / drafts if drafts >= DRAFTS_MIN else None), drafts, "since the start"
 
 
-def _of_cells(cells: Cells) -> tuple[int, int]:
+def _of_cells(cells: Sequence[TelemetryCell]) -> tuple[int, int]:
     return _first_of(cell.accepted_at for cell in cells), _first_of(cell.drafted_at for cell in cells)
 
 

@@ -11,19 +11,17 @@ import aiohttp
 
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
-from specctl.contract.telemetry import Telemetry, TelemetryCell
+from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
 from specctl.errors import ContractError, NotSteered, OtherContract, TargetError
 from specctl.http_client import HttpClient
-from specctl.types import CellDelta, ShadowDelta
 
-__all__ = ["Cells", "Seen", "look"]
+__all__ = ["Seen", "look"]
 
 POLL_S = 1.0
 _wall_s = time.time
-Cells = tuple[TelemetryCell, ...] | tuple[CellDelta, ...]
 
 
 @dataclass(slots=True)
@@ -59,7 +57,7 @@ class Seen:
         return known or self.metrics is not None or self.engine_version is not None
 
     @property
-    def window_cells(self) -> tuple[CellDelta, ...]:
+    def window_cells(self) -> tuple[TelemetryCell, ...]:
         """Of the window; empty where counters began anew."""
         if self.before is None or self.after is None:
             return ()
@@ -69,7 +67,7 @@ class Seen:
             return ()
 
     @property
-    def window_shadow(self) -> ShadowDelta | None:
+    def window_shadow(self) -> ShadowAcceptance | None:
         if self.before is None or self.after is None:
             return None
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import zip_longest
 from operator import attrgetter, sub
 from typing import Any, NamedTuple, TypeVar
 
 from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine_api.stock_metrics import Histogram, StockCounters
-from specctl.types import CellDelta, GroupDelta, HistogramDelta, ShadowDelta, StockDelta
+from specctl.types import HistogramDelta, StockDelta
 
 __all__ = [
     "CellKey",
@@ -34,12 +33,12 @@ _KEY = (
     "after_rest",
 )
 _AT = ("drafted_at", "accepted_at")
-_COUNTS = tuple(f.name for f in fields(CellDelta) if f.name not in _KEY and not f.name.endswith("_at"))
-_NO_COUNTS = (0,) * len(_COUNTS)
+_COUNTS = tuple(name for name in TelemetryCell.model_fields if name not in _KEY and not name.endswith("_at"))
 _counts_of = attrgetter(*_COUNTS)
 _key_of = attrgetter(*_KEY)
 CellKey = tuple[int, int, int, bool, int, int, bool]
 _Number = TypeVar("_Number", int, float)
+_Counters = TypeVar("_Counters", ShadowAcceptance, AcceptanceGroup)
 
 
 class CounterReset(ValueError):
@@ -50,9 +49,9 @@ class Gains(NamedTuple):
     """Between two telemetries; all None where it cannot be said."""
 
     interval_s: float | None = None
-    cells: tuple[CellDelta, ...] | None = None
-    shadow: ShadowDelta | None = None
-    groups: tuple[GroupDelta, ...] = ()
+    cells: tuple[TelemetryCell, ...] | None = None
+    shadow: ShadowAcceptance | None = None
+    groups: tuple[AcceptanceGroup, ...] = ()
 
 
 class TelemetryGains:
@@ -77,7 +76,7 @@ class TelemetryGains:
         )
 
 
-def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
+def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[TelemetryCell, ...]:
     """Cells that gained steps. Raises CounterReset when any counter fell or a cell vanished."""
     if before.boot_id != after.boot_id:
         raise CounterReset(f"boot_id changed from {before.boot_id} to {after.boot_id}")
@@ -90,37 +89,26 @@ def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[CellDelta, ...]:
         # Most cells rest: a server runs in one bucket or two at a time.
         if known is not None and known.__dict__ == cell.__dict__:
             continue
-        delta = _cell_delta(known, cell)
+        delta = cell if known is None else _cell_delta(known, cell)
         if delta.steps:
             deltas.append(delta)
     return tuple(deltas)
 
 
-def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None) -> ShadowDelta | None:
+def shadow_delta(before: ShadowAcceptance | None, after: ShadowAcceptance | None) -> ShadowAcceptance | None:
     """None without shadow counters on both sides. Raises CounterReset when one fell."""
     if before is None or after is None:
         return None
-    return ShadowDelta(
-        drafts=_rise("shadow.drafts", before.drafts, after.drafts),
-        drafted_at=_rises("shadow.drafted_at", before.drafted_at, after.drafted_at),
-        accepted_at=_rises("shadow.accepted_at", before.accepted_at, after.accepted_at),
-    )
+    return _gained("shadow", before, after)
 
 
 def group_deltas(
     before: Sequence[AcceptanceGroup], after: Sequence[AcceptanceGroup]
-) -> tuple[GroupDelta, ...]:
+) -> tuple[AcceptanceGroup, ...]:
     """Empty without the same groups on both sides. Raises CounterReset when a counter fell."""
     if len(before) != len(after):
         return ()
-    return tuple(
-        GroupDelta(
-            _rise("acceptance_groups.request_steps", old.request_steps, new.request_steps),
-            _rises("acceptance_groups.reached_at", old.reached_at, new.reached_at),
-            _rises("acceptance_groups.accepted_at", old.accepted_at, new.accepted_at),
-        )
-        for old, new in zip(before, after, strict=True)
-    )
+    return tuple(_gained("acceptance_groups", *pair) for pair in zip(before, after, strict=True))
 
 
 def stock_delta(before: StockCounters, after: StockCounters) -> StockDelta:
@@ -143,21 +131,28 @@ def cell_key(cell: TelemetryCell) -> CellKey:
     return low, high, number, has_prefill, topk, width or 0, after_rest
 
 
-def _cell_delta(before: TelemetryCell | None, after: TelemetryCell) -> CellDelta:
-    old, new = _NO_COUNTS if before is None else _counts_of(before), _counts_of(after)
+def _cell_delta(before: TelemetryCell, after: TelemetryCell) -> TelemetryCell:
+    old, new = _counts_of(before), _counts_of(after)
     gains = tuple(map(sub, new, old))
     if min(gains) < 0:
         for name, a, b in zip(_COUNTS, old, new, strict=True):
             _rise(name, a, b)
-    ranks = () if before is None else before.accepted_rank_at
-    by_depth = zip_longest(ranks, after.accepted_rank_at, fillvalue=())
+    by_depth = zip_longest(before.accepted_rank_at, after.accepted_rank_at, fillvalue=())
     named: dict[str, Any] = {
-        **dict(zip(_KEY, _key_of(after), strict=True)),
         **dict(zip(_COUNTS, gains, strict=True)),
-        **{name: _rises(name, getattr(before, name, ()), getattr(after, name)) for name in _AT},
+        **{name: _rises(name, getattr(before, name), getattr(after, name)) for name in _AT},
         "accepted_rank_at": tuple(_rises(f"accepted_rank_at[{j}]", *at) for j, at in enumerate(by_depth)),
     }
-    return CellDelta(**named)
+    return after.model_copy(update=named)
+
+
+def _gained(name: str, before: _Counters, after: _Counters) -> _Counters:
+    """Of a message whose fields are counts, and counts by position."""
+    gains: dict[str, Any] = {}
+    for field, new in after:
+        old, where = getattr(before, field), f"{name}.{field}"
+        gains[field] = _rises(where, old, new) if isinstance(new, tuple) else _rise(where, old, new)
+    return after.model_copy(update=gains)
 
 
 def _histogram_delta(name: str, before: Histogram | None, after: Histogram | None) -> HistogramDelta | None:

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from specctl.contract.telemetry import Telemetry
+from specctl.contract.telemetry import ShadowAcceptance, Telemetry, TelemetryCell
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta
 from specctl.engine_api.stock_metrics import LoadCounters
 from specctl.record.lines import Header, Line, Reading
 from specctl.record.reader import Cells
-from specctl.types import CellDelta, ShadowDelta
 
 __all__ = ["LoadWindow", "Recorded", "StepWindow", "windows_of"]
 
@@ -50,8 +49,8 @@ class StepWindow:
 
     start_s: float
     end_s: float
-    cells: tuple[CellDelta, ...]
-    shadow: ShadowDelta | None
+    cells: tuple[TelemetryCell, ...]
+    shadow: ShadowAcceptance | None
 
 
 @dataclass

@@ -9,8 +9,9 @@ from itertools import accumulate
 from math import isfinite
 from operator import mul
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.messages import Choice
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = ["PART_S", "WINDOW_S", "Interval", "Window", "of_poll"]
 
@@ -152,7 +153,7 @@ def of_poll(observation: Observation, choices: Sequence[Choice]) -> Interval | N
     return interval
 
 
-def _count_drafts(interval: Interval, cell: CellDelta) -> None:
+def _count_drafts(interval: Interval, cell: TelemetryCell) -> None:
     if not cell.num_speculative_tokens or not cell.request_steps:
         return
     interval.drafted_tokens += sum(cell.drafted_at)

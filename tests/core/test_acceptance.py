@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +9,9 @@ from fakes.observations import capabilities, cell, chains, shadow, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
 from specctl.core.acceptance import HALF_LIFE_S, PRIOR_TRIALS, TREE_PRIOR_STEPS, Acceptance
 from specctl.core.space import Space
-from specctl.types import CellDelta, ShadowDelta
 
 EXACT = 1e-12
 """Of a few sums and products of float64."""
@@ -20,10 +19,10 @@ CHAINS = Space.of(capabilities(chains(0, 1, 2, 4)))
 TREES = Space.of(capabilities((*chains(0, 2), tree(2, 2, 5), tree(2, 3, 7))))
 
 
-def after(*intervals: tuple[CellDelta, ...] | ShadowDelta, space: Space = CHAINS) -> Acceptance:
+def after(*intervals: tuple[TelemetryCell, ...] | ShadowAcceptance, space: Space = CHAINS) -> Acceptance:
     found = Acceptance(space)
     for one in intervals:
-        if isinstance(one, ShadowDelta):
+        if isinstance(one, ShadowAcceptance):
             found.update((), one, 1.0)
         else:
             found.update(one, None, 1.0)
@@ -129,7 +128,7 @@ def test_shadow_drafts_tell_all_depths_at_every_setting() -> None:
     assert after(shadow(10, (5, 2), (8, 4))).estimate().drafted.tolist() == pytest.approx([0, 0.8, 1.2, 2.0])
 
 
-def tree_cell(topk: int, width: int, ranks: tuple[tuple[int, ...], ...], steps: int = 100) -> CellDelta:
+def tree_cell(topk: int, width: int, ranks: tuple[tuple[int, ...], ...], steps: int = 100) -> TelemetryCell:
     accepted = tuple(sum(one) for one in ranks)
     return cell(steps=steps, tokens=2, topk=topk, width=width, accepted_at=accepted, ranks=ranks)
 
@@ -203,15 +202,17 @@ def test_steady_traffic_is_seldom_taken_for_drift() -> None:
 IMPOSSIBLE = {
     "more accepted than steps": cell(steps=10, accepted_at=(90, 6, 4, 2)),
     "more accepted deeper": cell(steps=10, accepted_at=(2, 6, 4, 2)),
-    "ranks above the sum": replace(
-        tree_cell(2, 5, ((60, 30), (50, 20))), accepted_rank_at=((90, 90), (80, 80))
+    "ranks above the sum": tree_cell(2, 5, ((60, 30), (50, 20))).model_copy(
+        update={"accepted_rank_at": ((90, 90), (80, 80))}
     ),
-    "ranks of no accepted token": replace(tree_cell(2, 5, ((0, 0), (0, 0))), accepted_rank_at=((1,), (1,))),
+    "ranks of no accepted token": tree_cell(2, 5, ((0, 0), (0, 0))).model_copy(
+        update={"accepted_rank_at": ((1,), (1,))}
+    ),
 }
 
 
 @pytest.mark.parametrize("impossible", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_counts_that_cannot_be_are_left_out(impossible: CellDelta) -> None:
+def test_counts_that_cannot_be_are_left_out(impossible: TelemetryCell) -> None:
     usual = cell(steps=30, accepted_at=(20, 10, 5, 2))
     space = TREES if impossible.tree_topk > 1 else CHAINS
     alone, beside = (

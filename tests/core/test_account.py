@@ -83,7 +83,7 @@ def test_too_few_seconds_and_unknown_costs_are_no_figures() -> None:
 
 
 def test_steps_with_prompts_are_left_out() -> None:
-    prompts = replace(second(0), has_prefill=True)
+    prompts = second(0).model_copy(update={"has_prefill": True})
     assert watched(Account(), second(2), prompts).speedup_vs_off == pytest.approx(1.5)
 
 
@@ -155,7 +155,7 @@ AFTER_S = 100.0
 
 
 def idle_head(time_s: float, *, draft_s: float = 0.05, sampled: int = 2, **more: Any) -> Observation:
-    usual = replace(second(0), draft_s=draft_s)
+    usual = second(0).model_copy(update={"draft_s": draft_s})
     sample = cell(steps=sampled, tokens=2, accepted_at=(0, 0), sampled_steps=sampled)
     return replace(observation(usual, sample, time_s=time_s), **more)
 

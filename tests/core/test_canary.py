@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from fakes.observations import cell, chains, tree
 
 from specctl.contract.setting import Setting
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.canary import EVERY_BUCKET, PATIENCE, Canary, Samples, Verdict, ran
 from specctl.core.settings import RolloutSettings
-from specctl.types import CellDelta
 
 OFF, FOUR = chains(0, 4)
 SETTINGS = RolloutSettings(canary_s=10.0, canary_loss_max_ratio=0.05)
 
 
-def steps(rate: float, tokens: int = 4, *, bucket: int = 1, request_s: float = 10.0) -> CellDelta:
+def steps(rate: float, tokens: int = 4, *, bucket: int = 1, request_s: float = 10.0) -> TelemetryCell:
     """Of one decoding request at ``rate`` tokens a second."""
     one = cell(decode_batch=1, bucket=(bucket, bucket), tokens=tokens, accepted_at=(0,) * tokens)
-    return replace(one, emitted_tokens=round(rate * request_s), step_s=request_s)
+    return one.model_copy(update={"emitted_tokens": round(rate * request_s), "step_s": request_s})
 
 
 def trial(*before: float) -> Canary:
@@ -97,7 +95,9 @@ def test_what_the_audit_log_gets() -> None:
 
 def test_tokens_of_a_request_are_not_those_of_the_server() -> None:
     samples = Samples()
-    samples.add(0.0, replace(cell(decode_batch=4, accepted_at=(0,) * 4, step_s=0.1), emitted_tokens=80))
+    samples.add(
+        0.0, cell(decode_batch=4, accepted_at=(0,) * 4, step_s=0.1).model_copy(update={"emitted_tokens": 80})
+    )
     assert samples.tokens_per_request_s == pytest.approx(80 / 4)
 
 

@@ -519,7 +519,8 @@ def test_a_first_poll_without_the_cost_of_a_step_waits() -> None:
     machine = Machine(accept=0.9, rows=uniform_rows(4))
     seen = machine.poll()
     only_prompts = tuple(
-        replace(one, has_prefill=True, step_s=0.0, step_s_squared=0.0) for one in seen.cells or ()
+        one.model_copy(update={"has_prefill": True, "step_s": 0.0, "step_s_squared": 0.0})
+        for one in seen.cells or ()
     )
     controller = Controller()
     seen = replace(seen, cells=only_prompts)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from fakes.observations import capabilities, cell, chains, observation
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.front_end import BEHIND_STEPS, OVER_AFTER_S, SAID_AFTER_S, FrontEnd
 from specctl.core.messages import Event
 from specctl.core.space import Space
 from specctl.core.step_cost import StepCostEstimate
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 PIECE_S = 100e-6
 BATCH, STEPS = 200, 80
@@ -20,7 +21,7 @@ SPACE = Space.of(capabilities(chains(0, 2), (BATCH,)))
 PLAIN = cell(decode_batch=BATCH, steps=STEPS, tokens=0, accepted_at=(), step_s=0.01)
 
 
-def poll(waiting: int | None, *cells: CellDelta) -> Observation:
+def poll(waiting: int | None, *cells: TelemetryCell) -> Observation:
     return replace(observation(*(cells or (PLAIN,))), interval_s=1.0, front_end_waiting_pieces=waiting)
 
 
@@ -62,8 +63,10 @@ def test_no_step_is_shorter_than_its_pieces() -> None:
 
 def test_pieces_are_delivered_beside_prompts_too() -> None:
     """Half of the steps hold prompts and take 30 ms more: 15 of the 20 ms of a step's pieces are theirs."""
-    half = replace(PLAIN, steps=STEPS // 2, request_steps=PLAIN.request_steps // 2, step_s=0.01 * STEPS / 2)
-    mixed = replace(half, has_prefill=True, prefill_tokens=1000, step_s=0.04 * STEPS / 2)
+    half = PLAIN.model_copy(
+        update={"steps": STEPS // 2, "request_steps": PLAIN.request_steps // 2, "step_s": 0.01 * STEPS / 2}
+    )
+    mixed = half.model_copy(update={"has_prefill": True, "prefill_tokens": 1000, "step_s": 0.04 * STEPS / 2})
     polls = [replace(one, cells=(half, mixed)) for one in behind(30)]
     paced = after(*polls)[0].paced(cost(0.001))
     assert paced.decoding_s == pytest.approx(BATCH * PIECE_S - 0.015, rel=0.1)
@@ -107,6 +110,8 @@ def test_a_short_delay_is_not_said() -> None:
 
 
 def test_steps_of_prompts_alone_are_no_batch() -> None:
-    alone = replace(PLAIN, request_steps=0, steps=3, prefill_tokens=3000, has_prefill=True)
+    alone = PLAIN.model_copy(
+        update={"request_steps": 0, "steps": 3, "prefill_tokens": 3000, "has_prefill": True}
+    )
     events = after(*[poll(40, alone)] * (int(SAID_AFTER_S) + 2))[1]
     assert "by 40 steps" in events[0].words

@@ -95,5 +95,5 @@ def test_other_bins_begin_afresh() -> None:
 
 
 def test_counts_beyond_64_bits_are_numbers_too() -> None:
-    huge = replace(STEPS, steps=10**20, emitted_tokens=10**20)
+    huge = STEPS.model_copy(update={"steps": 10**20, "emitted_tokens": 10**20})
     assert after(replace(observation(huge)), poll(tpot=(2.0, 2.0, 0.0, 0.0))) is not None

@@ -1,38 +1,37 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fakes.observations import cell
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.prompt_steps import PromptSteps, with_prompts
-from specctl.types import CellDelta
 
 DRAFTS = np.array([1.0, 2.0, 4.0])
 """Tokens of a request in a decode step, by setting."""
 
 
-def prompts(steps: int, tokens: int, step_s: float) -> CellDelta:
+def prompts(steps: int, tokens: int, step_s: float) -> TelemetryCell:
     """Steps of prompts alone: ``tokens`` and seconds of each."""
     made = cell(tokens=0, step_s=step_s, decode_batch=1, steps=steps, accepted_at=())
-    return replace(
-        made,
-        decode_batch_from=0,
-        decode_batch_to=0,
-        has_prefill=True,
-        request_steps=0,
-        emitted_tokens=0,
-        prefill_tokens=steps * tokens,
+    return made.model_copy(
+        update={
+            "decode_batch_from": 0,
+            "decode_batch_to": 0,
+            "has_prefill": True,
+            "request_steps": 0,
+            "emitted_tokens": 0,
+            "prefill_tokens": steps * tokens,
+        }
     )
 
 
-def decoding(steps: int, batch: int, emitted: int = 1) -> CellDelta:
+def decoding(steps: int, batch: int, emitted: int = 1) -> TelemetryCell:
     made = cell(tokens=0, step_s=0.01, decode_batch=batch, steps=steps, accepted_at=())
-    return replace(made, request_steps=steps * batch, emitted_tokens=steps * batch * emitted)
+    return made.model_copy(update={"request_steps": steps * batch, "emitted_tokens": steps * batch * emitted})
 
 
-def after(*intervals: tuple[CellDelta, ...]) -> PromptSteps:
+def after(*intervals: tuple[TelemetryCell, ...]) -> PromptSteps:
     found = PromptSteps()
     for one in intervals:
         found.add(one, 1.0)

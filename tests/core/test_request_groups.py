@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fakes.observations import capabilities, chains, tree
 
+from specctl.contract.telemetry import AcceptanceGroup
 from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space
-from specctl.types import GroupDelta
 
 SPACE = Space.of(capabilities(chains(0, 1, 2, 4)))
 MANY = 1e9
@@ -23,14 +23,16 @@ def emitted(q: float) -> Floats:
     return np.array([1.0 + sum(q**j for j in range(1, depth + 1)) for depth in SPACE.depth])
 
 
-def group(q: float, steps: float, in_force: int = 4) -> GroupDelta:
+def group(q: float, steps: float, in_force: int = 4) -> AcceptanceGroup:
     """Of many steps under ``in_force`` drafts, and of a thousandth as many samples of 4."""
     at = [q**j * (steps if j <= in_force else steps / 1000) for j in range(5)]
     reached = [*at[:in_force], *(q**j * steps / 1000 for j in range(in_force, 4))]
-    return GroupDelta(int(steps), tuple(map(int, reached)), tuple(map(int, at[1:])))
+    return AcceptanceGroup(
+        request_steps=int(steps), reached_at=tuple(map(int, reached)), accepted_at=tuple(map(int, at[1:]))
+    )
 
 
-def seen(*groups: GroupDelta) -> tuple[RequestGroups, Floats]:
+def seen(*groups: AcceptanceGroup) -> tuple[RequestGroups, Floats]:
     found = RequestGroups(SPACE)
     found.update(groups, 1.0)
     return found, np.array([float(one.request_steps) for one in groups])

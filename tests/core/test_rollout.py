@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from fakes.machine import policy
@@ -11,13 +11,13 @@ from fakes.observations import applied, capabilities, cell, chains, observation,
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, uniform_rows
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.controller import Controller
 from specctl.core.messages import Plan, Reason
 from specctl.core.rollout import RolloutGroup, ServerState, is_more
 from specctl.core.settings import RolloutSettings
 from specctl.core.table_rows import row_at
 from specctl.policy.models import AnyPolicy
-from specctl.types import CellDelta
 
 SETTINGS = RolloutSettings(canary_s=10.0, canary_loss_max_ratio=0.05, pause_s=60.0)
 BUCKETS = (1, 2, 4)
@@ -71,7 +71,7 @@ class Server:
         assert row is not None
         return row.setting
 
-    def cells(self) -> tuple[CellDelta, ...]:
+    def cells(self) -> tuple[TelemetryCell, ...]:
         found = []
         for bucket in self.busy:
             number = self.at(bucket).num_speculative_tokens
@@ -80,7 +80,12 @@ class Server:
                 rate = self.rate_without_limits
             one = cell(decode_batch=bucket, tokens=number, accepted_at=(0,) * number)
             found.append(
-                replace(one, emitted_tokens=round(rate * one.request_steps * 10), step_s=one.steps * 10.0)
+                one.model_copy(
+                    update={
+                        "emitted_tokens": round(rate * one.request_steps * 10),
+                        "step_s": one.steps * 10.0,
+                    }
+                )
             )
         return tuple(found)
 

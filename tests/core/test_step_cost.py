@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.roofline import Roofline
 from specctl.core.space import Space
 from specctl.core.step_cost import LEVEL_STEPS, StepCost, StepCostEstimate
-from specctl.types import CellDelta
 
 EXACT = 1e-12
 """Of a few sums and products of float64."""
@@ -20,20 +20,20 @@ FULL = SPACE.depth.astype(float)
 ONE = np.ones(len(FULL))
 
 
-def steps(tokens: int, step_s: float, *, batch: int = 1, count: int = 10, **more: object) -> CellDelta:
+def steps(tokens: int, step_s: float, *, batch: int = 1, count: int = 10, **more: object) -> TelemetryCell:
     return cell(
         tokens=tokens, step_s=step_s, decode_batch=batch, steps=count, accepted_at=(0,) * tokens, **more
     )  # type: ignore[arg-type]
 
 
-def after(*intervals: tuple[CellDelta, ...], space: Space = SPACE) -> StepCost:
+def after(*intervals: tuple[TelemetryCell, ...], space: Space = SPACE) -> StepCost:
     found = StepCost(space)
     for one in intervals:
         found.update(one, 1.0)
     return found
 
 
-def estimate(*intervals: tuple[CellDelta, ...]) -> StepCostEstimate:
+def estimate(*intervals: tuple[TelemetryCell, ...]) -> StepCostEstimate:
     return after(*intervals).estimate(FULL, ONE)
 
 
@@ -94,7 +94,7 @@ def test_a_setting_that_ran_alone_moves_the_level_and_nothing_else() -> None:
 def test_a_stall_moves_a_comparison_hardly(stalled: int, stall_s: float) -> None:
     """49 steps of 20 ms, and one sampled step of 15 ms; once, one of them takes longer."""
 
-    def ran(tokens: int, seconds: float, count: int, stall_s: float) -> CellDelta:
+    def ran(tokens: int, seconds: float, count: int, stall_s: float) -> TelemetryCell:
         each = (*(seconds,) * (count - 1), seconds + stall_s)
         return cell(tokens=tokens, seconds=each, accepted_at=(0,) * tokens)
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, Telemetry
 from specctl.engine_api.deltas import CounterReset, cell_deltas, group_deltas, shadow_delta
-from specctl.types import GroupDelta
 
 
 def telemetry(boot_id: str = "a", **counts: object) -> Telemetry:
@@ -105,7 +104,10 @@ def group(steps: int, reached: tuple[int, ...], accepted: tuple[int, ...]) -> Ac
 def test_what_groups_of_requests_gain() -> None:
     before = (group(0, (), ()), group(9, (9, 5), (5, 2)))
     after = (group(2, (2, 1), (1, 0)), group(10, (10, 6), (6, 3)))
-    assert group_deltas(before, after) == (GroupDelta(2, (2, 1), (1, 0)), GroupDelta(1, (1, 1), (1, 1)))
+    assert group_deltas(before, after) == (
+        group(2, (2, 1), (1, 0)),
+        group(1, (1, 1), (1, 1)),
+    )
 
 
 def test_an_engine_that_told_no_groups_before() -> None:

@@ -12,6 +12,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, uniform_rows
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.controller import Controller
 from specctl.core.messages import Plan
 from specctl.core.rails import NOTHING_HELD, Held
@@ -19,7 +20,7 @@ from specctl.core.table_rows import row_at
 from specctl.engine.checked_table import SpeculationTable
 from specctl.policy.loader import parse_policy
 from specctl.policy.models import AnyPolicy
-from specctl.types import CellDelta, Observation
+from specctl.types import Observation
 
 __all__ = ["Machine", "Steered", "policy"]
 
@@ -83,7 +84,7 @@ class Machine:
     def poll(self, seconds: float = 1.0) -> Observation:
         """A second of decoding."""
         self.time_s += seconds
-        cells: list[CellDelta] = []
+        cells: list[TelemetryCell] = []
         row = self.at()
         sample, every = row.sample, row.sample.every_steps if row.sample else 10**9
         usual_s = self._seconds(row.setting)
@@ -119,7 +120,9 @@ class Machine:
     def _seconds(self, setting: Setting) -> float:
         return self.step_s(self.batch, self.batch * setting.width_tokens)
 
-    def _ran(self, setting: Setting, steps: int, *, is_sample: bool, prompt_tokens: int) -> list[CellDelta]:
+    def _ran(
+        self, setting: Setting, steps: int, *, is_sample: bool, prompt_tokens: int
+    ) -> list[TelemetryCell]:
         if not steps or not self.batch:
             return []
         depth, topk = setting.num_speculative_tokens, setting.tree_topk

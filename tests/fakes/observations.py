@@ -6,7 +6,8 @@ from specctl.contract import CONTRACT_VERSION
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TableRow, TableState, uniform_rows
-from specctl.types import CellDelta, Observation, ShadowDelta
+from specctl.contract.telemetry import ShadowAcceptance, TelemetryCell
+from specctl.types import Observation
 
 __all__ = ["applied", "capabilities", "cell", "chains", "observation", "shadow", "tree"]
 
@@ -38,13 +39,13 @@ def cell(
     ranks: tuple[tuple[int, ...], ...] = (),
     sampled_steps: int = 0,
     after_rest: bool = False,
-) -> CellDelta:
+) -> TelemetryCell:
     """``verified`` and ``seconds``: by step; else every step verifies the full width in ``step_s``."""
     verified = verified or (decode_batch * (width or 1 + tokens),) * len(seconds or (0,) * steps)
     seconds = seconds or (step_s,) * len(verified)
     low, high = bucket or (decode_batch, decode_batch)
     drafted = drafted_at if drafted_at is not None else (len(verified) * decode_batch,) * tokens
-    return CellDelta(
+    return TelemetryCell.model_construct(
         decode_batch_from=low,
         decode_batch_to=high,
         num_speculative_tokens=tokens,
@@ -73,8 +74,10 @@ def cell(
 
 def shadow(
     drafts: int, accepted_at: tuple[int, ...], drafted_at: tuple[int, ...] | None = None
-) -> ShadowDelta:
-    return ShadowDelta(drafts, drafted_at or (drafts,) * len(accepted_at), accepted_at)
+) -> ShadowAcceptance:
+    return ShadowAcceptance(
+        drafts=drafts, drafted_at=drafted_at or (drafts,) * len(accepted_at), accepted_at=accepted_at
+    )
 
 
 def capabilities(
@@ -130,10 +133,10 @@ def applied(rows: tuple[TableRow, ...] = uniform_rows(0), **changes: object) -> 
 
 
 def observation(
-    *cells: CellDelta,
+    *cells: TelemetryCell,
     time_s: float = 1.0,
     interval_s: float | None = 1.0,
-    shadow: ShadowDelta | None = None,
+    shadow: ShadowAcceptance | None = None,
     capabilities: Capabilities | None = None,
     applied: AppliedTable | None = None,
     target: str = "t",

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.linear_model import LinearRegression
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.errors import SpecctlError
-from specctl.types import CellDelta
 
 __all__ = ["FittedCosts", "fit_costs"]
 
@@ -69,7 +69,7 @@ class _Steps(NamedTuple):
     is_alone: _Bools  # without prompts
 
     @classmethod
-    def of(cls, rows: Sequence[CellDelta]) -> _Steps:
+    def of(cls, rows: Sequence[TelemetryCell]) -> _Steps:
         names = ("step_s", "verified_tokens", "request_steps", "context_tokens", "prefill_tokens",
                  "step_s_squared", "verified_tokens_squared", "step_s_by_verified_tokens")  # fmt: skip
         count = np.array([row.steps for row in rows], np.float64)
@@ -89,7 +89,7 @@ class _Steps(NamedTuple):
         return _Steps._make(values[mask] for values in self)
 
 
-def fit_costs(rows: Sequence[CellDelta], experts: tuple[int, int] | None = None) -> FittedCosts:
+def fit_costs(rows: Sequence[TelemetryCell], experts: tuple[int, int] | None = None) -> FittedCosts:
     """``experts``: of a layer, and of a token. Raises SpecctlError for too few or contradictory steps."""
     steps = _Steps.of([row for row in rows if row.steps and row.step_s > 0])
     alone = steps.where(steps.is_alone)

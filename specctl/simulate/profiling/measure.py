@@ -10,11 +10,11 @@ from functools import partial
 
 from specctl.clock import Clock
 from specctl.contract.capabilities import Capabilities
+from specctl.contract.telemetry import TelemetryCell
 from specctl.errors import SpecctlError
 from specctl.simulate.profiling.steps import StepReader, decode_steps
 from specctl.simulate.profiling.synthetic_load import SyntheticLoad
 from specctl.simulate.profiling.temporary_table import TemporaryTable
-from specctl.types import CellDelta
 
 __all__ = ["Measured", "Plan", "combinations", "few_numbers", "measure"]
 
@@ -44,7 +44,7 @@ class Plan:
 class Measured:
     """``disturbed_steps``, ``disturbed_s``: under a number of ours while others' requests ran."""
 
-    rows: tuple[CellDelta, ...]
+    rows: tuple[TelemetryCell, ...]
     seconds: float
     steps: int
     disturbed_steps: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from specctl.contract.telemetry import Telemetry
+from specctl.contract.telemetry import Telemetry, TelemetryCell
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.deltas import CounterReset, cell_deltas
 from specctl.errors import TargetError
-from specctl.types import CellDelta
 
 __all__ = ["StepReader", "decode_steps"]
 
@@ -17,7 +16,7 @@ class StepReader:
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._before: Telemetry | None = None
-        self.rows: list[CellDelta] = []
+        self.rows: list[TelemetryCell] = []
 
     @property
     def latest(self) -> Telemetry:
@@ -26,7 +25,7 @@ class StepReader:
             raise RuntimeError("poll first")
         return self._before
 
-    async def poll(self) -> tuple[CellDelta, ...]:
+    async def poll(self) -> tuple[TelemetryCell, ...]:
         """What was gained since the last poll. Raises TargetError where the server restarted or its counters
         fell: what was measured before is then of no use."""
         telemetry = await self._client.telemetry()
@@ -41,6 +40,6 @@ class StepReader:
         return gained
 
 
-def decode_steps(rows: tuple[CellDelta, ...] | list[CellDelta]) -> int:
+def decode_steps(rows: tuple[TelemetryCell, ...] | list[TelemetryCell]) -> int:
     """Steps without any prompt."""
     return sum(row.steps for row in rows if not row.has_prefill)

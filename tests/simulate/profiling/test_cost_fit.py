@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,18 +10,18 @@ import pytest
 from fakes.engine import FakeEngine
 from fakes.observations import cell
 
+from specctl.contract.telemetry import TelemetryCell
 from specctl.errors import SpecctlError
 from specctl.simulate.profiling.cost_fit import FittedCosts, fit_costs
 from specctl.simulate.profiling.fitted import experts_of
 from specctl.simulate.profiling.measure import combinations
-from specctl.types import CellDelta
 
 CONSTANT_S, TOKEN_S, REQUEST_S = 0.02, 0.001, 0.0005
 
 
 def rows(
     *, batches: tuple[int, ...] = (1, 2, 4, 7), noise: float = 0.02, times: int = 6, seed: int = 1
-) -> list[CellDelta]:
+) -> list[TelemetryCell]:
     """Ten steps at each of some decode batches and numbers of drafts, over and over."""
     rng = random.Random(seed)
     made = []
@@ -76,7 +75,9 @@ def test_what_did_not_vary_is_not_identified() -> None:
 
 def test_what_a_draft_heads_passes_take_is_found() -> None:
     drafted = [
-        replace(row, step_s=row.step_s + row.steps * (0.002 + 0.0005 * row.num_speculative_tokens))
+        row.model_copy(
+            update={"step_s": row.step_s + row.steps * (0.002 + 0.0005 * row.num_speculative_tokens)}
+        )
         if row.num_speculative_tokens
         else row
         for row in rows(noise=0.0, batches=(1, 2, 4, 7, 12, 20))
@@ -91,7 +92,7 @@ CONTEXT_S = 3e-8
 """An H200's, of a Llama of 8B in bf16: 131 KB of keys and values for each."""
 
 
-def at_levels_of_a_profile(long_tokens: int, short_tokens: int) -> list[CellDelta]:
+def at_levels_of_a_profile(long_tokens: int, short_tokens: int) -> list[TelemetryCell]:
     rng = random.Random(2)
     levels, numbers = [2**i for i in range(9)], [0, 2, 4, 8]
     made = []
@@ -152,7 +153,7 @@ def test_a_stall_of_the_machine_is_left_out() -> None:
 @pytest.mark.parametrize(
     "made", [[], rows(batches=(1,), times=1), [cell(decode_batch=2, tokens=0, accepted_at=())] * 20]
 )
-def test_too_little_is_refused(made: list[CellDelta]) -> None:
+def test_too_little_is_refused(made: list[TelemetryCell]) -> None:
     with pytest.raises(SpecctlError, match="too little was measured"):
         fit_costs(made)
 
@@ -161,7 +162,10 @@ def test_seconds_of_the_step_beside_it_bend_no_line() -> None:
     rng = random.Random(4)
     made = rows(batches=(1, 2, 4, 7, 12), times=10)
     wrong = set(rng.sample(range(1, len(made)), len(made) // 10))
-    moved = [replace(row, step_s=made[i - 1].step_s) if i in wrong else row for i, row in enumerate(made)]
+    moved = [
+        row.model_copy(update={"step_s": made[i - 1].step_s}) if i in wrong else row
+        for i, row in enumerate(made)
+    ]
     costs = fit_costs(moved)
     for batch, drafts in ((1, 0), (4, 3), (12, 8)):
         true_s = CONSTANT_S + TOKEN_S * batch * (1 + drafts) + REQUEST_S * batch
@@ -175,7 +179,7 @@ def test_slow_steps_that_are_no_stalls_are_in_the_sum() -> None:
             2.0 if place % 10 == 3 else 1.0
         )  # each tenth ten of steps, as a neighbour of the machine makes them
         more = {"step_s": slow * row.step_s, "step_s_squared": slow**2 * row.step_s_squared}
-        made.append(replace(row, **more))
+        made.append(row.model_copy(update=more))
     costs = fit_costs(made)
     fitted_s = sum(
         row.steps * seconds_at(costs, row.verified_tokens / row.steps, row.request_steps / row.steps)
@@ -215,7 +219,7 @@ def test_a_measurement_that_contradicts_itself_is_refused() -> None:
     changing = []
     for place, row in enumerate(rows()):
         factor = 1.0 if place % 2 else 2.6
-        changing.append(replace(row, step_s=row.step_s * factor))
+        changing.append(row.model_copy(update={"step_s": row.step_s * factor}))
     with pytest.raises(SpecctlError, match="contradicts itself"):
         fit_costs(changing)
 

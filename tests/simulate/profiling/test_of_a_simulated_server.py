@@ -7,6 +7,7 @@ import pytest
 from simulate.made import scenario_of
 
 from specctl.contract.table import TablePut, uniform_rows
+from specctl.contract.telemetry import TelemetryCell
 from specctl.engine_api.deltas import cell_deltas
 from specctl.simulate.closed_loop import ClosedLoad
 from specctl.simulate.engine import SimulatedEngine
@@ -15,19 +16,18 @@ from specctl.simulate.profiling.cost_fit import FittedCosts, fit_costs
 from specctl.simulate.profiling.measure import combinations
 from specctl.simulate.step_seconds import StepCosts, step_seconds
 from specctl.simulate.target import LOG_STEPS, SimulatedTarget
-from specctl.types import CellDelta
 
 HEAD_PASS_S = 4e-4
 
 
-def counted(profile: EngineProfile, level: int, drafts: int, *, is_long: bool) -> list[CellDelta]:
+def counted(profile: EngineProfile, level: int, drafts: int, *, is_long: bool) -> list[TelemetryCell]:
     """Half a second of so many requests, in five polls."""
     prompts = 400.0 if is_long else 60.0
     load = ClosedLoad(np.array([level]), 0.5, (), prompts, 64.0, 0.2)
     engine = SimulatedEngine(load, profile, scenario_of(0.6), seed=level, log_steps=LOG_STEPS)
     target = SimulatedTarget(engine)
     target.put(TablePut(base_version=target.live.version, rows=uniform_rows(drafts), owner="test"))
-    found: list[CellDelta] = []
+    found: list[TelemetryCell] = []
     before = target._telemetry()
     for until_s in (0.1, 0.2, 0.3, 0.4, 0.5):
         target.run(until_s)
