@@ -46,23 +46,17 @@ class Exporter:
         self._metrics[names.BUILD_INFO].labels(__version__).set(1)
         self._metrics[names.POLICY_VALID].set(1)
         # Looking a label up takes longer than counting, and a target that left must be forgotten.
-        self._children: dict[str, dict[tuple[Metric, tuple[str, ...]], Any]] = {}
-        # Most gauges of a target stay as they were, and setting one takes longer than comparing.
-        self._shown: dict[str, dict[tuple[Metric, tuple[str, ...]], float]] = {}
-        self._by_position: dict[str, list[Gauge]] = {}
-        self._failing: dict[str, set[str]] = {}
+        self._children: dict[str, dict[Metric, dict[tuple[str, ...], Any]]] = {}
         self._shown_tables: dict[str, tuple[tuple[int, Setting], ...]] = {}
 
     def observed(self, observation: Observation) -> None:
-        self._show(names.TARGET_UP, observation.target, 1)
+        self._set(names.TARGET_UP, observation.target, 1)
         self._at(names.LAST_POLL, observation.target).set(self._clock.utc().timestamp())
         self._at(names.ENGINE_TOKENS, observation.target).inc(observation.emitted_tokens or 0)
         self._adapts(observation)
         for entry, count in observation.failures.items():
-            self._show(names.PLUGIN_FAILURES, observation.target, count, entry)
-        if self._failing.get(observation.target, set()) != observation.failures.keys():
-            self._failing[observation.target] = set(observation.failures)
-            self._keep_only(names.PLUGIN_FAILURES, observation.target, observation.failures)
+            self._set(names.PLUGIN_FAILURES, observation.target, count, entry)
+        self._keep_only(names.PLUGIN_FAILURES, observation.target, observation.failures)
 
     def _adapts(self, observation: Observation) -> None:
         """Of an engine that adapts by itself."""
@@ -70,9 +64,9 @@ class Exporter:
         known = None if capabilities is None else capabilities.adaptivity
         if known is None or state is None:
             return
-        self._show(names.ADAPTIVITY_ON, observation.target, float(state.is_on), known.name)
+        self._set(names.ADAPTIVITY_ON, observation.target, float(state.is_on), known.name)
         tokens = decided_by(state, observation.cells or ()) if state.is_on else None
-        self._show(names.ADAPTIVITY_TOKENS, observation.target, _known(tokens), known.name)
+        self._set(names.ADAPTIVITY_TOKENS, observation.target, _known(tokens), known.name)
 
     def known(self, target: str, capabilities: Capabilities) -> None:
         """What the server is. One that restarted may be another."""
@@ -83,10 +77,8 @@ class Exporter:
             capabilities.model,
             capabilities.method,
         )
-        for metric, shown in list(self._children.get(target, {})):
-            if metric is names.TARGET_INFO and shown != labels:
-                self._drop(names.TARGET_INFO, target, *shown)
-        self._at(names.TARGET_INFO, target, *labels).set(1)
+        self._drop_all(names.TARGET_INFO, target)
+        self._set(names.TARGET_INFO, target, 1, *labels)
 
     def acceptance(self, target: str, recent: Interval, busiest: Choice | None) -> None:
         """``recent``: the last seconds. What was not measured in them is not served."""
@@ -97,10 +89,7 @@ class Exporter:
             (names.ACCEPTANCE_LENGTH, recent.acceptance_length),
             (names.EFFICIENCY, recent.efficiency),
         ):
-            if value is None:
-                self._drop(metric, target)
-            else:
-                self._at(metric, target).set(value)
+            self._set(metric, target, value)
 
     def planned(self, plan: Plan) -> None:
         target, lead = plan.target, plan.lead
@@ -111,7 +100,7 @@ class Exporter:
                 ("present", lead.present_tokens_per_s),
                 ("off", lead.off_tokens_per_s),
             ):
-                self._show(names.PREDICTED_TOKENS, target, _known(rate), setting)
+                self._set(names.PREDICTED_TOKENS, target, _known(rate), setting)
         table = tuple([(one.last, one.before) for one in plan.choices])
         if table and self._shown_tables.get(target) != table:
             self._shown_tables[target] = table
@@ -120,14 +109,10 @@ class Exporter:
                 self._keep_only(metric, target, buckets)
             for bucket, in_force in table:
                 for knob, metric in _KNOBS.items():
-                    if (value := getattr(in_force, knob)) is not None:
-                        self._at(metric, target, str(bucket)).set(value)
-                    else:
-                        self._drop(metric, target, str(bucket))
+                    self._set(metric, target, getattr(in_force, knob), str(bucket))
         if plan.forecast is not None and plan.forecast.acceptance.trials > 0:
-            shares = plan.forecast.acceptance.survival.tolist()
-            for gauge, share in zip(self._positions(target, len(shares)), shares, strict=False):
-                gauge.set(share)
+            for j, share in enumerate(plan.forecast.acceptance.survival.tolist(), start=1):
+                self._set(names.ACCEPTANCE_SURVIVAL, target, share, str(j))
 
     def figures(self, target: str, account: Account) -> None:
         best = account.best_static
@@ -139,16 +124,16 @@ class Exporter:
             (names.COST, account.cost_per_million),
         ):
             if value is not None:
-                self._at(metric, target).set(value)
+                self._set(metric, target, value)
 
     def restart_advised(self, target: str, *, is_advised: bool) -> None:
-        self._at(names.RESTART_ADVISED, target).set(1 if is_advised else 0)
+        self._set(names.RESTART_ADVISED, target, is_advised)
 
     def soundness(self, target: str, cause: str | None) -> None:
         """None: nothing is wrong that is known."""
-        self._keep_only(names.UNSOUND, target, () if cause is None else (cause,))
+        self._drop_all(names.UNSOUND, target)
         if cause is not None:
-            self._at(names.UNSOUND, target, cause).set(1)
+            self._set(names.UNSOUND, target, 1, cause)
 
     def changed(self, target: str) -> None:
         self._at(names.CHANGES, target).inc()
@@ -156,13 +141,13 @@ class Exporter:
     def failed(self, target: str, kind: str, *, is_down: bool) -> None:
         self._at(names.ERRORS, target, kind).inc()
         if is_down:
-            self._show(names.TARGET_UP, target, 0)
+            self._set(names.TARGET_UP, target, 0)
 
     def lease(self, target: str, *, is_held: bool) -> None:
-        self._at(names.LEASE_HELD, target).set(1 if is_held else 0)
+        self._set(names.LEASE_HELD, target, is_held)
 
     def frozen(self, target: str, *, is_frozen: bool) -> None:
-        self._show(names.FROZEN, target, 1 if is_frozen else 0)
+        self._set(names.FROZEN, target, is_frozen)
 
     def ticked(self, target: str, seconds: float) -> None:
         self._at(names.TICK_SECONDS, target).observe(seconds)
@@ -178,44 +163,37 @@ class Exporter:
 
     def forget(self, target: str) -> None:
         """A target that left is no longer served."""
-        self._shown.pop(target, None)
-        self._failing.pop(target, None)
         self._shown_tables.pop(target, None)
-        self._by_position.pop(target, None)
-        for metric, labels in self._children.pop(target, {}):
-            self._metrics[metric].remove(target, *labels)
+        for metric in list(self._children.get(target, {})):
+            self._drop_all(metric, target)
+        self._children.pop(target, None)
 
-    def _positions(self, target: str, count: int) -> list[Gauge]:
-        """At least ``count`` gauges of the survival, by position: they move at every poll."""
-        known = self._by_position.setdefault(target, [])
-        for j in range(len(known), count):
-            known.append(self._at(names.ACCEPTANCE_SURVIVAL, target, str(j + 1)))
-        return known
-
-    def _show(self, metric: Metric, target: str, value: float, *labels: str) -> None:
-        shown = self._shown.setdefault(target, {})
-        key = metric, labels
-        # "is": what is not measured does not equal itself.
-        if (before := shown.get(key)) is not value and before != value:
-            shown[key] = value
+    def _set(self, metric: Metric, target: str, value: float | None, *labels: str) -> None:
+        """None: not served."""
+        if value is None:
+            self._drop(metric, target, *labels)
+        else:
             self._at(metric, target, *labels).set(value)
 
     def _at(self, metric: Metric, target: str, *labels: str) -> Any:
-        known = self._children.setdefault(target, {})
-        child = known.get((metric, labels))
+        known = self._children.setdefault(target, {}).setdefault(metric, {})
+        child = known.get(labels)
         if child is None:
-            child = known[metric, labels] = self._metrics[metric].labels(target, *labels)
+            child = known[labels] = self._metrics[metric].labels(target, *labels)
         return child
 
-    def _keep_only(self, wanted: Metric, target: str, labelled: Container[str]) -> None:
+    def _keep_only(self, metric: Metric, target: str, labelled: Container[str]) -> None:
         """An engine that restarts may have other buckets and failures; what it no longer tells is dropped."""
-        for metric, labels in list(self._children.get(target, {})):
-            if metric is wanted and labels[0] not in labelled:
+        for labels in list(self._children.get(target, {}).get(metric, {})):
+            if labels[0] not in labelled:
                 self._drop(metric, target, *labels)
 
+    def _drop_all(self, metric: Metric, target: str) -> None:
+        for labels in list(self._children.get(target, {}).get(metric, {})):
+            self._drop(metric, target, *labels)
+
     def _drop(self, metric: Metric, target: str, *labels: str) -> None:
-        self._shown.get(target, {}).pop((metric, labels), None)
-        if self._children.get(target, {}).pop((metric, labels), None) is not None:
+        if self._children.get(target, {}).get(metric, {}).pop(labels, None) is not None:
             self._metrics[metric].remove(target, *labels)
 
 
