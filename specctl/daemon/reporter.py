@@ -104,7 +104,7 @@ class Reporter:
         words = "frozen: nothing is changed" if is_frozen else "thawed: changes go on"
         name = "frozen" if is_frozen else "thawed"
         self._happened(logging.INFO, name, words)
-        self._board.frozen(is_frozen=is_frozen)
+        self._board.is_frozen = is_frozen
         self._write(name, {"version": version})
         self._exporter.frozen(self._target, is_frozen=is_frozen)
 
@@ -174,13 +174,13 @@ class Reporter:
     def figures(self, account: Account, time_s: float) -> None:
         if time_s >= self._figures_s:
             self._figures_s = time_s + FIGURES_S
-            self._board.figures(account)
+            self._board.speedup_vs_off = account.speedup_vs_off
             self._exporter.figures(self._target, account)
             self._exporter.acceptance(self._target, self._board.window.total(), self._board.busiest)
 
     def advice(self, advice: RestartAdvice) -> None:
         self._exporter.restart_advised(self._target, is_advised=advice.is_advised)
-        self._board.restart_advised(is_advised=advice.is_advised)
+        self._board.restart_advised = advice.is_advised
         if advice.is_advised:
             self._happened(logging.WARNING, "advice", advice.words)
             self._write("advice", {"explanation": advice.words, **advice.record()})
@@ -191,7 +191,7 @@ class Reporter:
     def soundness(self, fault: Fault | None) -> None:
         """The drafts' acceptance shows another fault than before, or none any more."""
         self._exporter.soundness(self._target, None if fault is None else fault.cause.value)
-        self._board.soundness(None if fault is None else fault.words)
+        self._board.unsound = None if fault is None else fault.words
         if fault is None:
             self._happened(logging.INFO, "sound", "acceptance is as of sound drafts again")
             self._write("sound", {})

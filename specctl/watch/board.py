@@ -11,7 +11,6 @@ from yarl import URL
 from specctl.clock import Clock, iso_utc
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState, legal_settings
-from specctl.core.account import Account
 from specctl.core.messages import Choice, Plan, setting_words
 from specctl.core.supervision import adaptivity_words
 from specctl.types import Observation
@@ -39,8 +38,10 @@ class TargetBoard:
         self._clock = clock
         self._is_up: bool | None = None
         self._why_down: str | None = None
-        self._is_frozen = self._restart_advised = False
-        self._unsound: str | None = None
+        self.is_frozen = self.restart_advised = False
+        self.unsound: str | None = None
+        """What is wrong with the acceptance, in words."""
+        self.speedup_vs_off: float | None = None
         self._polled_s: float | None = None
         self._observation: Observation | None = None
         self._capabilities: Capabilities | None = None
@@ -48,7 +49,6 @@ class TargetBoard:
         self._lease_ends_s: float | None = None
         self._plan: Plan | None = None
         self._choices: tuple[Choice, ...] = ()
-        self._speedup: float | None = None
         self._decisions: deque[LogLine] = deque(maxlen=LINES_MAX)
         self._events: deque[LogLine] = deque(maxlen=LINES_MAX)
         self._history: deque[Point] = deque(maxlen=POINTS_MAX)
@@ -93,20 +93,8 @@ class TargetBoard:
     def restarted(self) -> None:
         """Counters and tables of the engine's last start say nothing of this one."""
         self.window = Window()
-        self._applied, self._plan, self._choices, self._speedup = None, None, (), None
-        self._unsound = None
-
-    def frozen(self, *, is_frozen: bool) -> None:
-        self._is_frozen = is_frozen
-
-    def restart_advised(self, *, is_advised: bool) -> None:
-        self._restart_advised = is_advised
-
-    def soundness(self, words: str | None) -> None:
-        self._unsound = words
-
-    def figures(self, account: Account) -> None:
-        self._speedup = account.speedup_vs_off
+        self._applied, self._plan, self._choices = None, None, ()
+        self.speedup_vs_off = self.unsound = None
 
     def decided(self, reason: str, words: str, version: int | None = None) -> None:
         self._decisions.appendleft(self._line(reason, words, version=version))
@@ -119,21 +107,20 @@ class TargetBoard:
 
     def detail(self) -> TargetDetail:
         total, capabilities, applied = self.window.total(), self._capabilities, self._applied
-        known = legal_settings(capabilities) if capabilities is not None else ()
         more = {
             "window_s": WINDOW_S,
             "buckets": tuple(map(_bucket, self._choices)),
             "survival_at": total.survival_at,
             "fallback": None if applied is None else _fallback(applied),
-            "settings": tuple(map(setting_words, known)),
-            "legal_tokens": () if capabilities is None else capabilities.num_speculative_tokens_legal,
-            "why_not_controllable": None if capabilities is None else capabilities.why_not_controllable,
-            "warnings": () if capabilities is None else capabilities.warnings,
-            "gaps": () if self._observation is None else self._observation.gaps,
+            **_named(capabilities, "why_not_controllable", "warnings"),
+            **_named(self._observation, "gaps"),
             "decisions": tuple(self._decisions),
             "events": tuple(self._events),
             "history": tuple(self._history),
         }
+        if capabilities is not None:
+            more["settings"] = tuple(map(setting_words, legal_settings(capabilities)))
+            more["legal_tokens"] = capabilities.num_speculative_tokens_legal
         return TargetDetail.model_validate(self._fields(total) | more)
 
     @property
@@ -143,7 +130,6 @@ class TargetBoard:
 
     def _fields(self, total: Interval) -> dict[str, object]:
         seen, capabilities, lead = self._observation, self._capabilities, self.busiest
-        observed = {} if seen is None else {name: getattr(seen, name) for name in _OBSERVED}
         plan = self._plan
         return {
             "target": self.target,
@@ -152,26 +138,19 @@ class TargetBoard:
             "why_down": self._why_down,
             "polled_s": self._polled_s,
             "mode": self.mode(),
-            "is_frozen": self._is_frozen,
-            "engine": None if capabilities is None else capabilities.engine,
-            "engine_version": None if capabilities is None else capabilities.engine_version,
-            "model": None if capabilities is None else capabilities.model,
-            "method": None if capabilities is None else capabilities.method,
-            **observed,
-            "emitted_tokens_per_s": total.emitted_tokens_per_s,
-            "decode_tokens_per_s": total.decode_tokens_per_s,
-            "off_tokens_per_s": total.off_tokens_per_s,
-            "speedup_vs_off": self._speedup,
+            "is_frozen": self.is_frozen,
+            **_named(capabilities, "engine", "engine_version", "model", "method"),
+            **_named(seen, "running", "waiting", "decoding", "kv_cache_used_ratio"),
+            **_named(total, "emitted_tokens_per_s", "decode_tokens_per_s", "off_tokens_per_s"),
+            "speedup_vs_off": self.speedup_vs_off,
             "num_speculative_tokens": None if lead is None else lead.before.num_speculative_tokens,
             "setting": None if lead is None else setting_words(lead.before),
-            "acceptance_rate": total.acceptance_rate,
-            "acceptance_length": total.acceptance_length,
-            "efficiency": total.efficiency,
+            **_named(total, "acceptance_rate", "acceptance_length", "efficiency"),
             "reason": None if plan is None else plan.reason.value,
             "explanation": None if plan is None else plan.explanation,
             **self._table_fields(),
-            "restart_advised": self._restart_advised,
-            "unsound": self._unsound,
+            "restart_advised": self.restart_advised,
+            "unsound": self.unsound,
             "adaptivity": self._adaptivity(),
             "failures": 0 if seen is None else int(sum(seen.failures.values())),
         }
@@ -247,13 +226,15 @@ class Board:
         return tuple(board.view() for board in self._targets.values())
 
 
-_OBSERVED = ("running", "waiting", "decoding", "kv_cache_used_ratio")
-
-
 def instance_of(target: str) -> str:
     """``host:port`` of a target's URL, which Prometheus has as the label ``instance``."""
     url = URL(target)
     return f"{url.host}:{url.port}" if url.host else url.path
+
+
+def _named(source: object | None, *names: str) -> dict[str, object]:
+    """Where there is nothing yet, a view has its defaults."""
+    return {} if source is None else {name: getattr(source, name) for name in names}
 
 
 def _bucket(choice: Choice) -> BucketView:
