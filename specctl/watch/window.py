@@ -44,20 +44,12 @@ class Interval:
     stock_at: list[int] = field(default_factory=list)
 
     def add(self, other: Interval) -> None:
-        self.interval_s += other.interval_s
-        self.emitted_tokens += other.emitted_tokens
-        self.decode_tokens += other.decode_tokens
-        self.decode_s += other.decode_s
-        self.off_s += other.off_s
-        self.drafted_tokens += other.drafted_tokens
-        self.accepted_tokens += other.accepted_tokens
-        self.verified_tokens += other.verified_tokens
-        self.shadow_drafts += other.shadow_drafts
-        self.stock_drafts += other.stock_drafts
-        _add_at(self.reached_at, other.reached_at)
-        _add_at(self.accepted_at, other.accepted_at)
-        _add_at(self.shadow_at, other.shadow_at)
-        _add_at(self.stock_at, other.stock_at)
+        for name in self.__slots__:
+            mine, more = getattr(self, name), getattr(other, name)
+            if isinstance(mine, list):
+                _add_at(mine, more)
+            else:
+                setattr(self, name, mine + more)
 
     @property
     def emitted_tokens_per_s(self) -> float | None:
