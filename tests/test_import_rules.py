@@ -17,7 +17,6 @@ SHARED = {
     "clock",
     "contract",
     "errors",
-    "frozen_files",
     "http_client",
     "json_bounds",
     "local_file",

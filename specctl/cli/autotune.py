@@ -30,7 +30,6 @@ from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver
 from specctl.engine_api.owner import owner_name
 from specctl.errors import TargetError
-from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, read_token
 from specctl.local_file import is_file
 from specctl.metrics.exporter import Exporter
@@ -44,6 +43,7 @@ from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 from specctl.terminal import examples
 from specctl.watch.board import Board
+from specctl.watch.views import FrozenFile, FrozenFiles
 
 __all__ = ["autotune"]
 

@@ -19,13 +19,13 @@ from pydantic import ValidationError
 
 from specctl.cli.options import POLICY
 from specctl.errors import SpecctlError, TargetError
-from specctl.frozen_files import FROZEN_ROUTE, FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient
 from specctl.local_file import is_file, read_file
 from specctl.plain_text import plain_text
 from specctl.policy.loader import find_policy, parse_policy, shipped_policies
 from specctl.targets.file import parse_targets
 from specctl.terminal import examples, json_option, print_json, progress
+from specctl.watch.views import FROZEN_ROUTE, FrozenFile, FrozenFiles
 from specctl.yaml_text import Document
 
 __all__ = ["EXIT_NOT_CONFIRMED", "freeze", "freeze_command", "thaw_command"]

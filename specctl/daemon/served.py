@@ -12,9 +12,9 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from specctl.errors import SpecctlError
-from specctl.frozen_files import FROZEN_ROUTE, FrozenFiles
 from specctl.metrics.exporter import Exporter
 from specctl.watch.health import Health
+from specctl.watch.views import FROZEN_ROUTE, FrozenFiles
 
 __all__ = ["CONNECTIONS_MAX", "served"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specctl.contract import CONTRACT_VERSION, ROUTE_PREFIX
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, Refusal, TablePut, legal_settings
 from specctl.contract.telemetry import Telemetry
-from specctl.engine_api.messages import parsed
 from specctl.errors import (
     AccessRefused,
     ContractError,
@@ -22,9 +21,10 @@ from specctl.errors import (
     VersionConflict,
 )
 from specctl.http_client import HttpClient, Response
+from specctl.json_bounds import read_message
 from specctl.plain_text import plain_text, plain_value
 
-__all__ = ["NO_METRICS", "EngineClient"]
+__all__ = ["NO_METRICS", "EngineClient", "parsed"]
 
 NO_METRICS = "is this an engine? SGLang serves its metrics with --enable-metrics only"
 """Said where a server has no page, or another one."""
@@ -37,6 +37,7 @@ CHOICES_MAX = 8192
 """Settings in all buckets of a server: every decision weighs each of them."""
 _NOT_STEERED = ("not_ready", "not_steered", "not_loaded")
 """Errors of the routes of a server that was started without specctl, or where it gave up."""
+_Message = TypeVar("_Message", bound=BaseModel)
 
 
 class EngineClient:
@@ -69,7 +70,8 @@ class EngineClient:
         response = await self._http.get(f"{ROUTE_PREFIX}/capabilities", body_max_bytes=CAPABILITIES_MAX_BYTES)
         if response.status == 404:
             return None
-        self._check(response, "capabilities")
+        if response.status != 200:
+            raise self._failed(response, "capabilities")
         # Before anything else is read: another contract may have other keys.
         version = response.fields().get("contract_version")
         if isinstance(version, int) and version != CONTRACT_VERSION:
@@ -90,13 +92,12 @@ class EngineClient:
     async def table(self) -> AppliedTable:
         """What is in force. Raises ContractError."""
         response = await self._http.get(f"{ROUTE_PREFIX}/table", body_max_bytes=TABLE_MAX_BYTES)
-        return self._table(response)
+        return self._read(AppliedTable, response, "table")
 
     async def telemetry(self) -> Telemetry:
         """Raises ContractError."""
         response = await self._http.get(f"{ROUTE_PREFIX}/telemetry", body_max_bytes=TELEMETRY_MAX_BYTES)
-        self._check(response, "telemetry")
-        return parsed(Telemetry, response.body, f"{self.target}: telemetry")
+        return self._read(Telemetry, response, "telemetry")
 
     async def metrics_text(self) -> str:
         response = await self._http.get("/metrics", body_max_bytes=METRICS_MAX_BYTES)
@@ -122,16 +123,13 @@ class EngineClient:
             raise VersionConflict(expected=int(_number(fields.get("version"))), got=change.base_version)
         if response.status in (400, 422):
             raise TableError(_refusals(fields))
-        self.answered = self._table(response)
+        self.answered = self._read(AppliedTable, response, "table")
         return self.answered
 
-    def _table(self, response: Response) -> AppliedTable:
-        self._check(response, "table")
-        return parsed(AppliedTable, response.body, f"{self.target}: table")
-
-    def _check(self, response: Response, what: str) -> None:
+    def _read(self, model: type[_Message], response: Response, what: str) -> _Message:
         if response.status != 200:
             raise self._failed(response, what)
+        return parsed(model, response.body, f"{self.target}: {what}")
 
     def _failed(self, response: Response, what: str) -> Exception:
         status, fields = response.status, response.fields()
@@ -149,6 +147,14 @@ class EngineClient:
             return ContractError(where)
         hint = "the engine is not ready" if status == 503 else "is this an engine, and is it ready?"
         return TargetError(where if message else f"{where}; {hint}")
+
+
+def parsed(model: type[_Message], body: bytes, what: str) -> _Message:
+    """A message of the contract. ``what`` names it in errors. Raises ContractError."""
+    try:
+        return read_message(model, body)
+    except ValueError as error:
+        raise ContractError(plain_text(f"{what}: {error}")) from error
 
 
 def _number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""What a daemon shows of its targets, as JSON: one ``TargetView`` each. None: not measured, or not known."""
+"""What a daemon answers of its targets and its files, as JSON. None: not measured, or not known."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from specctl.contract.setting import Setting
 __all__ = [
     "API",
     "CONTROL_HEADER",
+    "FROZEN_ROUTE",
     "BucketView",
     "ControlChange",
     "ControlRow",
     "DaemonView",
+    "FrozenFile",
+    "FrozenFiles",
     "LogLine",
     "Mode",
     "Overview",
@@ -25,6 +28,7 @@ __all__ = [
 ]
 
 API = "/api/v1"
+FROZEN_ROUTE = "/frozen"
 CONTROL_HEADER = "X-Specctl-Control"
 """Of a change: a form of another site cannot send it."""
 _MESSAGE = ConfigDict(extra="ignore", frozen=True)
@@ -82,7 +86,7 @@ class LogLine(BaseModel):
 
 
 class TargetView(BaseModel):
-    """One line of the server list. Rates and acceptance are of the last 30 s."""
+    """One target, a line of the server list. Rates and acceptance are of the last 30 s."""
 
     model_config = _MESSAGE
 
@@ -174,3 +178,27 @@ class ControlChange(BaseModel):
     target: str = Field(max_length=2048)
     mode: Mode
     rows: tuple[ControlRow, ...] = Field(default=(), max_length=64, description="of the mode table")
+
+
+class FrozenFile(BaseModel):
+    """A policy file or the targets file of a daemon, as it is in force."""
+
+    model_config = _MESSAGE
+
+    path: str = Field(max_length=4096, description="resolved: without links")
+    frozen: bool = Field(description="as the daemon took the file last")
+    targets: int = Field(default=0, ge=0, description="whose tables the file decides on")
+    unsettled_targets: int = Field(
+        default=0, ge=0, description="whose poll in progress began before: a change may still come of it"
+    )
+    refusal: str | None = Field(
+        default=None, description="why the file on disk is not the one in force; None: it is"
+    )
+
+
+class FrozenFiles(BaseModel):
+    """What a daemon answers to GET /frozen."""
+
+    model_config = _MESSAGE
+
+    files: tuple[FrozenFile, ...] = Field(max_length=10_000)

@@ -12,8 +12,8 @@ from fakes.http_server import FakeServer
 from specctl.cli import freeze
 from specctl.cli.main import main
 from specctl.contract.table import TablePut, uniform_rows
-from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.policy.loader import load_policy
+from specctl.watch.views import FrozenFile, FrozenFiles
 
 
 class Daemon(FakeServer):

@@ -9,9 +9,9 @@ import pytest
 
 from specctl.daemon.served import CONNECTIONS_MAX, served
 from specctl.errors import SpecctlError
-from specctl.frozen_files import FROZEN_ROUTE, FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
+from specctl.watch.views import FROZEN_ROUTE, FrozenFile, FrozenFiles
 
 FILES = FrozenFiles(files=(FrozenFile(path="/p.yaml", frozen=True, targets=3, unsettled_targets=0),))
 

@@ -17,9 +17,8 @@ from pydantic import BaseModel
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TablePut, uniform_rows
 from specctl.contract.telemetry import Telemetry
-from specctl.engine_api.client import EngineClient
+from specctl.engine_api.client import EngineClient, parsed
 from specctl.engine_api.deltas import CounterReset, cell_deltas, shadow_delta, stock_delta
-from specctl.engine_api.messages import parsed
 from specctl.engine_api.stock_metrics import parse_stock_metrics
 from specctl.errors import ContractError, TargetError, TargetsError
 from specctl.http_client import Response

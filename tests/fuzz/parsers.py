@@ -27,7 +27,7 @@ from specctl.draft.suffix_index import SuffixIndex, SuffixIndexOptions
 from specctl.engine.auth import load_tokens
 from specctl.engine.live_table import LiveTable
 from specctl.engine.peagle_checkpoint import check_peagle_checkpoint
-from specctl.engine_api.messages import parsed
+from specctl.engine_api.client import parsed
 from specctl.engine_api.stock_metrics import parse_stock_metrics
 from specctl.errors import (
     ContractError,
@@ -39,7 +39,6 @@ from specctl.errors import (
     TargetsError,
     VersionConflict,
 )
-from specctl.frozen_files import FrozenFile, FrozenFiles
 from specctl.http_client import HttpClient, Response
 from specctl.policy.loader import parse_policy, shipped_policies
 from specctl.record.lines import CapabilitiesLine, End, Header, Reading
@@ -49,6 +48,7 @@ from specctl.simulate.scenario import Scenario
 from specctl.simulate.trace import load_trace
 from specctl.targets.file import parse_targets
 from specctl.targets.kubernetes import _Expired, _page
+from specctl.watch.views import FrozenFile, FrozenFiles
 from specctl.yaml_model import as_model
 from specctl.yaml_text import Document
 

@@ -22,13 +22,13 @@ from specctl.daemon.reporter import Reporter
 from specctl.daemon.served import served
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver
-from specctl.frozen_files import FrozenFiles
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
 from specctl.page.access import PageAccess
 from specctl.page.routes import add_page
 from specctl.policy.loader import parse_policy
 from specctl.watch.board import Board
+from specctl.watch.views import FrozenFiles
 
 __all__ = ["CONTROL", "READ", "ShownDaemon", "shown_daemon", "write_tokens"]
 
