@@ -11,34 +11,34 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import AcceptanceGroup, SelfChecks, ShadowAcceptance, TelemetryCell
 
-__all__ = ["HistogramDelta", "Observation", "StockDelta"]
+__all__ = ["Histogram", "Observation", "StockDelta"]
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramDelta:
-    """Observations of an interval. ``counts[i]`` are at most ``upper_s[i]``; the last ones are longer."""
+class Histogram:
+    """``counts[i]`` values are at most ``upper[i]``; the last ones are above every edge."""
 
-    upper_s: tuple[float, ...]
+    upper: tuple[float, ...]
     counts: tuple[float, ...]
 
-    def quantile_s(self, share: float) -> float | None:
+    def quantile(self, share: float) -> float | None:
         """Linear inside a bin; above the last edge: that edge. None: empty, or without an edge."""
         total = sum(self.counts)
-        if total <= 0 or not self.upper_s:
+        if total <= 0 or not self.upper:
             return None
         left, lower = share * total, 0.0
-        for upper, count in zip(self.upper_s, self.counts, strict=False):
+        for upper, count in zip(self.upper, self.counts, strict=False):
             if count > 0 and left <= count:
                 return lower + (upper - lower) * left / count
             left, lower = left - count, upper
         return lower
 
-    def mean_s(self) -> float | None:
+    def mean(self) -> float | None:
         """By the middles of the bins. None: empty, or without an edge."""
         total = sum(self.counts)
-        if total <= 0 or not self.upper_s:
+        if total <= 0 or not self.upper:
             return None
-        lowers, uppers = (0.0, *self.upper_s), (*self.upper_s, self.upper_s[-1])
+        lowers, uppers = (0.0, *self.upper), (*self.upper, self.upper[-1])
         middles = [(low + high) / 2 for low, high in zip(lowers, uppers, strict=True)]
         return sum(m * count for m, count in zip(middles, self.counts, strict=True)) / total
 
@@ -53,8 +53,8 @@ class StockDelta:
 
     drafts: int | None
     accepted_at: tuple[int, ...] | None
-    ttft: HistogramDelta | None = None
-    tpot: HistogramDelta | None = None
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from specctl.core.objective import LatencyBounds, LatencyReading
 from specctl.core.prompt_steps import with_prompts
 from specctl.core.space import Floats
-from specctl.types import HistogramDelta, Observation
+from specctl.types import Histogram, Observation
 
 __all__ = ["MeanLatency"]
 
@@ -24,20 +24,20 @@ REQUESTS_MIN = 3.0
 
 @dataclass
 class _Histogram:
-    upper_s: tuple[float, ...] = ()
+    upper: tuple[float, ...] = ()
     counts: Floats = field(default_factory=lambda: np.zeros(0))
 
-    def add(self, delta: HistogramDelta, kept: float) -> None:
-        if delta.upper_s != self.upper_s:
-            self.upper_s, self.counts = delta.upper_s, np.zeros(len(delta.counts))
+    def add(self, delta: Histogram, kept: float) -> None:
+        if delta.upper != self.upper:
+            self.upper, self.counts = delta.upper, np.zeros(len(delta.counts))
         self.counts = kept * self.counts + np.array(delta.counts, np.float64)
 
     def value_s(self, quantile: float | None) -> float | None:
         """A quantile, or the mean by the middles of the histogram's bins; None: too few."""
         if self.counts.sum() < REQUESTS_MIN:
             return None
-        delta = HistogramDelta(self.upper_s, tuple(self.counts.tolist()))
-        return delta.mean_s() if quantile is None else delta.quantile_s(quantile)
+        delta = Histogram(self.upper, tuple(self.counts.tolist()))
+        return delta.mean() if quantile is None else delta.quantile(quantile)
 
 
 class MeanLatency:

@@ -8,8 +8,8 @@ from operator import attrgetter, sub
 from typing import Any, NamedTuple, TypeVar
 
 from specctl.contract.telemetry import AcceptanceGroup, ShadowAcceptance, Telemetry, TelemetryCell
-from specctl.engine_api.stock_metrics import Histogram, StockCounters
-from specctl.types import HistogramDelta, StockDelta
+from specctl.engine_api.stock_metrics import StockCounters
+from specctl.types import Histogram, StockDelta
 
 __all__ = [
     "CellKey",
@@ -155,10 +155,10 @@ def _gained(name: str, before: _Counters, after: _Counters) -> _Counters:
     return after.model_copy(update=gains)
 
 
-def _histogram_delta(name: str, before: Histogram | None, after: Histogram | None) -> HistogramDelta | None:
+def _histogram_delta(name: str, before: Histogram | None, after: Histogram | None) -> Histogram | None:
     if before is None or after is None or before.upper != after.upper:
         return None
-    return HistogramDelta(after.upper, _rises(name, before.counts, after.counts))
+    return Histogram(after.upper, _rises(name, before.counts, after.counts))
 
 
 def _rise(name: str, old: _Number, new: _Number) -> _Number:
@@ -167,7 +167,7 @@ def _rise(name: str, old: _Number, new: _Number) -> _Number:
     return new - old
 
 
-def _rises(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+def _rises(name: str, old: tuple[_Number, ...], new: tuple[_Number, ...]) -> tuple[_Number, ...]:
     if len(old) > len(new):
         raise CounterReset(f"counter {name} lost positions ({len(old)} -> {len(new)})")
     padded = old + (0,) * (len(new) - len(old))

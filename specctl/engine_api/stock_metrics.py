@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from specctl.engine_api.client import NO_METRICS
 from specctl.errors import TargetError
 from specctl.plain_text import plain_text
+from specctl.types import Histogram
 
-__all__ = ["Histogram", "LengthCounts", "LoadCounters", "StockCounters", "parse_stock_metrics"]
+__all__ = ["LengthCounts", "LoadCounters", "StockCounters", "parse_stock_metrics"]
 
 LINES_MAX = 100_000
 WANTED_LINES_MAX = 10_000
@@ -102,13 +103,6 @@ _SGLANG = _Engine(
 )
 _GAUGES = {"running", "waiting", "kv_cache_used_ratio"}
 _ENGINES = [(engine, engine.wanted()) for engine in (_VLLM, _SGLANG)]
-
-
-class Histogram(NamedTuple):
-    """Values since the start: ``counts[i]`` are at most ``upper[i]``; the last ones, above every edge."""
-
-    upper: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 class LengthCounts(BaseModel):
@@ -264,7 +258,9 @@ class _Page:
 
 
 def _lengths(histogram: Histogram | None) -> LengthCounts | None:
-    return None if histogram is None else LengthCounts(upper_tokens=histogram.upper, counts=histogram.counts)
+    if histogram is None:
+        return None
+    return LengthCounts(upper_tokens=histogram.upper, counts=tuple(map(int, histogram.counts)))
 
 
 def _label(labels: str, wanted: str) -> str | None:

@@ -9,7 +9,7 @@ from fakes.observations import cell, observation
 
 from specctl.core.latency import HALF_LIFE_S, MeanLatency
 from specctl.core.objective import LatencyBounds, LatencyReading
-from specctl.types import HistogramDelta, Observation, StockDelta
+from specctl.types import Histogram, Observation, StockDelta
 
 BOUNDS = LatencyBounds(max_tpot_s=1.0, tpot_quantile=0.5, max_ttft_s=1.0)
 UPPER_S = (0.1, 0.2, 0.4)
@@ -24,7 +24,7 @@ def poll(
     seen = replace(observation(*((STEPS,) if cells else ())), waiting=waiting)
     if tpot is None and ttft is None:
         return seen
-    histograms = [None if counts is None else HistogramDelta(UPPER_S, counts) for counts in (ttft, tpot)]
+    histograms = [None if counts is None else Histogram(UPPER_S, counts) for counts in (ttft, tpot)]
     return replace(seen, stock=StockDelta(None, None, ttft=histograms[0], tpot=histograms[1]))
 
 
@@ -88,7 +88,7 @@ def test_steps_between_two_readings_belong_to_the_second() -> None:
 
 def test_other_bins_begin_afresh() -> None:
     first = poll(tpot=(9.0, 0.0, 0.0, 0.0))
-    other = replace(first, stock=StockDelta(None, None, tpot=HistogramDelta((1.0, 2.0), (0.0, 8.0, 0.0))))
+    other = replace(first, stock=StockDelta(None, None, tpot=Histogram((1.0, 2.0), (0.0, 8.0, 0.0))))
     found = after(first, other)
     assert found is not None
     assert found.tpot_s == pytest.approx(1.5)

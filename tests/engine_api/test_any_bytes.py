@@ -116,7 +116,7 @@ def test_a_page_or_a_target_error(lines: list[str], page: str) -> None:
     except CounterReset:
         return
     for histogram in (delta.ttft, delta.tpot):
-        assert histogram is None or histogram.quantile_s(0.5) is None
+        assert histogram is None or histogram.quantile(0.5) is None
 
 
 class Http:

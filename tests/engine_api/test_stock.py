@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specctl.engine_api.deltas import CounterReset, stock_delta
-from specctl.engine_api.stock_metrics import Histogram, parse_stock_metrics
+from specctl.engine_api.stock_metrics import parse_stock_metrics
 from specctl.errors import TargetError
-from specctl.types import HistogramDelta
+from specctl.types import Histogram
 
 PAGE = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -120,8 +120,8 @@ def test_sglang_tells_its_load_and_nothing_of_drafts() -> None:
 
 def test_histograms_are_summed_over_engines() -> None:
     counters = parse_stock_metrics(PAGE)
-    assert counters.ttft == ((0.1, 0.5), (3, 1, 1))
-    assert counters.tpot == ((0.01,), (2, 0))
+    assert counters.ttft == Histogram((0.1, 0.5), (3, 1, 1))
+    assert counters.tpot == Histogram((0.01,), (2, 0))
 
 
 def test_a_delta_of_histograms_has_quantiles() -> None:
@@ -132,10 +132,10 @@ def test_a_delta_of_histograms_has_quantiles() -> None:
         )
     )
     delta = stock_delta(before, after)
-    assert delta.ttft == HistogramDelta((0.1, 0.5), (0, 10, 0))
-    assert delta.ttft.quantile_s(0.5) == pytest.approx(0.3)
+    assert delta.ttft == Histogram((0.1, 0.5), (0, 10, 0))
+    assert delta.ttft.quantile(0.5) == pytest.approx(0.3)
     assert delta.tpot is not None
-    assert delta.tpot.quantile_s(0.5) is None, "nothing finished"
+    assert delta.tpot.quantile(0.5) is None, "nothing finished"
     other = replace(after, ttft=Histogram((0.1,), (1, 2)))
     assert stock_delta(before, other).ttft is None, "other edges: another server"
     with pytest.raises(CounterReset):
@@ -143,12 +143,12 @@ def test_a_delta_of_histograms_has_quantiles() -> None:
 
 
 def test_quantiles() -> None:
-    histogram = HistogramDelta((0.1, 0.2, 0.4), (2, 0, 2, 4))
-    assert histogram.quantile_s(0.125) == pytest.approx(0.05)
-    assert histogram.quantile_s(0.25) == pytest.approx(0.1)
-    assert histogram.quantile_s(0.5) == pytest.approx(0.4)
-    assert histogram.quantile_s(0.95) == 0.4, "above the last edge nothing is known but that edge"
-    assert HistogramDelta((), (3,)).quantile_s(0.5) is None
+    histogram = Histogram((0.1, 0.2, 0.4), (2, 0, 2, 4))
+    assert histogram.quantile(0.125) == pytest.approx(0.05)
+    assert histogram.quantile(0.25) == pytest.approx(0.1)
+    assert histogram.quantile(0.5) == pytest.approx(0.4)
+    assert histogram.quantile(0.95) == 0.4, "above the last edge nothing is known but that edge"
+    assert Histogram((), (3,)).quantile(0.5) is None
 
 
 @pytest.mark.parametrize(
