@@ -155,12 +155,9 @@ class Replay:
         return Observation(
             target=target,
             time_s=reading.time_s,
-            interval_s=gains.interval_s,
             capabilities=capabilities,
             applied=self._table,
-            cells=gains.cells,
-            shadow=gains.shadow,
-            groups=gains.groups,
+            **gains._asdict(),
             waiting=None if telemetry is None else telemetry.waiting,
             gaps=reading.gaps,
         )

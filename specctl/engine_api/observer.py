@@ -23,6 +23,17 @@ PLUGIN_RECHECK_S = 60.0
 # The plugin is there and may still begin to steer.
 NOT_STEERED_RECHECK_S = 5.0
 NO_PLUGIN = "the server runs without the specctl plugin"
+_AS_TOLD = (
+    "adaptivity",
+    "self_checks",
+    "front_end_waiting_pieces",
+    "running",
+    "waiting",
+    "decoding",
+    "kv_cache_used_ratio",
+    "failures",
+)
+"""Of the telemetry, which an observation holds as they are."""
 
 
 class EngineObserver:
@@ -83,25 +94,16 @@ class EngineObserver:
             capabilities = self._capabilities
             gaps.append("the engine restarted")
         gains = self._gains(now_s, telemetry, gaps)
+        told = {} if telemetry is None else {name: getattr(telemetry, name) for name in _AS_TOLD}
         applied = await self._read_table(now_s, telemetry, gaps)
         return Observation(
             target=self._client.target,
             time_s=now_s,
-            interval_s=gains.interval_s,
             capabilities=capabilities,
             applied=applied,
-            cells=gains.cells,
-            shadow=gains.shadow,
-            groups=gains.groups,
+            **gains._asdict(),
+            **told,
             stock=await self._stock_beside_plugin(now_s, gaps),
-            adaptivity=None if telemetry is None else telemetry.adaptivity,
-            self_checks=None if telemetry is None else telemetry.self_checks,
-            front_end_waiting_pieces=None if telemetry is None else telemetry.front_end_waiting_pieces,
-            running=None if telemetry is None else telemetry.running,
-            waiting=None if telemetry is None else telemetry.waiting,
-            decoding=None if telemetry is None else telemetry.decoding,
-            kv_cache_used_ratio=None if telemetry is None else telemetry.kv_cache_used_ratio,
-            failures={} if telemetry is None else telemetry.failures,
             may_act=capabilities.controllable,
             why_not_act=capabilities.why_not_controllable,
             gaps=tuple(gaps),

@@ -119,11 +119,9 @@ class SimulatedTarget:
         return Observation(
             target=TARGET,
             time_s=now_s,
-            interval_s=gains.interval_s,
             capabilities=self.capabilities,
             applied=self.live.read(),
-            cells=gains.cells,
-            groups=gains.groups,
+            **gains._asdict(),
             running=telemetry.running,
             waiting=telemetry.waiting,
             decoding=telemetry.decoding,
