@@ -34,7 +34,7 @@ class Account:
 
     def __init__(self) -> None:
         self._step_s = 0.0
-        self._setting_s: Floats | None = None
+        self._setting_s: Floats = np.zeros(0)
         self._tokens = self._sample_tokens = 0.0
         self._settings: tuple[Setting, ...] = ()
         self.cost_per_million: float | None = None
@@ -44,7 +44,7 @@ class Account:
         if expected is None or observation.cells is None or observation.interval_s is None:
             return
         kept = 0.5 ** (observation.interval_s / HALF_LIFE_S)
-        if self._setting_s is None or len(self._setting_s) != len(expected.space.settings):
+        if len(self._setting_s) != len(expected.space.settings):
             self._setting_s = np.zeros(len(expected.space.settings))
         self._settings = expected.space.settings
         self._step_s *= kept
@@ -64,7 +64,7 @@ class Account:
         if bucket is None or at is None or cell.has_prefill or cell.step_s <= 0:
             return
         rates = expected.tokens[bucket] / expected.cost.cycle_s[bucket]
-        if not np.isfinite(rates).all() or self._setting_s is None:
+        if not np.isfinite(rates).all():
             return
         self._step_s += cell.step_s
         self._setting_s += cell.step_s * rates[at] / rates
@@ -81,8 +81,7 @@ class Account:
     @property
     def speedup_vs_best_static(self) -> float | None:
         """The same against the one setting that would have been best all the time."""
-        best = self._best()
-        return None if best is None else self._against(best)
+        return self._against(self._best())
 
     @property
     def best_static(self) -> Setting | None:
@@ -97,12 +96,10 @@ class Account:
         return self._sample_tokens / (self._tokens + self._sample_tokens)
 
     def _best(self) -> int | None:
-        if self._setting_s is None or self._step_s < MEASURED_MIN_S:
-            return None
-        return int(np.argmin(self._setting_s))
+        return int(np.argmin(self._setting_s)) if self._step_s >= MEASURED_MIN_S else None
 
-    def _against(self, setting: int) -> float | None:
-        if self._setting_s is None or self._step_s < MEASURED_MIN_S:
+    def _against(self, setting: int | None) -> float | None:
+        if setting is None or self._step_s < MEASURED_MIN_S:
             return None
         return float(self._setting_s[setting] / self._step_s)
 
