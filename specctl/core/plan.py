@@ -169,10 +169,10 @@ def _batch_from(row: TableRow) -> int:
 
 def _decided(choice: Choice, in_force: Sequence[TableRow]) -> list[DecidedSetting]:
     """Rows that begin inside of a bucket stay where the bucket does not change."""
-    decided = [DecidedSetting(choice.first, choice.last, choice.after, choice.sample)]
+    decided = [DecidedSetting(choice.first, choice.after, choice.sample)]
     if not choice.is_change:
         decided += [
-            DecidedSetting(row.decode_batch_from, row.decode_batch_to, row.setting, choice.sample)
+            DecidedSetting(row.decode_batch_from, row.setting, choice.sample)
             for row in in_force
             if choice.first < row.decode_batch_from <= choice.last
         ]

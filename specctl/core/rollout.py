@@ -109,10 +109,9 @@ class RolloutGroup:
 
     def polled(self, server: ServerState, settings: RolloutSettings) -> tuple[Event, ...]:
         """Take in a poll, and judge the trial that runs."""
-        member = self._members.setdefault(server.target, _Member())
         events: list[Event] = []
-        self._meet(member, server, settings, events)
-        self._watch(member, server)
+        self._meet(server, settings, events)
+        self._watch(server)
         self._judge(server, settings, events)
         return tuple(events)
 
@@ -202,18 +201,15 @@ class RolloutGroup:
             self._members[server.target].samples.update(canary.baseline)
             self._canary = None
 
-    def _meet(
-        self, member: _Member, server: ServerState, settings: RolloutSettings, events: list[Event]
-    ) -> None:
+    def _meet(self, server: ServerState, settings: RolloutSettings, events: list[Event]) -> None:
         """Bring what is known of the server up to the table in force."""
-        canary = self._canary
+        member, canary = self._members.setdefault(server.target, _Member()), self._canary
         if member.boot_id != server.boot_id:
             if canary is not None and canary.target == server.target:
                 self._fail("the engine restarted", server.time_s, settings, events)
-            barred = member.barred_until_s
-            self._members[server.target] = _Member(server.boot_id, barred_until_s=barred)
-            member = self._members[server.target]
-            member.class_limits = server.class_limits
+            member = self._members[server.target] = _Member(
+                server.boot_id, barred_until_s=member.barred_until_s, class_limits=server.class_limits
+            )
         elif canary is not None and canary.target != server.target:
             other = self._members[canary.target]
             if server.time_s - max(other.seen_s, canary.started_s) > LOST_S:
@@ -225,7 +221,7 @@ class RolloutGroup:
             if bucket not in member.going_back:
                 member.settled[bucket] = setting
 
-    def _watch(self, member: _Member, server: ServerState) -> None:
+    def _watch(self, server: ServerState) -> None:
         member = self._members[server.target]
         canary = self._canary
         for cell in with_prompts(server.cells):

@@ -16,10 +16,9 @@ __all__ = ["DecidedSetting", "row_at", "rows_with"]
 
 
 class DecidedSetting(NamedTuple):
-    """A setting for decode batches from ``first`` to ``last`` (inclusive; None: and all above)."""
+    """A setting for decode batches from ``first`` up to where the next one begins."""
 
     first: int
-    last: int | None
     setting: Setting
     sample: RowSample | None = None
 
@@ -68,7 +67,7 @@ def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0)
 
 
 def rows_with(in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -> tuple[TableRow, ...]:
-    """The whole table. ``decided`` tiles all decode batches; ``in_force`` tiles all batches and contexts.
+    """The whole table. ``decided`` begins at decode batch 1; ``in_force`` tiles all batches and contexts.
 
     Neighbouring ranges of batches become one row where they are alike at every context.
     """

@@ -21,8 +21,8 @@ STARTS = (1, 2, 3, 5)
 
 def decided(*tokens: int, sample: RowSample | None = None) -> list[DecidedSetting]:
     return [
-        DecidedSetting(first, last, Setting(num_speculative_tokens=number), sample)
-        for first, last, number in zip(STARTS, UPPERS, tokens, strict=True)
+        DecidedSetting(first, Setting(num_speculative_tokens=number), sample)
+        for first, number in zip(STARTS, tokens, strict=True)
     ]
 
 
