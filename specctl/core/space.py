@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import TableRow, legal_settings
+from specctl.contract.telemetry import TelemetryCell
 from specctl.core.table_rows import row_at
 
 __all__ = ["Bools", "Floats", "Ints", "Space", "by_depth"]
@@ -20,17 +20,6 @@ __all__ = ["Bools", "Floats", "Ints", "Space", "by_depth"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-
-class NamesSetting(Protocol):
-    """A setting, a row or a telemetry cell."""
-
-    @property
-    def num_speculative_tokens(self) -> int: ...
-    @property
-    def tree_topk(self) -> int: ...
-    @property
-    def verify_width_tokens(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ class Space:
     def _index(self) -> dict[tuple[int, int, int], int]:
         return {_key(setting): i for i, setting in enumerate(self.settings)}
 
-    def number_of(self, named: NamesSetting) -> int | None:
+    def number_of(self, named: Setting | TelemetryCell) -> int | None:
         """None: it is not prepared. A tree without a width: the widest that is."""
         depth, topk, width = named.num_speculative_tokens, named.tree_topk, named.verify_width_tokens
         found = self._index.get((depth, topk, width or depth + 1))
