@@ -22,31 +22,21 @@ class Override:
 
     def __init__(self, source: PolicySource) -> None:
         self._source = source
-        self._mode = Mode.POLICY
-        self._thresholds: tuple[Threshold, ...] = ()
+        self.mode = Mode.POLICY
+        self.thresholds: tuple[Threshold, ...] = ()
         self._made: tuple[AnyPolicy, AnyPolicy] | None = None
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
-
-    @property
-    def thresholds(self) -> tuple[Threshold, ...]:
-        return self._thresholds
 
     @property
     def is_dry_run(self) -> bool:
         """Decide and show, and hold the table in force."""
-        return self._mode is Mode.DRY_RUN
+        return self.mode is Mode.DRY_RUN
 
     @property
     def policy(self) -> AnyPolicy:
         base = self._source.policy
-        if self._mode in (Mode.POLICY, Mode.DRY_RUN):
-            return base
         if self._made is None or self._made[0] is not base:
             try:
-                self._made = base, self._over(base, self._mode, self._thresholds)
+                self._made = base, self._over(base, self.mode, self.thresholds)
             except PolicyError:
                 # The file was changed: what it says holds where the operator's change no longer fits.
                 self._made = base, base
@@ -58,12 +48,12 @@ class Override:
         Raises PolicyError; then nothing has changed.
         """
         base = self._source.policy
-        made = (base, self._over(base, mode, thresholds)) if mode is not Mode.DRY_RUN else None
-        self._mode, self._thresholds, self._made = mode, tuple(thresholds), made
+        self._made = base, self._over(base, mode, thresholds)
+        self.mode, self.thresholds = mode, tuple(thresholds)
 
     @staticmethod
     def _over(base: AnyPolicy, mode: Mode, thresholds: Sequence[Threshold]) -> AnyPolicy:
-        if mode is Mode.POLICY:
+        if mode in (Mode.POLICY, Mode.DRY_RUN):
             return base
         if mode is Mode.FREEZE:
             return base.model_copy(update={"frozen": True})

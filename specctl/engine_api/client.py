@@ -46,12 +46,9 @@ class EngineClient:
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
+        self.target = http.target
         self.answered: AppliedTable | None = None
         """The answer to the last PUT that was taken."""
-
-    @property
-    def target(self) -> str:
-        return self._http.target
 
     async def __aenter__(self) -> EngineClient:
         return self

@@ -33,7 +33,7 @@ class LiveRoster:
     ) -> None:
         self._fixed = fixed
         self._rules = tuple(rules)
-        self._file = file
+        self.file = file
         self._clock = clock
         self._known: dict[str, tuple[Target, ...]] = {}
         self._failing: dict[str, str] = {}
@@ -43,17 +43,13 @@ class LiveRoster:
         self._leaving: tuple[Target, ...] = ()
 
     @property
-    def file(self) -> TargetsFile | None:
-        return self._file
-
-    @property
     def is_frozen(self) -> bool:
         """The targets file says that nothing is to be changed."""
-        return self._file is not None and self._file.value.frozen
+        return self.file is not None and self.file.value.frozen
 
     def assignments(self) -> Sequence[Assignment]:
         """Each server once; those without a policy are left out. Cheap."""
-        rules = (*(self._file.value.rules if self._file is not None else ()), *self._rules)
+        rules = (*(self.file.value.rules if self.file is not None else ()), *self._rules)
         seen: dict[str, Assignment] = {}
         unmatched: dict[str, Target] = {}
         named = (target for source in self._sources() for target in self._known.get(source.name, ()))
@@ -85,7 +81,7 @@ class LiveRoster:
                 if wanted.keys() <= self._known.keys():
                     self._leaving = ()
                 await self._clock.sleep(FILE_CHECK_S, stop)
-                if self._file is not None and await self._file.refresh():
+                if self.file is not None and await self.file.refresh():
                     await self.read_fixed()
             for reader in readers.values():
                 reader.cancel()
@@ -136,4 +132,4 @@ class LiveRoster:
         logger.error("%s: refused: no policy rule matches its labels (%s)", target.name, labels)
 
     def _sources(self) -> tuple[TargetSource, ...]:
-        return (self._fixed, *(self._file.value.sources if self._file is not None else ()))
+        return (self._fixed, *(self.file.value.sources if self.file is not None else ()))
