@@ -44,20 +44,16 @@ class Controller:
     """Estimates and memory of one server, from one start of its engine on."""
 
     def __init__(self) -> None:
-        self._space: Space | None = None
+        self.space: Space | None = None
+        """None before the first poll of a server with the plugin."""
         self._limits_of_others: tuple[ClassLimit, ...] = ()
         self._limits_put: tuple[ClassLimit, ...] = ()
-
-    @property
-    def space(self) -> Space | None:
-        """None before the first poll of a server with the plugin."""
-        return self._space
 
     def learn(self, observation: Observation) -> Event | None:
         """Take in a poll, once; what there is to say of it."""
         if observation.capabilities is None:
             return None
-        if self._space is None:
+        if self.space is None:
             self._begin(observation.capabilities)
         if observation.applied is not None:
             self._meet_limits(observation.applied.class_limits)
@@ -87,7 +83,7 @@ class Controller:
         self._limits_put = plan.class_limits
 
     def _begin(self, capabilities: Capabilities) -> None:
-        self._space = space = Space.of(capabilities)
+        self.space = space = Space.of(capabilities)
         self._acceptance = Acceptance(space)
         self._cost = StepCost(space)
         self._front_end = FrontEnd(space)
@@ -116,7 +112,7 @@ class Controller:
         policy: PolicySettings,
         held: Held,
     ) -> Plan:
-        space = self._space
+        space = self.space
         assert space is not None
         eligible, lacks = policy.eligible(space)
         expected = self._forecast(observation, space, applied, policy, eligible)
@@ -180,18 +176,9 @@ class Controller:
     ) -> Forecast:
         acceptance = self._acceptance.estimate()
         cost = self._front_end.paced(self._cost.estimate(acceptance.drafted, acceptance.emitted))
+        present, is_active = space.in_force(applied.rows), _active(observation, space)
         objective = policy.objective or Objective()
-        return forecast(
-            space,
-            space.in_force(applied.rows),
-            _active(observation, space),
-            acceptance,
-            cost,
-            objective.price(cost.decoding_s + cost.prompt_s, cost.verified),
-            objective.price(cost.decoding_least_s + cost.prompt_s, cost.verified),
-            objective.price(cost.cycle_s, cost.verified),
-            eligible,
-        )
+        return forecast(space, present, is_active, acceptance, cost, objective, eligible)
 
     def _constraints(
         self, observation: Observation, policy: PolicySettings, held: Held, expected: Forecast

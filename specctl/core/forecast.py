@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from specctl.core.acceptance import AcceptanceEstimate
+from specctl.core.objective import Objective
 from specctl.core.space import Bools, Floats, Ints, Space
 from specctl.core.step_cost import StepCostEstimate
 
@@ -57,21 +58,22 @@ def forecast(
     is_active: Bools,
     acceptance: AcceptanceEstimate,
     cost: StepCostEstimate,
-    price: Floats,
-    least_price: Floats,
-    plain_price: Floats,
+    objective: Objective,
     eligible: Bools,
 ) -> Forecast:
     """
     Args:
         present, is_active: setting in force, and whether steps ran in the last interval; by bucket.
-        price, least_price: of a usual step, what its prompts cost left out: at most and at least.
-        plain_price: of a decode-only one. Prompts' steps of their own are in all three.
+        objective: what a step costs. Prompts' steps of their own are in its price.
         eligible: settings that may be chosen, by setting or by bucket and setting.
 
     A second is worth what the best eligible setting would emit in it. Steps with prompts pay the prompts in
     any case, so there drafts compete only with what decoding takes of them. A gain is one at either price.
     """
+    # Of a usual step, what its prompts cost left out, at most and at least; of a decode-only one.
+    price = objective.price(cost.decoding_s + cost.prompt_s, cost.verified)
+    least_price = objective.price(cost.decoding_least_s + cost.prompt_s, cost.verified)
+    plain_price = objective.price(cost.cycle_s, cost.verified)
     tokens = cost.batch[:, None] * acceptance.emitted[None, :]
     here = np.arange(len(present)), present
     may = np.broadcast_to(eligible, tokens.shape).copy()

@@ -8,6 +8,7 @@ from fakes.observations import capabilities
 from specctl.contract.setting import Setting
 from specctl.core.acceptance import AcceptanceEstimate
 from specctl.core.forecast import Forecast, forecast
+from specctl.core.objective import Objective
 from specctl.core.space import Space
 from specctl.core.step_cost import StepCostEstimate
 
@@ -80,8 +81,6 @@ def forecast_of(
         np.full(count, is_active),
         acceptance(space, emitted, trials=trials, variance=variance),
         steps,
-        steps.decoding_s,
-        steps.decoding_least_s,
-        steps.step_s,
+        Objective(),
         np.array(eligible) if eligible else np.ones(len(space.settings), np.bool_),
     )
