@@ -35,11 +35,9 @@ from specctl.local_file import is_file
 from specctl.metrics.exporter import Exporter
 from specctl.page.access import PageAccess
 from specctl.page.routes import add_page
-from specctl.policy.loader import find_policy
-from specctl.policy.watch import PolicyFile, PolicyFiles
-from specctl.targets.base import Assignment, make_target
+from specctl.policy.loader import PolicyFile, PolicyFiles, find_policy
+from specctl.targets.base import Assignment, FixedSource, make_target
 from specctl.targets.file import Rule, TargetsFile
-from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 from specctl.terminal import examples
 from specctl.watch.board import Board

@@ -73,6 +73,9 @@ class _Member:
     samples: dict[int, Samples] = field(default_factory=dict)
     going_back: dict[int, Setting] = field(default_factory=dict)
 
+    def has_samples(self, bucket: int) -> bool:
+        return bucket in self.samples and self.samples[bucket].is_enough
+
 
 class RolloutGroup:
     """Servers that change one after another. One that is alone is let through."""
@@ -136,7 +139,7 @@ class RolloutGroup:
             is_open = self._approved_limits == wanted_limits or (
                 self._canary is None
                 and server.time_s >= max(member.barred_until_s, self._limits_paused_until_s)
-                and self._has_samples(member)
+                and member.has_samples(EVERY_BUCKET)
             )
             limits = wanted_limits if is_open else member.class_limits
         return Held(exact, ceilings, limits)
@@ -310,14 +313,9 @@ class RolloutGroup:
             return most, "one change at a time" if is_own else f"{self._canary.target} goes first"
         if server.time_s < member.barred_until_s:
             return most, "another server goes first, as the last trial here had no verdict"
-        samples = member.samples.get(bucket)
-        if samples is None or not samples.is_enough:
+        if not member.has_samples(bucket):
             return most, "too little traffic to judge it by"
         return most, None
-
-    def _has_samples(self, member: _Member) -> bool:
-        samples = member.samples.get(EVERY_BUCKET)
-        return samples is not None and samples.is_enough
 
     def _approved_at(self, bucket: int, time_s: float) -> Setting | None:
         """Carried by a canary at this decode batch or a fuller one, where drafting pays less."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from specctl.clock import Clock
 from specctl.daemon.loop import TargetLoop
 from specctl.metrics.exporter import Exporter
-from specctl.policy.watch import PolicyFile, PolicyFiles
+from specctl.policy.loader import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment
 from specctl.targets.roster import LiveRoster
 from specctl.watch.board import Board

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from yarl import URL
 from specctl.clock import Clock
 from specctl.http_client import normalise_target, shown_target
 
-__all__ = ["Assignment", "Target", "TargetSource", "make_target"]
+__all__ = ["Assignment", "FixedSource", "Target", "TargetSource", "make_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,25 @@ class TargetSource(Protocol):
         """Returns when another read may find other targets, or ``stop`` is set."""
 
     async def close(self) -> None: ...
+
+
+class FixedSource:
+    """Targets that are named one by one, on the command line or in a targets file. Never changes."""
+
+    interval_s = float("inf")
+
+    def __init__(self, name: str, targets: Sequence[Target]) -> None:
+        self.name = name
+        self._targets = tuple(targets)
+
+    async def read(self) -> tuple[Target, ...]:
+        return self._targets
+
+    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    async def close(self) -> None:
+        return None
 
 
 def make_target(url: str, labels: Mapping[str, str] | None = None) -> Target:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from specctl.errors import PolicyError, TargetError, TargetsError
 from specctl.local_file import WatchedFile
-from specctl.targets.base import Target, TargetSource, make_target
+from specctl.targets.base import FixedSource, Target, TargetSource, make_target
 from specctl.targets.dns import DnsSource
-from specctl.targets.fixed import FixedSource
 from specctl.targets.kubernetes import KubernetesSource
 from specctl.targets.models import TargetEntry, TargetsSettings
 from specctl.yaml_model import as_model

@@ -24,7 +24,7 @@ from specctl.errors import TargetError
 from specctl.http_client import HttpClient, Response, normalise_target
 from specctl.metrics.exporter import Exporter
 from specctl.plain_text import plain_text
-from specctl.policy.watch import PolicyFile
+from specctl.policy.loader import PolicyFile
 from specctl.watch.board import Board
 from specctl.watch.views import API, CONTROL_HEADER, ControlChange, DaemonView, Overview, TargetDetail
 

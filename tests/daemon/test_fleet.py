@@ -25,7 +25,7 @@ from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver
 from specctl.http_client import HttpClient
 from specctl.metrics.exporter import Exporter
-from specctl.policy.watch import PolicyFile, PolicyFiles
+from specctl.policy.loader import PolicyFile, PolicyFiles
 from specctl.targets.base import Assignment, make_target
 
 POLICY = Path("policy.yaml")

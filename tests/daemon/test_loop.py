@@ -14,7 +14,7 @@ from specctl.contract.classes import ClassLimit
 from specctl.contract.setting import Setting
 from specctl.contract.table import AppliedTable, TablePut, TableRow, TableState, uniform_rows
 from specctl.core.messages import Plan, Reason
-from specctl.policy.watch import PolicyFile
+from specctl.policy.loader import PolicyFile
 
 FIXED = "kind: fixed\nnum_speculative_tokens: 5\n"
 

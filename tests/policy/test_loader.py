@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 from specctl.contract.classes import ClassLimit
 from specctl.errors import PolicyError
 from specctl.local_file import WatchedFile
-from specctl.policy.loader import find_policy, load_policy, parse_policy, shipped_policies
+from specctl.policy.loader import (
+    PolicyFile,
+    PolicyFiles,
+    find_policy,
+    load_policy,
+    parse_policy,
+    shipped_policies,
+)
 from specctl.policy.models import POLICY_ADAPTER, GoodputPolicy
-from specctl.policy.watch import PolicyFile, PolicyFiles
 from specctl.yaml_text import FILE_MAX_BYTES, dump_yaml
 
 SHIPPED = ("balanced", "cost", "fixed", "latency", "off", "slo", "throughput")

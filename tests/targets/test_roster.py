@@ -10,9 +10,8 @@ from fakes.clock import ManualClock
 
 from specctl.clock import Clock
 from specctl.errors import TargetsError
-from specctl.targets.base import Target, make_target
+from specctl.targets.base import FixedSource, Target, make_target
 from specctl.targets.file import Loaded, Rule, TargetsFile
-from specctl.targets.fixed import FixedSource
 from specctl.targets.roster import LiveRoster
 
 ALL = Rule((), Path("all.yaml"))
