@@ -145,7 +145,7 @@ def _autotune(options: _Options) -> int:
         add_page(app, board, access, controls.change, is_dry_run=options.dry_run)
 
     host, port = options.metrics_host, options.metrics_port
-    asyncio.run(_run(roster, fleet, served(exporter, frozen_files, host, port, board.health, page)))
+    asyncio.run(_run(roster, fleet, served(exporter, frozen_files, host, port, board, page)))
     return 0
 
 

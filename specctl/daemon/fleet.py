@@ -111,7 +111,7 @@ class Fleet:
             # Polls spread over the second: all at once would wait for each other.
             self._start(group, wanted[key], SPREAD_S * i / len(in_order))
         self._gauge.targets(len(self._running))
-        self._board.health.roster_read()
+        self._board.roster_read()
 
     def _start(self, group: asyncio.TaskGroup, assignment: Assignment, delay_s: float) -> None:
         stop = asyncio.Event()

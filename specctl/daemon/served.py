@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from specctl.errors import SpecctlError
 from specctl.metrics.exporter import Exporter
-from specctl.watch.health import Health
+from specctl.watch.board import Board
 from specctl.watch.views import FROZEN_ROUTE, FrozenFiles
 
 __all__ = ["CONNECTIONS_MAX", "served"]
@@ -29,12 +29,12 @@ async def served(
     frozen_files: Callable[[], FrozenFiles],
     host: str,
     port: int,
-    health: Health | None = None,
+    board: Board | None = None,
     add_page: Callable[[web.Application], None] = lambda app: None,
 ) -> AsyncIterator[None]:
     """While the context lasts; ``port`` 0: nothing is served. Raises SpecctlError for a port in use.
 
-    ``health`` None: answers as long as the event loop runs. ``add_page`` adds more routes.
+    ``board`` None: answers as long as the event loop runs. ``add_page`` adds more routes.
     """
     if port == 0:
         yield
@@ -48,10 +48,10 @@ async def served(
         return web.Response(text=frozen_files().model_dump_json(), content_type="application/json")
 
     async def healthy(request: web.Request) -> web.Response:
-        return _checked(health.problems() if health is not None else [])
+        return _checked(board.problems() if board is not None else [])
 
     async def ready(request: web.Request) -> web.Response:
-        return _checked(health.not_ready() if health is not None else [])
+        return _checked(board.not_ready() if board is not None else [])
 
     app = web.Application()
     app.add_routes(

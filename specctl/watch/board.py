@@ -14,28 +14,32 @@ from specctl.contract.table import AppliedTable, TableState, legal_settings
 from specctl.core.messages import Choice, Plan, setting_words
 from specctl.core.supervision import adaptivity_words
 from specctl.types import Observation
-from specctl.watch.health import Health
 from specctl.watch.views import BucketView, LogLine, Mode, Point, TargetDetail, TargetView
 from specctl.watch.window import PART_S, WINDOW_S, Interval, Window, of_poll
 
-__all__ = ["Board", "TargetBoard", "instance_of"]
+__all__ = ["STUCK_S", "Board", "TargetBoard", "instance_of"]
 
 POINTS_MAX = 300
 """10 minutes."""
 LINES_MAX = 100
+STUCK_S = 90.0
+"""Longer than the longest wait between two polls, with every request of a poll at its limit of time."""
 
 
 class TargetBoard:
     """Of one target. Methods are cheap; what is shown is made when it is asked for."""
 
-    def __init__(self, target: str, owner: str, clock: Clock, health: Health | None = None) -> None:
+    def __init__(self, target: str, owner: str, clock: Clock) -> None:
         """``owner``: the daemon's name in leases."""
         self.target = target
-        self._health = health
         self._owner = owner
         self.window = Window()
         self.mode: Callable[[], Mode] = lambda: Mode.POLICY
         self._clock = clock
+        self.ticked_s = clock.now_s()
+        """Of the last poll that ended, whatever came of it; before there is one, of the start."""
+        self.is_waiting = True
+        """No poll has ended yet."""
         self._is_up: bool | None = None
         self._why_down: str | None = None
         self.is_frozen = self.restart_advised = False
@@ -84,8 +88,7 @@ class TargetBoard:
 
     def ticked(self) -> None:
         """A poll has ended, whatever came of it."""
-        if self._health is not None:
-            self._health.ticked(self.target)
+        self.ticked_s, self.is_waiting = self._clock.now_s(), False
 
     def unreachable(self, words: str) -> None:
         self._is_up, self._why_down = False, words
@@ -197,26 +200,28 @@ class TargetBoard:
 
 
 class Board:
-    """Of one daemon: its targets, in the order in which they came."""
+    """Of one daemon: its targets, in the order in which they came, and whether each of its loops comes round.
+
+    The daemon's port is served by the same event loop, so that one which is stuck does not answer at all.
+    """
 
     def __init__(self, owner: str, clock: Clock) -> None:
         """``owner``: the daemon's name in leases."""
         self.owner = owner
-        self.health = Health(clock)
         self.forgotten: Callable[[str], None] = lambda target: None
         """Called with a target that left."""
         self._clock = clock
+        self._roster_s = clock.now_s()
+        self._is_started = False
         self._targets: dict[str, TargetBoard] = {}
 
     def add(self, target: str) -> TargetBoard:
         """Of a target whose loop begins."""
-        board = self._targets[target] = TargetBoard(target, self.owner, self._clock, self.health)
-        self.health.added(target)
+        board = self._targets[target] = TargetBoard(target, self.owner, self._clock)
         return board
 
     def forget(self, target: str) -> None:
         self._targets.pop(target, None)
-        self.health.forget(target)
         self.forgotten(target)
 
     def get(self, target: str) -> TargetBoard | None:
@@ -224,6 +229,27 @@ class Board:
 
     def views(self) -> tuple[TargetView, ...]:
         return tuple(board.view() for board in self._targets.values())
+
+    def roster_read(self) -> None:
+        """The loop that starts and ends the targets' loops has come round, as it does once a second."""
+        self._roster_s, self._is_started = self._clock.now_s(), True
+
+    def problems(self) -> list[str]:
+        """Why a restart is needed; empty: it is not."""
+        now_s = self._clock.now_s()
+        found = []
+        if now_s - self._roster_s > STUCK_S:
+            found.append(f"targets were not looked up for {now_s - self._roster_s:.0f} s")
+        for target, board in self._targets.items():
+            if now_s - board.ticked_s > STUCK_S:
+                found.append(f"{target}: not polled for {now_s - board.ticked_s:.0f} s")
+        return found
+
+    def not_ready(self) -> list[str]:
+        """Why figures are not complete yet; empty: every target was polled, whether it answered or not."""
+        found = [] if self._is_started else ["targets were not looked up yet"]
+        waiting = sorted(target for target, board in self._targets.items() if board.is_waiting)
+        return [*self.problems(), *found, *(f"{target}: not polled yet" for target in waiting)]
 
 
 def instance_of(target: str) -> str:

@@ -47,7 +47,7 @@ class ShownDaemon:
         """So many seconds of traffic, with a poll after each."""
         for _ in range(polls):
             self.clock.advance(1.0)
-            self.board.health.roster_read()
+            self.board.roster_read()
             for engine, loop in zip(self.engines, self.loops, strict=True):
                 engine.advance(1.0)
                 await loop.tick()
@@ -91,7 +91,7 @@ async def shown_daemon(
 
     none = FrozenFiles(files=())
     try:
-        async with served(exporter, lambda: none, "127.0.0.1", port, board.health, add):
+        async with served(exporter, lambda: none, "127.0.0.1", port, board, add):
             yield ShownDaemon(f"http://127.0.0.1:{port}", engines, loops, board, clock)
     finally:
         await asyncio.gather(*(client.close() for client in clients))

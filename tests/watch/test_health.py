@@ -2,28 +2,26 @@ from __future__ import annotations
 
 from fakes.clock import ManualClock
 
-from specctl.watch.board import Board, instance_of
-from specctl.watch.health import STUCK_S, Health
+from specctl.watch.board import STUCK_S, Board, instance_of
 
 
 def test_a_loop_that_does_not_come_round_is_a_problem() -> None:
     clock = ManualClock()
-    health = Health(clock)
-    health.added("a")
-    health.added("b")
+    health = Board("me", clock)
+    a, b = health.add("a"), health.add("b")
     assert health.not_ready() == ["targets were not looked up yet", "a: not polled yet", "b: not polled yet"]
     health.roster_read()
-    health.ticked("a")
-    health.ticked("b")
+    a.ticked()
+    b.ticked()
     assert health.not_ready() == []
     clock.advance(STUCK_S + 1)
     health.roster_read()
-    health.ticked("a")
+    a.ticked()
     assert health.problems() == [f"b: not polled for {STUCK_S + 1:.0f} s"]
     health.forget("b")
     assert health.problems() == []
     clock.advance(STUCK_S + 1)
-    health.ticked("a")
+    a.ticked()
     assert health.problems() == [f"targets were not looked up for {STUCK_S + 1:.0f} s"]
 
 
@@ -33,8 +31,8 @@ def test_a_target_that_left_is_not_missed() -> None:
     board.add("http://h:1")
     board.forget("http://h:1")
     clock.advance(STUCK_S + 1)
-    board.health.roster_read()
-    assert board.health.problems() == []
+    board.roster_read()
+    assert board.problems() == []
     assert board.views() == ()
 
 
