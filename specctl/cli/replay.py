@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,61 +49,51 @@ def replay(log: Path, policy: str, as_json: bool) -> int:
     none.
     """
     skipped: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    changes, decisions = 0, []
     plans = Replay(load_policy(find_policy(policy))).plans(read_lines(log, skipped))
-    counted = _counted_json(plans) if as_json else _printed(plans)
-    if not counted.reasons:
+    for plan in _with_progress(plans) if as_json else plans:
+        reasons[plan.reason.value] += 1
+        changes += plan.is_change
+        if as_json:
+            decisions.append(_decision(plan))
+        else:
+            click.echo(_line(plan))
+    total = reasons.total()
+    if not total:
         raise SimulationInputError(f"{log}: no reading of a server with the specctl plugin")
     if as_json:
-        decisions = {"total": counted.reasons.total(), "changes": counted.changes}
-        reasons = dict(counted.reasons.most_common())
-        print_json({**decisions, "reasons": reasons, "decisions": counted.decisions, "skipped": skipped})
+        counts = {"total": total, "changes": changes, "reasons": dict(reasons.most_common())}
+        print_json({**counts, "decisions": decisions, "skipped": skipped})
     else:
-        counts = ", ".join(f"{name} {count}" for name, count in counted.reasons.most_common())
-        total = counted.reasons.total()
-        click.echo(f"{total} decisions, {counted.changes} of them change the table: {counts}")
+        words = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
+        click.echo(f"{total} decisions, {changes} of them change the table: {words}")
     for words, count in skipped.items():
         logger.warning("%s: skipped: %s (%d)", log, words, count)
     return 0
 
 
-@dataclass(slots=True)
-class _Counted:
-    reasons: Counter[str] = field(default_factory=Counter)
-    changes: int = 0
-    decisions: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, plan: Plan) -> None:
-        self.reasons[plan.reason.value] += 1
-        self.changes += plan.is_change
-
-
-def _printed(plans: Iterator[Plan]) -> _Counted:
-    counted = _Counted()
-    for plan in plans:
-        counted.add(plan)
-        words = plan.explanation if plan.changed or not plan.is_change else "; ".join(plan.changes)
-        click.echo(f"{plan.time_s:9.1f} s  {plan.reason.value:<16}  {words}")
-    return counted
-
-
-def _counted_json(plans: Iterator[Plan]) -> _Counted:
-    counted = _Counted()
+def _with_progress(plans: Iterator[Plan]) -> Iterator[Plan]:
     with progress("replaying") as update:
         for plan in plans:
-            counted.add(plan)
             update(words=f"replaying: {plan.time_s:.0f} s of the log")
-            rows = None if plan.rows is None else [row.model_dump(mode="json") for row in plan.rows]
-            counted.decisions.append(
-                {
-                    "time_s": plan.time_s,
-                    "reason": plan.reason.value,
-                    "is_change": plan.is_change,
-                    "changes": list(plan.changes),
-                    "explanation": plan.explanation,
-                    "rows": rows,
-                }
-            )
-    return counted
+            yield plan
+
+
+def _line(plan: Plan) -> str:
+    words = plan.explanation if plan.changed or not plan.is_change else "; ".join(plan.changes)
+    return f"{plan.time_s:9.1f} s  {plan.reason.value:<16}  {words}"
+
+
+def _decision(plan: Plan) -> dict[str, Any]:
+    return {
+        "time_s": plan.time_s,
+        "reason": plan.reason.value,
+        "is_change": plan.is_change,
+        "changes": list(plan.changes),
+        "explanation": plan.explanation,
+        "rows": None if plan.rows is None else [row.model_dump(mode="json") for row in plan.rows],
+    }
 
 
 class Replay:
