@@ -63,7 +63,7 @@ def _words(details: ErrorDetails, document: Document, model: type[BaseModel]) ->
     if details["type"] == "value_error":
         # A contradiction between keys: the line of the first one that the message names.
         said = set(re.split(r"[\s:.]+", details["msg"]))
-        lines = document.lines().items()
+        lines = document.lines.items()
         line = min(
             (at for key, at in lines if key and key[: len(path)] == path and str(key[-1]) in said),
             default=line,

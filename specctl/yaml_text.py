@@ -62,10 +62,11 @@ class Document:
         """
         self.source = source
         self.error_type = error_type
-        self._text = text
-        self._lines: dict[KeyPath, int] | None = None
+        builder = _Builder()
+        self.lines = builder.lines
+        """Of every key and item."""
         try:
-            data = _Builder(None).build(text)
+            data = builder.build(text)
         except _Refused as refused:
             raise error_type(f"{source}:{refused.line}: {refused.words}") from None
         except MarkedYAMLError as error:
@@ -84,22 +85,14 @@ class Document:
 
     def line(self, path: KeyPath) -> int:
         """Of a key, or of the nearest one around it."""
-        lines = self.lines()
-        return next((lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in lines), 1)
-
-    def lines(self) -> dict[KeyPath, int]:
-        """Needed for a refusal only, so that the text is then read again."""
-        if self._lines is None:
-            self._lines = {(): 1}
-            _Builder(self._lines).build(self._text)
-        return self._lines
+        return next(self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines)
 
 
 class _Builder:
-    """Makes the values from the parser's events, on a stack of its own. ``lines``: filled where given."""
+    """Makes the values from the parser's events, on a stack of its own."""
 
-    def __init__(self, lines: dict[KeyPath, int] | None) -> None:
-        self._lines = lines
+    def __init__(self) -> None:
+        self.lines: dict[KeyPath, int] = {(): 1}
         self._open: list[tuple[dict[str, Any] | list[Any], KeyPath]] = []
         self._key: list[str | None] = []
         self._root: Any = None
@@ -169,8 +162,7 @@ class _Builder:
             container[key] = value
             self._key[-1] = None
             return (*path, key)
-        if self._lines is not None:
-            self._lines[place] = line
+        self.lines[place] = line
         return place
 
 
