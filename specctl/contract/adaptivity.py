@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from specctl.contract.bounds import Short
+from specctl.contract.bounds import Message, Short
 
 __all__ = ["AdaptivityState", "EngineAdaptivity"]
 
-_MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
-
-class EngineAdaptivity(BaseModel):
+class EngineAdaptivity(Message):
     """What this start of the engine can adapt; of the capabilities."""
-
-    model_config = _MESSAGE
 
     name: Short = Field(description="the engine's own option, for example enable_adaptive_verification")
     decides: Literal["drafted", "verified"] = Field(
@@ -28,10 +24,8 @@ class EngineAdaptivity(BaseModel):
     is_replaced: bool = Field(default=False, description="the table has taken its place: it decides nothing")
 
 
-class AdaptivityState(BaseModel):
+class AdaptivityState(Message):
     """Now; of the telemetry."""
-
-    model_config = _MESSAGE
 
     is_on: bool
     num_speculative_tokens: int | None = Field(

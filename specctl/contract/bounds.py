@@ -1,21 +1,43 @@
-"""How much a message may hold, whatever a server sends: structure over a bound refuses it, a text is cut and
-made printable."""
+"""What a message is, and how much it may hold, whatever a server sends: structure over a bound refuses it, a
+text is cut and made printable."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from specctl.plain_text import plain_text
 
-__all__ = ["BootId", "Counters", "Positions", "Short", "Size", "Text", "Warnings"]
+__all__ = [
+    "BootId",
+    "Change",
+    "Counters",
+    "Message",
+    "Positions",
+    "Short",
+    "Size",
+    "Text",
+    "Warnings",
+]
 
 POSITIONS_MAX = 1024
 WARNINGS_MAX = 16
 WARNING_CHARACTERS_MAX = 300
 COUNTERS_MAX = 64
+
+
+class Message(BaseModel):
+    """What one side tells: keys that the other one does not know are left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Change(BaseModel):
+    """What is asked of an engine: a key that it does not know is refused, and a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def _boot_id(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from specctl.contract.adaptivity import EngineAdaptivity
-from specctl.contract.bounds import BootId, Short, Size, Text, Warnings
+from specctl.contract.bounds import BootId, Message, Short, Size, Text, Warnings
 from specctl.contract.setting import Setting
 
 __all__ = ["SETTINGS_MAX", "Capabilities"]
@@ -17,13 +17,11 @@ SETTINGS_MAX = 1024
 BUCKETS_MAX = 64
 
 
-class Capabilities(BaseModel):
+class Capabilities(Message):
     """The bounds within which tables are accepted.
 
     A daemon ignores keys that it does not know; a changed meaning changes ``contract_version``.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     contract_version: int
     engine: Short = Field(description="vllm or sglang")

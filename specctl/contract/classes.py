@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from specctl.contract.bounds import Change
 from specctl.plain_text import plain_text
 
 __all__ = [
@@ -18,10 +19,8 @@ CLASS_LIMITS_MAX = 16
 CONTEXT_FIRST_TOKENS = 1024
 
 
-class ClassLimit(BaseModel):
+class ClassLimit(Change):
     """The most drafted tokens of the requests of some classes. Of several that match, the first one holds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     namespace: str = Field(
         default="*",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from specctl.contract.bounds import Change
 
 __all__ = ["KNOBS", "RowSample", "Setting", "knobs_of"]
 
@@ -13,10 +15,8 @@ knobs_of = attrgetter(*KNOBS)
 """What a setting or a row says, as a tuple."""
 
 
-class Setting(BaseModel):
+class Setting(Change):
     """How much is drafted and verified for each request of a step."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     num_speculative_tokens: int = Field(
         ge=0, le=1024, description="most drafted tokens in a row: the depth of a draft; 0 is off"
@@ -43,10 +43,8 @@ class Setting(BaseModel):
         return self.verify_width_tokens or self.num_speculative_tokens + 1
 
 
-class RowSample(BaseModel):
+class RowSample(Change):
     """Another setting that the engine runs on every so many steps of a row, to measure it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     setting: Setting
     every_steps: int = Field(

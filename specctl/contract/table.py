@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
-from specctl.contract.bounds import BootId, Short
+from specctl.contract.bounds import BootId, Change, Message, Short
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.classes import CLASS_LIMITS_MAX, ClassLimit
 from specctl.contract.setting import RowSample, Setting
@@ -51,10 +51,8 @@ class TableRow(Setting):
         )
 
 
-class Refusal(BaseModel):
+class Refusal(Message):
     """Why a part of a table cannot be applied. ``row`` is None for the table as a whole."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     row: int | None
     field: str
@@ -65,10 +63,8 @@ class Refusal(BaseModel):
         return f"{where}: {self.reason}"
 
 
-class TablePut(BaseModel):
+class TablePut(Change):
     """A change of the whole table (PUT /specctl/v1/table)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     base_version: int = Field(ge=0, description="version the writer read; another one is a conflict")
     rows: tuple[TableRow, ...] = Field(min_length=1, max_length=ROWS_MAX, strict=False)
@@ -98,10 +94,8 @@ class TableState(StrEnum):
     FALLBACK = "fallback"
 
 
-class AppliedTable(BaseModel):
+class AppliedTable(Message):
     """What the engine looks up now (GET /specctl/v1/table, and the answer to a PUT)."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     contract_version: int
     boot_id: BootId

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from specctl.contract.adaptivity import AdaptivityState
-from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Positions
+from specctl.contract.bounds import POSITIONS_MAX, BootId, Counters, Message, Positions
 from specctl.contract.table import TableState
 
 __all__ = ["AcceptanceGroup", "SelfChecks", "ShadowAcceptance", "Telemetry", "TelemetryCell"]
 
 CELLS_MAX = 4096
 ACCEPTANCE_GROUPS_MAX = 16
-_MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
-class TelemetryCell(BaseModel):
-    """Counters of the steps that ran with one decode-batch bucket and one setting: since ``boot_id``,
-    or, in an observation, since the last look.
+class TelemetryCell(Message):
+    """Counters of the steps that ran with one decode-batch bucket and one setting.
 
     A request-step is one decoding request in one step. Requests in prefill are counted nowhere but in
     ``prefill_tokens``. Steps that held any have a cell of their own (``has_prefill``), because their seconds
@@ -27,8 +25,6 @@ class TelemetryCell(BaseModel):
     another setting. An engine that runs prompts in steps of their own counts those in a cell of the batch 0,
     without a request-step.
     """
-
-    model_config = _MESSAGE
 
     decode_batch_from: int
     decode_batch_to: int
@@ -81,27 +77,23 @@ class TelemetryCell(BaseModel):
         return sum(self.accepted_at)
 
 
-class ShadowAcceptance(BaseModel):
+class ShadowAcceptance(Message):
     """How drafts of the full configured length fare against the tokens emitted later, verified or not.
 
     One draft at a time is followed for each request; the next one starts where the target would have
     continued, so that the counters follow the course of a server that always drafts the full length.
     """
 
-    model_config = _MESSAGE
-
     drafts: int = Field(ge=0, description="followed to the end, empty drafts included")
     drafted_at: Positions = Field(description="[j]: drafts with more than j tokens")
     accepted_at: Positions = Field(description="[j]: drafts whose first j + 1 tokens all came true")
 
 
-class AcceptanceGroup(BaseModel):
+class AcceptanceGroup(Message):
     """Counters of request-steps whose requests had had their drafts accepted about as often until then.
 
     On a sample of the steps. Positions that the step's setting did not ask for are in no counter.
     """
-
-    model_config = _MESSAGE
 
     request_steps: int = Field(ge=0)
     reached_at: Positions = Field(
@@ -113,10 +105,8 @@ class AcceptanceGroup(BaseModel):
     )
 
 
-class SelfChecks(BaseModel):
+class SelfChecks(Message):
     """Greedy answers that were decoded again without drafts while the engine was idle."""
-
-    model_config = _MESSAGE
 
     checked: int = Field(default=0, ge=0, description="up to their end, or to the first token that differs")
     identical: int = Field(default=0, ge=0)
@@ -124,9 +114,7 @@ class SelfChecks(BaseModel):
     differing: int = Field(default=0, ge=0, description="part where they should not")
 
 
-class Telemetry(BaseModel):
-    model_config = _MESSAGE
-
+class Telemetry(Message):
     contract_version: int
     boot_id: BootId
     uptime_s: float = Field(ge=0, allow_inf_nan=False)

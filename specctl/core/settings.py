@@ -11,23 +11,26 @@ from specctl.core.objective import Objective
 from specctl.core.space import Bools, Space
 
 __all__ = [
-    "STRICT",
     "GuardRailSettings",
     "Knob",
     "Knobs",
     "PolicySettings",
     "RolloutSettings",
     "SamplingSettings",
+    "Settings",
 ]
 
-STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 OnStop = Literal["start", "keep", "off"]
 
 
-class Knob(BaseModel):
-    """Bounds on one knob; both inclusive. Equal bounds fix it."""
+class Settings(BaseModel):
+    """A part of a policy file: a key that is not known is refused."""
 
-    model_config = STRICT
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Knob(Settings):
+    """Bounds on one knob; both inclusive. Equal bounds fix it."""
 
     min: int = Field(default=0, ge=0, le=1024, description="Smallest value.")
     max: int = Field(default=1024, ge=0, le=1024, description="Largest value.")
@@ -39,10 +42,8 @@ class Knob(BaseModel):
         return self
 
 
-class Knobs(BaseModel):
+class Knobs(Settings):
     """What may be chosen, out of the settings that the server has prepared."""
-
-    model_config = STRICT
 
     num_speculative_tokens: Knob = Field(
         default=Knob(max=16), description="Most drafted tokens in a row; min 0 allows off."
@@ -88,10 +89,8 @@ class Knobs(BaseModel):
         return may, words or "no prepared setting is within the policy's bounds"
 
 
-class GuardRailSettings(BaseModel):
+class GuardRailSettings(Settings):
     """Limits around any policy."""
-
-    model_config = STRICT
 
     min_gain_ratio: float = Field(
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
@@ -101,10 +100,8 @@ class GuardRailSettings(BaseModel):
     )
 
 
-class SamplingSettings(BaseModel):
+class SamplingSettings(Settings):
     """Steps of another setting that the engine runs now and then, to measure it."""
-
-    model_config = STRICT
 
     share_max_ratio: float = Field(
         default=0.005,
@@ -115,10 +112,8 @@ class SamplingSettings(BaseModel):
     )
 
 
-class RolloutSettings(BaseModel):
+class RolloutSettings(Settings):
     """How the servers of a group change one after another. Nothing for a server that is alone."""
-
-    model_config = STRICT
 
     canary_s: float = Field(
         default=10.0,
@@ -137,10 +132,8 @@ class RolloutSettings(BaseModel):
     )
 
 
-class PolicySettings(BaseModel):
+class PolicySettings(Settings):
     """What every policy has."""
-
-    model_config = STRICT
 
     name: str = Field(
         default="", max_length=64, pattern=r"^[A-Za-z0-9_.-]*$", description="For logs and the table's owner."

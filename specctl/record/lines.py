@@ -30,14 +30,15 @@ __all__ = [
 FORMAT = "specctl telemetry log"
 FORMAT_VERSION = 1
 EndReason = Literal["asked", "time", "size"]
-_LINE = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 _Seconds = Annotated[float, Field(ge=0)]
 
 
-class Header(BaseModel):
-    """Always a recording's first line. A changed meaning changes ``version``."""
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
-    model_config = _LINE
+
+class Header(_Line):
+    """Always a recording's first line. A changed meaning changes ``version``."""
 
     kind: Literal["header"] = "header"
     format: Literal["specctl telemetry log"] = "specctl telemetry log"
@@ -48,13 +49,11 @@ class Header(BaseModel):
     utc: str = Field(description="wall clock at time_s 0, ISO 8601")
 
 
-class CapabilitiesLine(BaseModel):
+class CapabilitiesLine(_Line):
     """What the engine can do; again after each of its starts. None: it runs without the plugin.
 
     ``restarted_from``: boot_id of the process before, where the recorder knew one.
     """
-
-    model_config = _LINE
 
     kind: Literal["capabilities"] = "capabilities"
     time_s: _Seconds
@@ -62,12 +61,10 @@ class CapabilitiesLine(BaseModel):
     restarted_from: str | None = None
 
 
-class Reading(BaseModel):
+class Reading(_Line):
     """One look. ``telemetry.cells`` holds the cells that changed since the reading before; the first reading
     after a ``CapabilitiesLine`` holds all. ``table``: what is in force, likewise when it changed. ``gaps``:
     why a part is None."""
-
-    model_config = _LINE
 
     kind: Literal["reading"] = "reading"
     time_s: _Seconds
@@ -77,20 +74,16 @@ class Reading(BaseModel):
     gaps: tuple[str, ...] = ()
 
 
-class Unreachable(BaseModel):
+class Unreachable(_Line):
     """Looks failed from here on until the next line; again when the reason changes."""
-
-    model_config = _LINE
 
     kind: Literal["unreachable"] = "unreachable"
     time_s: _Seconds
     reason: str
 
 
-class End(BaseModel):
+class End(_Line):
     """The recorder stopped by itself: asked by a signal, its time was over, or the log reached its size."""
-
-    model_config = _LINE
 
     kind: Literal["end"] = "end"
     time_s: _Seconds

@@ -9,16 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 __all__ = ["KubernetesEntry", "PolicyRule", "TargetEntry", "TargetsSettings"]
 
-STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=256)]
 Labels = dict[LabelName, LabelValue]
 
 
-class PolicyRule(BaseModel):
-    """Targets with all of these labels get this policy."""
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    model_config = STRICT
+
+class PolicyRule(_Settings):
+    """Targets with all of these labels get this policy."""
 
     match: Labels = Field(description="Labels that a target must have, all of them; {} matches every target.")
     policy: str = Field(
@@ -28,10 +29,8 @@ class PolicyRule(BaseModel):
     )
 
 
-class KubernetesEntry(BaseModel):
+class KubernetesEntry(_Settings):
     """Pods by label selector. Inside a cluster only namespace, selector and port are needed."""
-
-    model_config = STRICT
 
     namespace: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="Of the pods.")
     selector: str = Field(
@@ -45,10 +44,8 @@ class KubernetesEntry(BaseModel):
     ca_file: Path | None = Field(default=None, description="CA of the API server; null: the cluster's.")
 
 
-class TargetEntry(BaseModel):
+class TargetEntry(_Settings):
     """One of url, dns and kubernetes."""
-
-    model_config = STRICT
 
     url: str | None = Field(default=None, description="host:port or http://host:port of one server.")
     dns: str | None = Field(
@@ -73,10 +70,8 @@ class TargetEntry(BaseModel):
         return self
 
 
-class TargetsSettings(BaseModel):
+class TargetsSettings(_Settings):
     """A whole targets file."""
-
-    model_config = STRICT
 
     frozen: bool = Field(default=False, description="true: all these targets keep their tables.")
     policies: tuple[PolicyRule, ...] = Field(

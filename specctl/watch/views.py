@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specctl.contract.bounds import Message
 from specctl.contract.setting import Setting
 
 __all__ = [
@@ -31,7 +32,6 @@ API = "/api/v1"
 FROZEN_ROUTE = "/frozen"
 CONTROL_HEADER = "X-Specctl-Control"
 """Of a change: a form of another site cannot send it."""
-_MESSAGE = ConfigDict(extra="ignore", frozen=True)
 
 
 class Mode(StrEnum):
@@ -56,10 +56,8 @@ class Point(NamedTuple):
     num_speculative_tokens: int | None
 
 
-class BucketView(BaseModel):
+class BucketView(Message):
     """The decision for one decode-batch bucket. Rates are tokens per second of a step without prompts."""
-
-    model_config = _MESSAGE
 
     decode_batch_from: int
     decode_batch_to: int
@@ -73,10 +71,8 @@ class BucketView(BaseModel):
     off_tokens_per_s: float | None = None
 
 
-class LogLine(BaseModel):
+class LogLine(Message):
     """A decision or an event. ``when``: ISO 8601, UTC."""
-
-    model_config = _MESSAGE
 
     when: str
     name: str = Field(description="a decision's reason, an event's name")
@@ -85,10 +81,8 @@ class LogLine(BaseModel):
     version: int | None = Field(default=None, description="of the table that a decision put in force")
 
 
-class TargetView(BaseModel):
+class TargetView(Message):
     """One target, a line of the server list. Rates and acceptance are of the last 30 s."""
-
-    model_config = _MESSAGE
 
     target: str
     instance: str = Field(description="host and port, as Prometheus names it")
@@ -144,9 +138,7 @@ class TargetDetail(TargetView):
     history: tuple[Point, ...] = Field(default=(), description="oldest first")
 
 
-class DaemonView(BaseModel):
-    model_config = _MESSAGE
-
+class DaemonView(Message):
     owner: str
     version: str
     time_s: float = Field(description="Unix time of this answer")
@@ -154,9 +146,7 @@ class DaemonView(BaseModel):
     can_control: bool = Field(default=False, description="whether a control token is configured")
 
 
-class Overview(BaseModel):
-    model_config = _MESSAGE
-
+class Overview(Message):
     daemon: DaemonView
     targets: tuple[TargetView, ...]
 
@@ -180,10 +170,8 @@ class ControlChange(BaseModel):
     rows: tuple[ControlRow, ...] = Field(default=(), max_length=64, description="of the mode table")
 
 
-class FrozenFile(BaseModel):
+class FrozenFile(Message):
     """A policy file or the targets file of a daemon, as it is in force."""
-
-    model_config = _MESSAGE
 
     path: str = Field(max_length=4096, description="resolved: without links")
     frozen: bool = Field(description="as the daemon took the file last")
@@ -196,9 +184,7 @@ class FrozenFile(BaseModel):
     )
 
 
-class FrozenFiles(BaseModel):
+class FrozenFiles(Message):
     """What a daemon answers to GET /frozen."""
-
-    model_config = _MESSAGE
 
     files: tuple[FrozenFile, ...] = Field(max_length=10_000)
