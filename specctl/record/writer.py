@@ -51,16 +51,13 @@ class LogWriter:
         spare = 0 if is_last else END_BYTES
         if self.size_bytes + len(data) > self._max_bytes - spare:
             return False
-        self._append(data)
-        return True
-
-    def _append(self, data: bytes) -> None:
-        """Straight to the operating system: nothing of a written line is lost with this process."""
         try:
+            # Straight to the operating system: nothing of a written line is lost with this process.
             append_lines(self._descriptor, data)
         except OSError as error:
             raise self._failed(error) from error
         self.size_bytes += len(data)
+        return True
 
     def _check_log(self) -> None:
         """Raises SpecctlError for a file that is no log."""

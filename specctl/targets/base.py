@@ -43,23 +43,23 @@ class Assignment:
 class TargetSource(Protocol):
     """Where targets come from. Sources with equal ``name`` tell the same."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two reads; infinite for a source that never changes."""
+    name: str
+    interval_s: float
+    """Seconds between two reads; infinite for a source that never changes."""
 
     async def read(self) -> tuple[Target, ...]:
         """Raises TargetsError when the source cannot tell, which is not the same as no targets."""
 
     async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
         """Returns when another read may find other targets, or ``stop`` is set."""
+        await clock.sleep(self.interval_s, stop)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Releases what a source holds."""
+        return None
 
 
-class FixedSource:
+class FixedSource(TargetSource):
     """Targets that are named one by one, on the command line or in a targets file. Never changes."""
 
     interval_s = float("inf")
@@ -73,9 +73,6 @@ class FixedSource:
 
     async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
         await stop.wait()
-
-    async def close(self) -> None:
-        return None
 
 
 def make_target(url: str, labels: Mapping[str, str] | None = None) -> Target:

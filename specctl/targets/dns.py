@@ -7,10 +7,9 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
-from specctl.clock import Clock
 from specctl.errors import TargetError, TargetsError
 from specctl.local_file import in_thread
-from specctl.targets.base import Target, make_target
+from specctl.targets.base import Target, TargetSource, make_target
 
 __all__ = ["DnsSource", "resolve"]
 
@@ -29,7 +28,7 @@ async def resolve(host: str, port: int) -> list[str]:
     return await in_thread(ask, f"resolve {host}")
 
 
-class DnsSource:
+class DnsSource(TargetSource):
     """``http://ADDRESS:port`` for every address of a name, with the same labels each."""
 
     def __init__(
@@ -71,9 +70,3 @@ class DnsSource:
     def _url(self, address: str) -> str:
         is_v6 = ipaddress.ip_address(address.partition("%")[0]).version == 6
         return f"http://[{address}]:{self._port}" if is_v6 else f"http://{address}:{self._port}"
-
-    async def changed(self, clock: Clock, stop: asyncio.Event) -> None:
-        await clock.sleep(self.interval_s, stop)
-
-    async def close(self) -> None:
-        return None
