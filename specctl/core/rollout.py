@@ -178,9 +178,9 @@ class RolloutGroup:
         )
         return True, (Event("canary", server.target, words, self._canary.record()),)
 
-    def accepted(self, server: ServerState, plan: Plan) -> None:
+    def accepted(self, target: str, plan: Plan) -> None:
         """The server has put the plan in force."""
-        member = self._members[server.target]
+        member = self._members[target]
         member.class_limits = plan.class_limits
         for choice in plan.choices:
             bucket = choice.last
@@ -192,16 +192,15 @@ class RolloutGroup:
             if approved == choice.after and plan.time_s - used_s < APPROVAL_S:
                 self._approved[bucket] = choice.after, plan.time_s
             canary = self._canary
-            is_trial = canary is not None and canary.target == server.target and bucket in canary.to
+            is_trial = canary is not None and canary.target == target and bucket in canary.to
             if canary is not None and is_trial and is_more(canary.to[bucket], choice.after):
                 self._canary = None
 
-    def refused(self, server: ServerState) -> None:
-        """The server did not take the plan: a trial that was reserved for it has not begun."""
+    def refused(self, target: str, time_s: float) -> None:
+        """The server did not take the plan of this time: a trial that was reserved for it has not begun."""
         canary = self._canary
-        is_own = canary is not None and canary.target == server.target
-        if canary is not None and is_own and canary.started_s == server.time_s:
-            self._members[server.target].samples.update(canary.baseline)
+        if canary is not None and (canary.target, canary.started_s) == (target, time_s):
+            self._members[target].samples.update(canary.baseline)
             self._canary = None
 
     def _meet(self, server: ServerState, settings: RolloutSettings, events: list[Event]) -> None:

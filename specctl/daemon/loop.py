@@ -140,13 +140,13 @@ class TargetLoop:
 
     async def _decide(self, observation: Observation, policy: AnyPolicy, started_s: float) -> Plan:
         """Plan, and put what the plan changes. ``started_s``: when this thread began with the observation."""
-        plan, server = self._planned(observation, policy)
+        plan = self._planned(observation, policy)
         self._busy_s = min(time.thread_time() - started_s, BACKOFF_MAX_S / REST_BY_BUSY)
         self._reporter.planned(plan)
         record = self._outcome.collect(observation)
         if record is not None:
             self._reporter.outcome(record)
-        await self._act(observation, policy, plan, server)
+        await self._act(observation, policy, plan)
         return plan
 
     def _arrived(self, observation: Observation) -> None:
@@ -183,19 +183,19 @@ class TargetLoop:
             self._reporter.frozen(is_frozen=is_frozen, version=version)
         return policy if policy.frozen == is_frozen else policy.model_copy(update={"frozen": is_frozen})
 
-    def _planned(self, observation: Observation, policy: AnyPolicy) -> tuple[Plan, ServerState | None]:
+    def _planned(self, observation: Observation, policy: AnyPolicy) -> Plan:
         server = self._server_state(observation)
         if server is None or policy.frozen or self._context.is_trial():
-            return self._controller.plan(observation, policy, self._unsound(policy, NOTHING_HELD)), server
+            return self._controller.plan(observation, policy, self._unsound(policy, NOTHING_HELD))
         for event in self._group.polled(server, policy.rollout):
             self._reporter.event(event)
         plan = self._plan_within(observation, policy, server)
         if not observation.may_act or plan.rows is None:
-            return plan, server
+            return plan
         may_start, events = self._group.try_start(server, plan)
         for event in events:
             self._reporter.event(event)
-        return (plan if may_start else self._plan_within(observation, policy, server)), server
+        return plan if may_start else self._plan_within(observation, policy, server)
 
     def _plan_within(self, observation: Observation, policy: AnyPolicy, server: ServerState) -> Plan:
         limits = self._controller.class_limits(policy)
@@ -244,9 +244,7 @@ class TargetLoop:
                 f"table {version} was accepted, but another one is in force",
             )
 
-    async def _act(
-        self, observation: Observation, policy: AnyPolicy, plan: Plan, server: ServerState | None
-    ) -> None:
+    async def _act(self, observation: Observation, policy: AnyPolicy, plan: Plan) -> None:
         applied = observation.applied
         if plan.rows is None or applied is None or observation.capabilities is None:
             return
@@ -258,7 +256,7 @@ class TargetLoop:
             policy = policy.model_copy(update={"frozen": True})
             plan = self._controller.plan(observation, policy)
         if not observation.may_act or observation.time_s < self._blocked_until_s:
-            self._cancelled(server)
+            self._group.refused(self.target, observation.time_s)
             return
         is_ours = applied.owner == self._context.owner and applied.state is TableState.LIVE
         if plan.is_held and not is_ours:
@@ -266,16 +264,14 @@ class TargetLoop:
             return
         is_due = observation.time_s >= self._renew_s or not is_ours or bool(applied.ranks_behind)
         if is_due or plan.is_change or plan.rows != applied.rows:
-            await self._put(observation, policy, plan, server)
+            await self._put(observation, policy, plan)
 
-    async def _put(
-        self, observation: Observation, policy: AnyPolicy, plan: Plan, server: ServerState | None
-    ) -> None:
+    async def _put(self, observation: Observation, policy: AnyPolicy, plan: Plan) -> None:
         put = put_of_plan(observation, policy, plan, self._context.owner)
         try:
             answer = await self._routes.put(put)
         except SpecctlError as error:
-            self._cancelled(server)
+            self._group.refused(self.target, observation.time_s)
             if isinstance(error, TargetError):
                 self._unanswered = put, plan
             await self._refused(error, observation.time_s)
@@ -285,26 +281,20 @@ class TargetLoop:
         self._check_read_back(replace(observation, applied=answer))
         if self._wanted is None:
             self._in_force = answer
-            self._cancelled(server)
+            self._group.refused(self.target, observation.time_s)
             return
-        self._applied(observation, policy, put, plan, server, answer)
+        self._applied(observation, policy, put, plan, answer)
 
     def _applied(
-        self,
-        observation: Observation,
-        policy: AnyPolicy,
-        put: TablePut,
-        plan: Plan,
-        server: ServerState | None,
-        answer: AppliedTable,
+        self, observation: Observation, policy: AnyPolicy, put: TablePut, plan: Plan, answer: AppliedTable
     ) -> None:
         """``put`` is in force as ``answer``."""
         self._in_force = answer
         self._renew_s = observation.time_s + (put.lease_s or 0.0) / RENEWALS
         self._blocked_why = None
         self._controller.accepted(plan)
-        if server is not None and not policy.frozen:
-            self._group.accepted(server, plan)
+        if not policy.frozen:
+            self._group.accepted(self.target, plan)
         self._reporter.applied(plan, answer.version)
         if plan.is_felt:
             record = self._outcome.follow(plan, answer.version, policy.guard_rails.dwell_s)
@@ -321,7 +311,7 @@ class TargetLoop:
             return
         self._unanswered = None
         if (applied.version, applied.owner, applied.reason) == (put.base_version + 1, put.owner, put.reason):
-            self._applied(observation, policy, put, plan, self._server_state(observation), applied)
+            self._applied(observation, policy, put, plan, applied)
 
     async def _refused(self, error: SpecctlError, now_s: float) -> None:
         """The table in force stays."""
@@ -345,10 +335,6 @@ class TargetLoop:
             self._in_force = await self._routes.table()
         except SpecctlError:
             self._in_force = None
-
-    def _cancelled(self, server: ServerState | None) -> None:
-        if server is not None:
-            self._group.refused(server)
 
     def _block(self, until_s: float, kind: str, why: str) -> None:
         """Only watch until then."""

@@ -125,13 +125,13 @@ class Course:
         may_start, started = self.group.try_start(state, plan)
         plan = plan if may_start else within()
         if server.refuses:
-            self.group.refused(state)
+            self.group.refused(server.name, self.time_s)
         else:
             assert plan.rows is not None
             if server.obeys:
                 server.rows, server.class_limits = plan.rows, plan.class_limits
             server.controller.accepted(plan)
-            self.group.accepted(state, plan)
+            self.group.accepted(server.name, plan)
         for event in (*events, *started):
             self.events.append((event.name, event.target))
             self.words.append(event.words)
