@@ -112,11 +112,10 @@ class RolloutGroup:
 
     def polled(self, server: ServerState, settings: RolloutSettings) -> tuple[Event, ...]:
         """Take in a poll, and judge the trial that runs."""
-        events: list[Event] = []
-        self._meet(server, settings, events)
+        lost = self._meet(server, settings)
         self._watch(server)
-        self._judge(server, settings, events)
-        return tuple(events)
+        judged = self._judge(server, settings)
+        return tuple(event for event in (lost, judged) if event is not None)
 
     def held(
         self, server: ServerState, wanted_limits: tuple[ClassLimit, ...], settings: RolloutSettings
@@ -203,25 +202,28 @@ class RolloutGroup:
             self._members[target].samples.update(canary.baseline)
             self._canary = None
 
-    def _meet(self, server: ServerState, settings: RolloutSettings, events: list[Event]) -> None:
-        """Bring what is known of the server up to the table in force."""
+    def _meet(self, server: ServerState, settings: RolloutSettings) -> Event | None:
+        """Bring what is known of the server up to the table in force; the end of a trial that was lost."""
         member, canary = self._members.setdefault(server.target, _Member()), self._canary
+        lost: Event | None = None
         if member.boot_id != server.boot_id:
             if canary is not None and canary.target == server.target:
-                self._fail("the engine restarted", server.time_s, settings, events)
+                lost = self._fail(canary, "the engine restarted", server.time_s, settings)
             member = self._members[server.target] = _Member(
                 server.boot_id, barred_until_s=member.barred_until_s, class_limits=server.class_limits
             )
         elif canary is not None and canary.target != server.target:
             other = self._members[canary.target]
             if server.time_s - max(other.seen_s, canary.started_s) > LOST_S:
-                self._fail("it cannot be changed or does not answer", server.time_s, settings, events)
+                why = "it cannot be changed or does not answer"
+                lost = self._fail(canary, why, server.time_s, settings)
                 other.barred_until_s = server.time_s + BAR_PAUSES * settings.pause_s
         member.seen_s = server.time_s
         for bucket, setting in server.in_force.items():
             # Somebody else changed it: that is the table to start from.
             if bucket not in member.going_back:
                 member.settled[bucket] = setting
+        return lost
 
     def _watch(self, server: ServerState) -> None:
         member = self._members[server.target]
@@ -240,27 +242,27 @@ class RolloutGroup:
                 samples.forget_before(server.time_s - SAMPLE_AGE_S)
                 samples.add(server.time_s, cell)
 
-    def _judge(self, server: ServerState, settings: RolloutSettings, events: list[Event]) -> None:
+    def _judge(self, server: ServerState, settings: RolloutSettings) -> Event | None:
         """The verdict on this server's own trial."""
         canary, time_s = self._canary, server.time_s
         if canary is None or canary.target != server.target:
-            return
+            return None
         verdict = canary.verdict(time_s, settings)
         if verdict is Verdict.WORSE:
             slowest = min(canary.judged, key=canary.left_ratio)
             words = f"{canary.left_ratio(slowest):.0%} of the tokens per second of a request before it"
-            self._fail(words, time_s, settings, events)
-        elif verdict is Verdict.PASSED:
+            return self._fail(canary, words, time_s, settings)
+        if verdict is Verdict.RUNNING:
+            return None
+        self._canary = None
+        if verdict is Verdict.PASSED:
             self._approve(canary, time_s)
             words = "canary passed; the others follow"
-            events.append(Event("canary_passed", server.target, words, canary.record()))
-            self._canary = None
-        elif verdict is Verdict.NOT_MEASURED:
-            words = "canary ended: too little traffic for a verdict, so it goes back"
-            self._take_back(canary)
-            self._members[server.target].barred_until_s = time_s + settings.pause_s
-            events.append(Event("canary_ended", server.target, words, canary.record()))
-            self._canary = None
+            return Event("canary_passed", server.target, words, canary.record())
+        self._take_back(canary)
+        self._members[server.target].barred_until_s = time_s + settings.pause_s
+        words = "canary ended: too little traffic for a verdict, so it goes back"
+        return Event("canary_ended", server.target, words, canary.record())
 
     def _approve(self, canary: Canary, time_s: float) -> None:
         for bucket in canary.judged:
@@ -269,9 +271,7 @@ class RolloutGroup:
         if EVERY_BUCKET in canary.judged:
             self._approved_limits = self._members[canary.target].class_limits
 
-    def _fail(self, why: str, time_s: float, settings: RolloutSettings, events: list[Event]) -> None:
-        canary = self._canary
-        assert canary is not None
+    def _fail(self, canary: Canary, why: str, time_s: float, settings: RolloutSettings) -> Event:
         self._canary = None
         for bucket, setting in canary.to.items():
             self._paused[bucket] = setting, time_s + settings.pause_s
@@ -281,7 +281,7 @@ class RolloutGroup:
         self._take_back(canary)
         words = f"canary rolled back: {why}; not again for {settings.pause_s:g} s"
         record = {**canary.record(), "why": why}
-        events.append(Event("rollback", canary.target, words, record, is_warning=True))
+        return Event("rollback", canary.target, words, record, is_warning=True)
 
     def _take_back(self, canary: Canary) -> None:
         member = self._members[canary.target]
