@@ -508,6 +508,7 @@ def user_folder(tmp_path_factory):
     shipped = Path(__file__).parents[2] / "policies" / "profiles" / "h200-llama8b-vllm032.yaml"
     shutil.copy(shipped, folder / "PROFILE")
     (folder / "token").write_text("unused\n")
+    (folder / "my-policy.yaml").write_text("kind: goodput\n")
     return folder
 
 

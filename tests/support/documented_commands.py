@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 __all__ = ["PAGES", "Documented", "documented", "documented_on_a_server", "run"]
@@ -64,7 +65,8 @@ def documented() -> list[Documented]:
     for page in PAGES:
         if page.name not in GENERATED:
             for line in _lines(page):
-                words = tuple(shlex.split(line, comments=True)[1:])
+                asked = shlex.split(line, comments=True)[1:]
+                words = tuple(takewhile(lambda word: word != ">", asked))
                 found.setdefault(words, Documented(page.name, words))
     return list(found.values())
 
