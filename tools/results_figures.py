@@ -89,17 +89,6 @@ def equal_outputs(name: str, ours: str, stock: str) -> str:
     return f"{of[ours]} equal; stock {stock} {of[stock]}"
 
 
-def regret(name: str, group: str) -> str:
-    arms = figure_at(name, "summary", group)
-    ours, static = arms["autotune"], arms["best static"]
-    return (
-        f"{ours['regret_ratio']['mean']:.1%} mean, {ours['regret_ratio']['worst']:.1%} worst below the "
-        f"clairvoyant; best constant {static['regret_ratio']['mean']:.1%} mean; worst cell "
-        f"{ours['to_best_static']['worst']:.3f} of the best constant; "
-        f"share of decoding lost {ours['lost_ratio']['mean']:.1%}"
-    ).replace("%", " %")
-
-
 def front_end(name: str) -> str:
     """Where the HTTP server is slower than the engine: against the best constant and off."""
     found = figure_at(name, "summary")
@@ -109,24 +98,19 @@ def front_end(name: str) -> str:
     )
 
 
-def phases(name: str, measure: str) -> str:
+def the_least_and_the_most(name: str, measure: str) -> str:
     """Of the phases the least and the most, each with its range."""
     found = figure_at(name, "phases")
     medians = {phase: one[measure]["median"] for phase, one in found.items()}
     ends = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
     return " to ".join(
-        f"{ratio(name, 'phases', phase, measure)} at {phase.replace('-', ' ')}" for phase in ends
+        f"{phase.replace('-', ' ')}: {ratio(name, 'phases', phase, measure)}" for phase in ends
     )
 
 
-def together(name: str, base: str) -> str:
-    """All phases: autotune over the best single static setting and over ``base``; then what a static setting
-    of each phase would have over the best single one, which bounds whatever changes with the phase alone."""
-    measures = ratio(name, "all phases", "to_best_static"), ratio(name, "all phases", f"to_{base}")
-    return "; ".join((*measures, f"{_best_by_phase(name):.2f}"))
-
-
-def _best_by_phase(name: str) -> float:
+def best_by_phase(name: str) -> float:
+    """What the best static setting of each phase would have over the best single one, which bounds whatever
+    changes with the phase alone."""
     of_phases = [one["tokens_per_s"] for one in figure_at(name, "phases").values()]
     statics = [arm for arm in of_phases[0] if not arm.startswith(("autotune", "never"))]
     speeds = [[found[arm]["median"] for arm in statics] for found in of_phases]
@@ -145,16 +129,6 @@ def first_choices(name: str) -> str:
     return "; ".join(
         f"{requests}: {sum(by[0] for by in found['of them by rank']) / sum(found['accepted at depth']):.2f}"
         for requests, found in figure_at(name, key).items()
-    )
-
-
-def verify_512(name: str, vocabulary: int) -> str:
-    """Over one read of the logits, by mode."""
-    head = f"bf16, vocabulary {vocabulary}, 512 rows, "
-    return "; ".join(
-        f"{key.removeprefix(head)} {found['ours over one read as measured']['median']:.2f}"
-        for key, found in figure_at(name, "figures").items()
-        if key.startswith(head)
     )
 
 
@@ -183,41 +157,6 @@ def of_steps(name: str) -> str:
         busy, idle = (profile[f"GPU {part} ms per step"] for part in ("busy", "idle"))
         found.append(f"{server}: {busy:.2f} + {idle:.2f} ms")
     return "; ".join(found)
-
-
-def smoke_sglang(name: str) -> str:
-    servers = figure_at(name, "servers")
-    return "; ".join(
-        f"{name}: {sum(one['same'] for key, one in found.items() if key[0].isdigit())} of 9 answers"
-        for name, found in servers.items()
-    )
-
-
-def tensor_parallel_methods(name: str) -> str:
-    """Greedy answers that are those of an engine that never speculated, over all numbers of drafts."""
-    texts = []
-    for method, loads in figure_at(name, "methods").items():
-        held = [one for load in loads.values() for one in load]
-        texts.append(
-            f"{method}: {sum(one['identical'] for one in held)} of {sum(one['compared'] for one in held)}"
-        )
-    return "; ".join(texts)
-
-
-def tensor_parallel_answers(name: str) -> str:
-    """Greedy answers that are those of 0 drafts, held and under tables that change."""
-    found = figure_at(name, "checks", "specctl_suffix")
-    held = [(one["drafts"], one["all at once"]) for one in found["tables"]]
-    texts = [f"{drafts} drafts: {one['identical']} of {one['compared']}" for drafts, one in held]
-    changing = found["a new table every 0.4 s"]["outputs"]
-    return "; ".join([*texts, f"changing: {changing['identical']} of {changing['compared']}"])
-
-
-def smoke(name: str, engine: str) -> str:
-    methods = figure_at(name, engine, "methods")
-    results = [one["result"] if isinstance(one, dict) else one for one in methods.values()]
-    passed = sum(result.startswith("passed") for result in results)
-    return f"{passed} of {len(results)} servers" + (", the rest not run" if passed < len(results) else "")
 
 
 def cpu_phases(name: str, measure: str) -> str:
@@ -251,37 +190,6 @@ def peagle_sglang(name: str, arm: str, run: int = 7) -> str:
     return "; ".join(parts)
 
 
-def verify(name: str, cut: str, rows: int = 512) -> str:
-    """Over one read of the logits, by vocabulary, in bf16."""
-    parts = []
-    for vocabulary in (128256, 151936, 262144, 32000):
-        key = f"bf16, vocabulary {vocabulary}, {rows} rows, zipf 1.5, {cut}"
-        measured = "figures", key, "after over one read as measured"
-        parts.append(f"{vocabulary:,}: {ratio(name, *measured)}")
-    return "; ".join(parts)
-
-
-def verify_times(
-    name: str, cut: str, zipf: float = 1.5, numbers: Iterable[int] = (8, 512, 1024, 2048)
-) -> str:
-    """In us, by rows of 151,936 in bf16, as it was and as it is."""
-    parts = []
-    for rows in numbers:
-        key = f"bf16, vocabulary 151936, {rows} rows, zipf {zipf}, {cut}"
-        us = [figure_at(name, "figures", key, f"us {when}")["median"] for when in ("before", "after")]
-        parts.append(f"{rows:,} rows: {us[0]:.0f} and {us[1]:.0f}")
-    return "; ".join(parts)
-
-
-def verify_greedy(name: str) -> str:
-    parts = []
-    for vocabulary in (128256, 151936, 262144, 32000):
-        key = f"bf16, vocabulary {vocabulary}, 512 rows"
-        found = ratio(name, "figures", key, "ours over one read")
-        parts.append(f"{vocabulary:,}: {found}")
-    return "; ".join(parts)
-
-
 def suffix_kinds(name: str, measure: str) -> str:
     """By kind of prompt, learnt and with the built-in table; kinds with few drafted tokens are left out."""
     kinds = figure_at(name, "by kind")
@@ -290,3 +198,34 @@ def suffix_kinds(name: str, measure: str) -> str:
         for kind, row in kinds.items()
         if row["learnt"]["drafted tokens"] >= 1000
     )
+
+
+def verify(name: str, cut: str, vocabularies: Iterable[int]) -> list[str]:
+    """512 rows in bf16, over one read of the logits as measured."""
+    keys = (f"bf16, vocabulary {vocabulary}, 512 rows, zipf 1.5, {cut}" for vocabulary in vocabularies)
+    return [ratio(name, "figures", key, "after over one read as measured") for key in keys]
+
+
+def verify_greedy(name: str, vocabularies: Iterable[int]) -> list[str]:
+    keys = (f"bf16, vocabulary {vocabulary}, 512 rows" for vocabulary in vocabularies)
+    return [ratio(name, "figures", key, "ours over one read") for key in keys]
+
+
+def verify_512(name: str, vocabulary: int) -> dict[str, str]:
+    """512 rows in bf16, over one read of the logits as measured, by mode."""
+    head = f"bf16, vocabulary {vocabulary}, 512 rows, "
+    return {
+        key.removeprefix(head): f"{found['ours over one read as measured']['median']:.2f}"
+        for key, found in figure_at(name, "figures").items()
+        if key.startswith(head)
+    }
+
+
+def verify_times(name: str, cut: str, numbers: Iterable[int], zipf: float = 1.5) -> list[str]:
+    """In us, by rows of 151,936 in bf16, before and after."""
+    parts = []
+    for rows in numbers:
+        key = f"bf16, vocabulary 151936, {rows} rows, zipf {zipf}, {cut}"
+        us = [figure_at(name, "figures", key, f"us {when}")["median"] for when in ("before", "after")]
+        parts.append(f"{us[0]:.0f} and {us[1]:.0f}")
+    return parts

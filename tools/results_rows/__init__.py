@@ -1,16 +1,23 @@
-"""The rows of ``docs/results.md``, a file for each of its tables: a new result is a new row there."""
+"""The tables of ``docs/results.md``, a file for each: a new result is a new row there."""
 
 from __future__ import annotations
 
-from tools.results_rows import daemon, kernels, off, proposers, unchanged
-from tools.results_rows.row import Row
+from collections.abc import Callable
+from functools import partial
 
-__all__ = ["TABLES", "Row"]
+from tools.results_rows import daemon, kernels, off, phases, proposers, simulated, unchanged
+from tools.results_rows.row import table
 
-TABLES: dict[str, tuple[Row, ...]] = {
-    "unchanged": unchanged.ROWS,
-    "daemon": daemon.ROWS,
-    "off": off.ROWS,
-    "proposers": proposers.ROWS,
-    "kernels": kernels.ROWS,
+__all__ = ["TABLES"]
+
+TABLES: dict[str, Callable[[], str]] = {
+    "unchanged": partial(table, unchanged.ROWS),
+    "phases": phases.table,
+    "daemon": partial(table, daemon.ROWS),
+    "simulated": simulated.table,
+    "off": partial(table, off.ROWS),
+    "proposers": partial(table, proposers.ROWS),
+    "kernels": partial(table, kernels.ROWS),
+    "kernels by vocabulary": kernels.by_vocabulary,
+    "kernels by rows": kernels.by_rows,
 }

@@ -12,44 +12,21 @@ from tools.results_figures import (
     verify_times,
 )
 from tools.results_rows.row import (
-    H100,
     H200,
     SGLANG_COMPARE,
-    VERIFY_BY_KERNEL,
     Row,
     row,
 )
 
-BY_KERNEL = H100, VERIFY_BY_KERNEL, "gpu-verify-one-hot.json"
-VERIFY_512 = H200, VERIFY_BY_KERNEL, "gpu-verify-512-h200.json"
+VOCABULARIES = (32_000, 128_256, 151_936, 262_144)
+NUMBERS = (8, 512, 1024, 2048)
+CUTS = ("top-p", "top-k", "min-p", "top-k and top-p")
+GREEDY, ONE_HOT, VERIFY_512 = "gpu-verify-greedy.json", "gpu-verify-one-hot.json", "gpu-verify-512-h200.json"
 
 ROWS: tuple[Row, ...] = (
     row(
-        "greedy, 512 rows, bf16, over one read of the logits, by vocabulary",
-        H200, "make bench-kernels", "gpu-verify-greedy.json", verify_greedy,
-    ),
-    *(
-        row(
-            f"512 rows of {vocabulary:,}, bf16, vLLM 0.33.0 and triton 3.8.0, by mode",
-            *VERIFY_512, verify_512, vocabulary,
-        )
-        for vocabulary in (151_936, 32_000)
-    ),
-    row("temperature only, drafts without a distribution, the same", *BY_KERNEL, verify, "temperature"),
-    *(
-        row(f"{cut}, the same", *BY_KERNEL, verify, cut)
-        for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
-    ),
-    *(
-        row(
-            f"{cut}, us, a search of the kept set and samples that are checked",
-            *BY_KERNEL, verify_times, cut,
-        )
-        for cut in ("top-p", "top-k", "min-p", "top-k and top-p")
-    ),
-    row("top-p, the same, of a flat law (Zipf 1.0)", *BY_KERNEL, verify_times, "top-p", 1.0, (512,)),
-    row(
-        "against SGLang's verification, 64 requests of 8 rows: temperature; top-p; top-k and top-p",
+        "time of SGLang's verification over ours, 64 requests of 8 rows: temperature; top-p; top-k and "
+        "top-p",
         H200, "python -m benchmarks.gpu.sglang_verify", "gpu-sglang-verify.json", unnamed_ratios,
         *(
             ("figures", f"{cut}, 64 requests of 8 rows", "engine / specctl")
@@ -58,12 +35,37 @@ ROWS: tuple[Row, ...] = (
         digits=1,
     ),
     row(
-        "tokens/s of sampled requests, vLLM, against its own verification",
+        "tokens/s of sampled requests, vLLM, against vLLM's own verification",
         H200, "", "gpu-sampled-end-to-end.json", of_concurrent, (64, 256),
     ),
     row(
-        "the same, SGLang",
+        "tokens/s of sampled requests, SGLang, against SGLang's own verification",
         H200, f"{SGLANG_COMPARE} sampled", "gpu-sglang-sampled.json",
         ratios, "runs", 0, "tokens/s against specctl_suffix-engine-kernels", "specctl_suffix",
     ),
 )  # fmt: skip
+
+
+def by_vocabulary() -> str:
+    """Over one read of the logits."""
+    head = " | ".join(f"{vocabulary:,}" for vocabulary in VOCABULARIES)
+    lines = [f"| hardware | mode | {head} |", "| --- | --- |" + " --- |" * len(VOCABULARIES)]
+    lines.append(_line("H200, vLLM 0.32.0", "greedy", verify_greedy(GREEDY, VOCABULARIES)))
+    lines += [_line("H100", cut, verify(ONE_HOT, cut, VOCABULARIES)) for cut in ("temperature", *CUTS)]
+    small, large = (verify_512(VERIFY_512, vocabulary) for vocabulary in (32_000, 151_936))
+    lines += [_line("H200, vLLM 0.33.0", mode, [small[mode], "", large[mode], ""]) for mode in small]
+    return "\n".join(lines)
+
+
+def by_rows() -> str:
+    """In us: by a search of the kept set, and by samples that are checked."""
+    head = " | ".join(f"{rows:,} rows" for rows in NUMBERS)
+    lines = [f"| mode | {head} |", "| --- |" + " --- |" * len(NUMBERS)]
+    lines += [f"| {cut} | {' | '.join(verify_times(ONE_HOT, cut, NUMBERS))} |" for cut in CUTS]
+    (flat,) = verify_times(ONE_HOT, "top-p", (512,), zipf=1.0)
+    lines.append(f"| top-p of a flat distribution (Zipf 1.0) |  | {flat} |  |  |")
+    return "\n".join(lines)
+
+
+def _line(hardware: str, mode: str, figures: list[str]) -> str:
+    return f"| {hardware} | {mode} | {' | '.join(figures)} |".replace(", 5 repeats", "")

@@ -30,15 +30,15 @@ SGLANG_OFF = H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h200.json"
 
 ROWS: tuple[Row, ...] = (
     row(
-        "`specctl_suffix` at 0 drafts, vLLM, against never enabled",
+        "`specctl_suffix` at 0 drafts, vLLM 0.32.0",
         *OFF_COST, ratios, "runs", 2, FROM_NEVER, "specctl_suffix, live table at 0",
     ),
     row(
-        "stock `eagle3` at 0 drafts, steered: its head runs every 32 steps",
+        "stock `eagle3` at 0 drafts, steered, vLLM 0.32.0: its head runs every 32 steps",
         *OFF_COST, ratios, "runs", 3, FROM_NEVER, "eagle3, spared at 0",
     ),
     row(
-        "stock `ngram` at 0 drafts: it has no asynchronous scheduling",
+        "stock `ngram` at 0 drafts, vLLM 0.32.0: it has no asynchronous scheduling",
         *OFF_COST, ratios, "runs", 0, FROM_NEVER, "ngram at 0",
     ),
     row(
@@ -46,11 +46,12 @@ ROWS: tuple[Row, ...] = (
         *OFF_COST_H200, of_loads, "specctl_suffix at 0", "never enabled",
     ),
     row(
-        "`specctl_suffix` at 0 drafts, vLLM 0.33.0, every token streamed: one API server's core bounds both",
+        "`specctl_suffix` at 0 drafts, vLLM 0.33.0, every token streamed: one core of the API server bounds "
+        "both",
         *FRONT_END, of_loads, "specctl_suffix at 0", "never enabled",
     ),
     row(
-        "the same at 3 drafts, against never enabled",
+        "`specctl_suffix` at 3 drafts, vLLM 0.33.0, every token streamed",
         *FRONT_END, of_loads, "specctl_suffix at 3", "never enabled",
     ),
     row(
@@ -85,25 +86,25 @@ ROWS: tuple[Row, ...] = (
         ratio, "difference", digits=0,
     ),
     row(
-        "the same on vLLM 0.33.0, runner V2, us",
+        "such agreement on vLLM 0.33.0, runner V2, us",
         "32 CPU cores", "python -m benchmarks.rank_agreement --runner v2", "cpu-rank-agreement-v2.json",
         ratio, "difference", digits=0,
     ),
     row(
-        "the same on SGLang 0.5.23, us",
+        "such agreement on SGLang 0.5.23, us",
         CPU, "python -m benchmarks.rank_agreement --runner sglang", "cpu-rank-agreement-sglang.json",
         ratio, "difference", digits=0,
     ),
     row(
-        "`specctl_suffix` at 0 drafts, vLLM on a CPU, a Llama of 27 M, against never enabled",
+        "`specctl_suffix` at 0 drafts, vLLM 0.32.0, a Llama of 27M",
         *CPU_OFF_COST, of_loads, "specctl_suffix at 0", "never enabled",
     ),
     row(
-        "the same where the worker is asked for drafts in a second call, as in stock vLLM",
+        "`specctl_suffix` at 0 drafts, asking the worker for drafts in a second call as stock vLLM does",
         *CPU_OFF_COST, of_loads, "specctl_suffix at 0, commit 8934022", "never enabled",
     ),
     row(
-        "`SPECCTL_SUFFIX` at 0 drafts, SGLang, against never enabled",
+        "`SPECCTL_SUFFIX` at 0 drafts, SGLang 0.5.21",
         H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off.json",
         ratios, "tokens/s against off", "specctl_suffix",
     ),
