@@ -59,7 +59,7 @@ test-kernels: setup
 
 # The documentation as a site, in build/site.
 docs: setup
-	$(PART) docs $(BIN)/mkdocs build -q
+	$(PART) docs $(BIN)/mkdocs build --strict
 
 lint: setup
 	$(PART) lint $(BIN)/ruff check --no-cache .
