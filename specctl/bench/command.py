@@ -62,7 +62,9 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     ),
 )
 @click.argument("targets", nargs=-1)
-@click.option("--name", "names", multiple=True, metavar="NAME", help="of each target, in their order")
+@click.option(
+    "--name", "names", multiple=True, metavar="NAME", help="label of each target, in their order; repeat"
+)
 @click.option(
     "--arm",
     "arms",
@@ -86,7 +88,10 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     help="closed loop: requests at once; default: 1,8",
 )
 @click.option(
-    "--rate", type=Numbers(is_whole=False), metavar="R,R", help="open loop: Poisson, requests a second"
+    "--rate",
+    type=Numbers(is_whole=False),
+    metavar="R,R",
+    help="open loop: Poisson arrivals, in requests per second",
 )
 @click.option(
     "--trace", multiple=True, metavar="FILE", help="open loop: arrivals from CSV or a log of specctl record"
@@ -99,73 +104,107 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     help="one load in full, as in 'chat concurrency=8 output=64'; in place of the four options above; repeat",
 )
 @click.option(
-    "--output-tokens", type=click.IntRange(1), default=128, show_default=True, help="at most, a request"
+    "--output-tokens",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="most tokens of an answer",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.5),
     default=None,
     metavar="S",
-    help="of a run; default: 10 without --requests",
+    help="seconds of each round of an arm; default: 10 without --requests",
 )
-@click.option("--requests", type=click.IntRange(1), default=None, metavar="N", help="of a run")
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="requests of each round of an arm; with --seconds, whichever is first",
+)
 @click.option(
     "--rounds",
     type=click.IntRange(1),
     metavar="N",
-    help="each arm runs so often; default: 6, and up to 18 while an interval is wider than 5 % to each side",
+    help="rounds of each arm; default: 6, and up to 18 while an interval is wider than 5 % to each side",
 )
-@click.option("--sampling", type=JsonObject(), default={}, metavar="JSON", help="joins each request's body")
+@click.option(
+    "--sampling",
+    type=JsonObject(),
+    default={},
+    metavar="JSON",
+    help="is added to each request's body; default: {}",
+)
 @click.option("--ignore-eos", is_flag=True, help="answers always have --output-tokens tokens")
 @click.option(
-    "--endpoint", type=click.Choice(["auto", "chat", "completions"]), default="auto", show_default=True
+    "--endpoint",
+    type=click.Choice(["auto", "chat", "completions"]),
+    default="auto",
+    show_default=True,
+    help="OpenAI-compatible route of the requests; auto: chat where the model has a chat template",
 )
-@click.option("--as-they-are", is_flag=True, help="prompts do not begin with a number of their own")
-@click.option("--prompts-once", is_flag=True, help="no prompt comes twice: no cache of outputs can help")
+@click.option(
+    "--as-they-are",
+    is_flag=True,
+    help="do not put a number before each prompt; the prefix cache can then help",
+)
+@click.option("--prompts-once", is_flag=True, help="send each prompt once, so that no earlier output helps")
 @click.option(
     "--outputs",
     type=click.IntRange(0),
     default=16,
     show_default=True,
-    help="greedy outputs to compare; 0: none",
+    help="greedy outputs to compare with the baseline's; 0: none",
 )
 @click.option("--no-warm-up", is_flag=True, help="count the first requests of a server too")
 @click.option(
-    "--price-per-hour", type=click.FloatRange(0), metavar="PRICE", help="of the server, any currency"
+    "--price-per-hour",
+    type=click.FloatRange(0),
+    metavar="PRICE",
+    help="price of the server for an hour, in any currency",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="of Poisson arrivals")
+@click.option("--seed", type=int, default=0, show_default=True, help="random seed of Poisson arrivals")
 @click.option(
-    "--search", is_flag=True, help="try the prepared settings and end with the best launch line and policy"
+    "--search", is_flag=True, help="try the prepared settings and print the best launch command and policy"
 )
 @click.option(
-    "--minutes", type=click.FloatRange(0.5), default=15.0, show_default=True, help="budget of --search"
+    "--minutes",
+    type=click.FloatRange(0.5),
+    default=15.0,
+    show_default=True,
+    help="minutes that --search may take",
 )
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="bearer token, control scope"
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="bearer token with the control scope",
 )
 @click.option(
     "--api-key-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="key of the OpenAI-compatible routes",
+    help="API key of the OpenAI-compatible routes",
 )
 @click.option(
     "--from",
     "from_files",
     multiple=True,
     metavar="ARM=FILE",
-    help="compare result files of vllm bench serve or SGLang's bench_serving; repeat, also for rounds",
+    help="compare result files of vllm bench serve or SGLang's bench_serving; repeat for arms and for rounds",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="bench.json, .md and .html, and other tools' files",
+    help="write bench.json, bench.md, bench.html and the files of other tools there",
 )
 @click.option(
-    "--fail-if-behind", is_flag=True, help=f"exit code {EXIT_BEHIND} where autotune is behind an arm"
+    "--fail-if-behind", is_flag=True, help=f"exit code {EXIT_BEHIND} where autotune is slower than an arm"
 )
-@json_option("the whole result on standard output")
+@json_option("the result as one JSON document on standard output")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> int:
     """Compare settings of speculative decoding on your own server and prompts.

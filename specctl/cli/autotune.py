@@ -76,25 +76,31 @@ class _Options:
     metavar="FILE",
     help="a file, or a shipped policy's name; with --targets: for servers that no rule of it matches",
 )
-@click.option("--target", multiple=True, metavar="URL", help="repeat for more servers")
+@click.option("--target", multiple=True, metavar="URL", help="a server to steer; repeat for more")
 @click.option(
     "--targets", type=FILE, metavar="FILE", help="servers, DNS names, pods, and rules for their policies"
 )
 @token_file_option("control")
-@click.option("--audit-log", type=FILE, metavar="FILE", help="JSON lines, appended")
+@click.option("--audit-log", type=FILE, metavar="FILE", help="append changes and events to it, as JSON lines")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     default=9109,
     metavar="N",
-    help="default: 9109; 0: none",
+    help="port of the page and of /metrics; default: 9109; 0: none",
 )
-@click.option("--metrics-host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1")
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    metavar="HOST",
+    help="address that this port listens on; default: 127.0.0.1",
+)
 @click.option(
     "--page-token-file",
     type=FILE,
     metavar="FILE",
-    help="read:TOKEN and control:TOKEN lines; without it the page is for this host, and changes nothing",
+    help="lines read:TOKEN and control:TOKEN; without it only this host reads the page, and nobody changes "
+    "anything there",
 )
 @click.option("--dry-run", is_flag=True, help="decide and log, change nothing")
 def autotune(**given: Any) -> int:

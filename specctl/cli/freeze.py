@@ -40,7 +40,7 @@ _KEY = re.compile(r"^frozen[ \t]*:.*$", re.MULTILINE)
 
 def _shared(command: Callable[..., int]) -> Any:
     """What both commands take."""
-    words = f"the running daemon's metrics port; default: {DAEMON}"
+    words = f"URL of the daemon's metrics port; default: {DAEMON}"
     file = click.argument("file", type=POLICY)
     daemon = click.option("--daemon", default=DAEMON, metavar="URL", help=words)
     return file(daemon(json_option()(command)))

@@ -60,16 +60,28 @@ def _size(text: str) -> int:
 )
 @click.argument("target")
 @click.option(
-    "--output", required=True, type=FILE, metavar="FILE", help="JSON lines; an existing log goes on"
+    "--output",
+    required=True,
+    type=FILE,
+    metavar="FILE",
+    help="the log, as JSON lines; an existing one is continued",
 )
-@click.option("--every", type=_seconds, default=EVERY_S, metavar="SECONDS", help=f"default: {EVERY_S}")
-@click.option("--for", "for_s", type=_seconds, metavar="SECONDS", help="default: until asked")
+@click.option(
+    "--every",
+    type=_seconds,
+    default=EVERY_S,
+    metavar="SECONDS",
+    help=f"seconds between two readings; default: {EVERY_S}",
+)
+@click.option(
+    "--for", "for_s", type=_seconds, metavar="SECONDS", help="end after so long; default: until Ctrl-C"
+)
 @click.option(
     "--max-bytes",
     type=_size,
     default=MAX_BYTES,
     metavar="N",
-    help="end there; 64M, 2G; default: " + MAX_BYTES,
+    help="end at this size of the log, such as 64M or 2G; default: " + MAX_BYTES,
 )
 @token_file_option("read")
 def record(

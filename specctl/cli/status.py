@@ -68,7 +68,7 @@ class _Seen:
 )
 @click.argument("target")
 @json_option()
-@click.option("--since-start", is_flag=True, help="count from the engine's start on, not over one second")
+@click.option("--since-start", is_flag=True, help="figures since the engine's start; default: of one second")
 @token_file_option("read")
 def status(target: str, as_json: bool, since_start: bool, token_file: Path | None) -> int:
     """Print what a server does now: its requests, the table in force, acceptance and speed.

@@ -58,7 +58,7 @@ class _Command(click.Command):
     "--daemon",
     multiple=True,
     metavar="URL",
-    help="a target: a daemon's metrics port; repeat for more",
+    help="a target: URL of a daemon's metrics port, which is checked too; repeat for more",
 )
 @click.option(
     "--measure",
@@ -67,10 +67,14 @@ class _Command(click.Command):
 )
 @click.option(
     "--window", type=click.FloatRange(0.2, 600), default=5.0, metavar="SECONDS",
-    help="a target: between the two readings; default: 5",
+    help="a target: seconds between the two readings; default: 5",
 )  # fmt: skip
-@click.option("--gpu-memory", type=memory_size, metavar="SIZE", help="a command: of one GPU, such as 80G")
-@click.option("--engine-version", metavar="VERSION", help="a command: where the engine is not installed here")
+@click.option(
+    "--gpu-memory", type=memory_size, metavar="SIZE", help="a command: memory of one GPU, such as 80G"
+)
+@click.option(
+    "--engine-version", metavar="VERSION", help="a command: release of the engine, if not installed here"
+)
 @click.option("--cpu", is_flag=True, help="a command: for a server without a GPU")
 def doctor(words: tuple[str, ...], **given: Any) -> int:
     """Say what is wrong with a running server, or with a launch command before it runs.

@@ -29,7 +29,12 @@ def _bytes(text: str) -> int:
 
 def _output_options(command: Callable[..., int]) -> Any:
     output = click.option("--output", required=True, type=_FILE, metavar="FILE", help="the corpus file")
-    limit = click.option("--max-bytes", type=_bytes, metavar="N", help="leave out what is oldest")
+    limit = click.option(
+        "--max-bytes",
+        type=_bytes,
+        metavar="N",
+        help="largest size of the index, in bytes; the oldest outputs are left out; default: no limit",
+    )
     return output(limit(json_option()(command)))
 
 
@@ -42,7 +47,7 @@ def _output_options(command: Callable[..., int]) -> Any:
 def corpus() -> None:
     """Make and inspect files of finished outputs, from which the suffix method drafts.
 
-    Needs the extra draft: pip install 'specctl-serving[draft]'.
+    Needs the extra draft: pip install '.[draft]' in a clone of the repository.
     """
 
 
@@ -53,9 +58,13 @@ def corpus() -> None:
     )
 )
 @click.argument("inputs", nargs=-1, required=True, type=_FILE, metavar="INPUT.jsonl...")
-@click.option("--tokenizer", required=True, type=_FILE, metavar="FOLDER", help="of the served model")
-@click.option("--field", default="output", help="of a line; a.b for b inside a; default: output")
-@click.option("--namespace", default="", help="whose requests may get drafts from it; default: none")
+@click.option("--tokenizer", required=True, type=_FILE, metavar="FOLDER", help="the served model's folder")
+@click.option(
+    "--field", default="output", help="key of the output in a line; a.b for b inside a; default: output"
+)
+@click.option(
+    "--namespace", default="", help="adapter and salt whose requests may get drafts from it; default: neither"
+)
 @_output_options
 def build(as_json: bool, **given: Any) -> int:
     """Index logged outputs: JSON lines with a text, or with token ids; the oldest file first."""

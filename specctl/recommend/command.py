@@ -48,29 +48,40 @@ class _Asked:
     )
 )
 @click.argument("subject", metavar="MODEL | TARGET")
-@click.option("--engine", type=click.Choice(ENGINES), help="default: both, of a server its own")
+@click.option("--engine", type=click.Choice(ENGINES), help="default: both; of a server its own")
 @click.option("--draft", "drafts", multiple=True, type=FILE, metavar="FOLDER",
-              help="a head or draft model that there is, or a folder of such folders; repeat")  # fmt: skip
-@click.option("--workload", type=click.Choice(WORKLOADS), default="chat", help="default: chat")
+              help="a draft head or draft model, or a folder of such folders; repeat")  # fmt: skip
+@click.option(
+    "--workload", type=click.Choice(WORKLOADS), default="chat", help="kind of traffic; default: chat"
+)
 @click.option("--concurrency", type=click.IntRange(1), metavar="N",
               help=f"requests at once; default: {CONCURRENCY_DEFAULT}, of a server what it runs")  # fmt: skip
-@click.option("--output-tokens", type=click.IntRange(1), metavar="N", help="of a usual answer")
+@click.option("--output-tokens", type=click.IntRange(1), metavar="N", help="tokens of a usual answer")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="longest prompt and answer, in tokens")
-@click.option("--temperature", type=click.FloatRange(0), metavar="T", help="of a usual request")
+@click.option("--temperature", type=click.FloatRange(0), metavar="T", help="temperature of a usual request")
 @click.option(
-    "--gpu-memory", type=memory_size, metavar="SIZE", help="of one GPU, such as 80G; default: this machine's"
+    "--gpu-memory",
+    type=memory_size,
+    metavar="SIZE",
+    help="memory of one GPU, such as 80G; default: this machine's",
 )
 @click.option(
-    "--gpus", type=click.IntRange(1), default=1, metavar="N", help="they share the model; default: 1"
+    "--gpus", type=click.IntRange(1), default=1, metavar="N", help="GPUs that share the model; default: 1"
 )
 @click.option(
-    "--model-folder", type=FILE, metavar="FOLDER", help="with TARGET: of its model, to know its sizes"
+    "--model-folder", type=FILE, metavar="FOLDER", help="with TARGET: folder of its model, for the sizes"
 )
 @click.option("--cpu", is_flag=True, help="serve without a GPU")
-@click.option("--engine-version", metavar="VERSION", help="where the engine is not installed here")
-@click.option("--log", type=FILE, metavar="FILE", help="of specctl record: simulate its load, too")
-@click.option("--engine-profile", metavar="FILE", help="with --log: step costs, of specctl profile")
-@click.option("--top", type=click.IntRange(1), default=5, metavar="N", help="methods in full; default: 5")
+@click.option(
+    "--engine-version", metavar="VERSION", help="release of the engine, where it is not installed here"
+)
+@click.option("--log", type=FILE, metavar="FILE", help="log of specctl record, whose load is simulated too")
+@click.option(
+    "--engine-profile", metavar="FILE", help="with --log: step costs, as specctl profile writes them"
+)
+@click.option(
+    "--top", type=click.IntRange(1), default=5, metavar="N", help="methods shown in full; default: 5"
+)
 @token_file_option("read")
 @json_option()
 def recommend(subject: str, **given: Any) -> int:

@@ -109,11 +109,13 @@ class _Command(click.Command):
     ),
 )
 @click.option("--trace", required=True, type=FILE, metavar="FILE", help="CSV, or a log of specctl record")
-@click.option("--engine-profile", required=True, metavar="FILE", help="a file, or a shipped one's name")
+@click.option(
+    "--engine-profile", required=True, metavar="FILE", help="step costs: a file, or a shipped one's name"
+)
 @click.option(
     "--acceptance",
     metavar="FILE",
-    help="a file, or a shipped one's name; default: steady, for a log what it recorded",
+    help="a scenario: a file, or a shipped one's name; default: steady, for a log what it recorded",
 )
 @click.option(
     "--policy",
@@ -121,25 +123,32 @@ class _Command(click.Command):
     multiple=True,
     type=POLICY,
     metavar="FILE...",
-    help="files, or shipped names",
+    help="policies to compare: files, or shipped ones' names",
 )
-@click.option("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense")
-@click.option("--requests", type=_positive, metavar="N", help="only the trace's first N")
-@click.option("--seed", type=int, default=0, metavar="N", help="of all luck; default: 0")
+@click.option("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense; default: 1")
+@click.option("--requests", type=_positive, metavar="N", help="only the first N requests; default: all")
+@click.option("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
 @click.option(
-    "--batch-table", type=_batch_table, metavar="RANGES", help="the stock table: 1-16:7,17-100:3,101-:0"
+    "--batch-table",
+    type=_batch_table,
+    metavar="RANGES",
+    help="drafts by requests, for the arm 'stock table'; default: 1-16:7,17-100:3,101-:0",
 )
 @click.option(
     "--fingerprint",
     type=_key_value,
     multiple=True,
     metavar="KEY=VALUE",
-    help="refuse the profile of another machine: gpu, model, engine, dtype, parallelism; repeat",
+    help="refuse a profile of another gpu, model, engine, dtype or parallelism than named; repeat",
 )
 @click.option(
-    "--json", "json_file", type=FILE, metavar="FILE", help="write the comparison; -: to standard output"
+    "--json",
+    "json_file",
+    type=FILE,
+    metavar="FILE",
+    help="write the comparison as JSON; -: to standard output",
 )
-@click.option("--chart", type=FILE, metavar="FILE.png", help="draw it; needs matplotlib")
+@click.option("--chart", type=FILE, metavar="FILE.png", help="draw the comparison; needs matplotlib")
 def simulate(**given: Any) -> int:
     """Compare policies on a load, on virtual time."""
     return _simulate(_Options(**given))

@@ -26,12 +26,14 @@ DAEMON = "http://127.0.0.1:9109"
     )
 )
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@click.option("--daemon", default=DAEMON, metavar="URL", help=f"its metrics port; default: {DAEMON}")
+@click.option(
+    "--daemon", default=DAEMON, metavar="URL", help=f"URL of the daemon's metrics port; default: {DAEMON}"
+)
 @click.option(
     "--policy",
     default="balanced",
     metavar="FILE",
-    help="with TARGET: what would decide; a file or a shipped policy's name; default: balanced",
+    help="with TARGET: policy whose decisions are shown; a file or a shipped one's name; default: balanced",
 )
 @click.option(
     "--token-file",

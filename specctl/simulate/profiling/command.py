@@ -99,24 +99,29 @@ class _Options:
     )
 )
 @click.argument("target")
-@click.option("--output", type=FILE, metavar="FILE.yaml", help="default: named after the fingerprint")
+@click.option(
+    "--output", type=FILE, metavar="FILE.yaml", help="the profile; default: named after the fingerprint"
+)
 @click.option(
     "--for",
     "for_s",
     type=_between(SECONDS_MIN, SECONDS_MAX),
     default=SECONDS,
     metavar="SECONDS",
-    help=f"at most; default: {SECONDS:g}",
+    help=f"seconds to measure at most; default: {SECONDS:g}",
 )
 @click.option(
     "--share",
     type=_between(SHARE_MIN, SHARE_MAX),
     default=SHARE,
     metavar="F",
-    help=f"of that time under another table than the present one, at most; default: {SHARE:g}",
+    help=f"largest fraction of that time under another table; default: {SHARE:g}",
 )
 @click.option(
-    "--requests", type=_requests, metavar="N", help="send at most N requests to a server without traffic"
+    "--requests",
+    type=_requests,
+    metavar="N",
+    help="send at most N requests to a server without traffic; default: none",
 )
 @click.option(
     "--fingerprint",
