@@ -202,7 +202,9 @@ class JsonObject(click.ParamType[dict[str, Any]]):
     help="write bench.json, bench.md, bench.html and the files of other tools there",
 )
 @click.option(
-    "--fail-if-behind", is_flag=True, help=f"exit code {EXIT_BEHIND} where autotune is slower than an arm"
+    "--fail-if-behind",
+    is_flag=True,
+    help=f"exit code {EXIT_BEHIND} where autotune is slower than the best constant arm or the baseline",
 )
 @json_option("the result as one JSON document on standard output")
 @click.pass_context

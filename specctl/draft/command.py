@@ -47,7 +47,7 @@ def _output_options(command: Callable[..., int]) -> Any:
 def corpus() -> None:
     """Make and inspect files of finished outputs, from which the suffix method drafts.
 
-    Needs the extra draft: pip install '.[draft]' in a clone of the repository.
+    Needs the extra draft: pip install 'specctl-serving[draft]'.
     """
 
 
