@@ -76,6 +76,7 @@ class TargetLoop:
         self._wanted: tuple[int, TablePut] | None = None
         self._unanswered: tuple[TablePut, Plan] | None = None
         """Put, without an answer: it may be in force or not."""
+        self._may_hold_lease = False
         self._renew_s = self._blocked_until_s = float("-inf")
         self._blocked_why: str | None = None
         self._refuses_samples = False
@@ -273,10 +274,10 @@ class TargetLoop:
         except SpecctlError as error:
             self._group.refused(self.target, observation.time_s)
             if isinstance(error, TargetError):
-                self._unanswered = put, plan
+                self._unanswered, self._may_hold_lease = (put, plan), True
             await self._refused(error, observation.time_s)
             return
-        self._unanswered = None
+        self._unanswered, self._may_hold_lease = None, True
         self._wanted = answer.version, put
         self._check_read_back(replace(observation, applied=answer))
         if self._wanted is None:
@@ -344,12 +345,17 @@ class TargetLoop:
     async def _stop(self) -> None:
         """A clean stop releases the lease and leaves in force what the policy says."""
         applied, capabilities, policy = self._in_force, self._capabilities, self._source.policy
-        if self._wanted is None or applied is None or capabilities is None or self._context.is_dry_run:
+        if not self._may_hold_lease or capabilities is None:
             return
         is_held = policy.frozen or self._context.is_frozen()
-        put, words = put_at_stop(applied, capabilities, policy, self._context.owner, is_held=is_held)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
+                if applied is None or self._wanted is None or self._unanswered is not None:
+                    # The last PUT is in force or not, or another table than it.
+                    applied = await self._routes.table()
+                if applied.owner != self._context.owner:
+                    return
+                put, words = put_at_stop(applied, capabilities, policy, self._context.owner, is_held=is_held)
                 answer = await self._routes.put(put)
         except (SpecctlError, TimeoutError) as error:
             self._reporter.stopped(f"the table could not be released ({error}); its lease ends by itself")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
@@ -95,6 +96,46 @@ def test_a_daemon_that_put_nothing_releases_nothing() -> None:
     with FakeEngine(start_tokens=2) as engine:
         asyncio.run(course())
         assert engine.puts == []
+
+
+@pytest.mark.parametrize("polls_before", [0, 3])
+@pytest.mark.parametrize("is_in_force", [True, False])
+def test_a_stop_after_a_put_without_an_answer(polls_before: int, is_in_force: bool) -> None:
+    class Silent(FakeEngine):
+        answers = True
+
+        def put(self, body: bytes) -> tuple[int, dict[str, Any]]:
+            if self.answers:
+                return super().put(body)
+            if is_in_force:
+                super().put(body)
+            return 504, {"error": "late", "message": "the engine did not answer"}
+
+    async def course() -> None:
+        async with Rig(engine, policy=FIXED) as rig:
+            await rig.run(polls_before)
+            rig.set_policy("kind: fixed\nnum_speculative_tokens: 3\n")
+            engine.answers = False
+            await rig.run(1)
+            engine.answers = True
+            await rig.stop()
+
+    with Silent(start_tokens=2) as engine:
+        asyncio.run(course())
+        assert (engine.tokens_at(1), engine.lease_s) == (2, None)
+
+
+def test_a_stop_after_another_table_was_seen_than_the_one_put() -> None:
+    async def course() -> None:
+        async with Rig(engine, policy=FIXED) as rig:
+            engine.lies = True
+            await rig.run(3)
+            await rig.stop()
+
+    with FakeEngine(start_tokens=2) as engine:
+        asyncio.run(course())
+        assert engine.lease_s is None
+        assert engine.live.lookup(1) == 2
 
 
 def test_another_writers_table_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
