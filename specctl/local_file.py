@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from specctl.errors import SpecctlError
+from specctl.errors import PolicyError, SpecctlError
 from specctl.plain_text import plain_text
 
 __all__ = [
@@ -174,6 +174,9 @@ class WatchedFile(Generic[_Result]):
         try:
             return self._load(self.path)
         except SpecctlError as error:
+            if isinstance(error.__cause__, OSError | PolicyError):
+                # The system failed, or a file that this one names: it may be good without a change of it.
+                self._stamp = None
             return error
         except Exception as error:
             logger.exception("%s: a bug in reading it", self.path)
@@ -181,8 +184,10 @@ class WatchedFile(Generic[_Result]):
 
     def _take(self, read: _Result | SpecctlError | None) -> bool:
         if isinstance(read, SpecctlError):
+            is_told = self._stamp is None and self.refusal == str(read)
             self.refusal = str(read)
-            logger.error("%s refused, the last good one stays:\n%s", self._what, read)
+            if not is_told:
+                logger.error("%s refused, the last good one stays:\n%s", self._what, read)
         if read is None or isinstance(read, SpecctlError):
             return False
         self.refusal = None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import threading
@@ -330,6 +331,28 @@ def test_a_bug_in_reading_a_file_ends_nothing(tmp_path: Path, caplog: pytest.Log
     assert not asyncio.run(file.refresh())
     assert (file.value, file.refusal) == (10, f"{path}: cannot be used (ZeroDivisionError)")
     assert caplog.text.count("Traceback") == 1
+
+
+def test_a_file_that_could_not_be_opened_is_read_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("kind: 'off'\n")
+    files = PolicyFiles()
+    source = files.get(path)
+    path.write_text("kind: goodput\nfrozen: true\n")
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        for _ in range(3):
+            asyncio.run(files.refresh())
+    assert (source.refusal, source.policy.frozen) == (f"{path}: Too many open files", False)
+    assert caplog.text.count("the last good one stays") == 1
+    asyncio.run(files.refresh())
+    assert (source.refusal, source.policy.frozen) == (None, True)
 
 
 def test_a_machine_without_threads_left_ends_nothing(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specctl.errors import PolicyError, TargetsError
-from specctl.policy.loader import find_policy
+from specctl.policy.loader import find_policy, load_policy
 from specctl.targets.file import TargetsFile, parse_targets
 
 
@@ -121,6 +121,29 @@ def test_a_policy_name_that_no_file_can_have_is_a_refusal(tmp_path: Path) -> Non
         TargetsFile(path, exists)
     with pytest.raises(PolicyError, match=r"policies.0.policy: x+\.*: no such file; shipped"):
         TargetsFile(path, lambda name, folder: find_policy(name))
+
+
+def test_a_policy_that_comes_or_is_mended_after_the_file_that_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two files of one change are written one after the other."""
+    path, policy = tmp_path / "targets.yaml", tmp_path / "new.yaml"
+
+    def checked(name: str, folder: Path) -> Path:
+        load_policy(folder / name)
+        return folder / name
+
+    path.write_text("targets:\n  - url: a:1\n")
+    file = TargetsFile(path, checked)
+    path.write_text("targets:\n  - url: a:1\npolicies:\n  - match: {}\n    policy: new.yaml\n")
+    for content in (None, "kind: of\n", "kind: off\n"):
+        if content is not None:
+            policy.write_text(content)
+        is_taken = [asyncio.run(file.refresh()) for _ in range(2)]
+        assert is_taken == [content == "kind: off\n", False]
+    assert file.refusal is None
+    assert [rule.policy for rule in file.value.rules] == [policy]
+    assert caplog.text.count("the last good one stays") == 2
 
 
 def test_a_file_is_read_beside_the_event_loop(tmp_path: Path) -> None:
