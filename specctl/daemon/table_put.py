@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specctl.contract.capabilities import Capabilities
-from specctl.contract.table import AppliedTable, TablePut, uniform_rows
+from specctl.contract.table import AppliedTable, TablePut, legal_settings, uniform_rows
 from specctl.core.messages import Plan
 from specctl.policy.models import AnyPolicy
 from specctl.types import Observation
@@ -35,9 +35,9 @@ def put_at_stop(
 ) -> tuple[TablePut, str]:
     """Releases the lease and leaves what ``on_stop`` says, in words as well. ``is_held``: frozen."""
     rows, limits, words = applied.rows, applied.class_limits, "the last table stays"
-    if policy.on_stop == "off" and not is_held:
+    if policy.on_stop == "off" and 0 in _chains(capabilities) and not is_held:
         rows, words = uniform_rows(0), "speculation is off"
-    elif policy.on_stop == "start" and applied.start_rows and not is_held:
+    elif policy.on_stop != "keep" and applied.start_rows and not is_held:
         rows, limits, words = applied.start_rows, (), "the start table is in force again"
     put = TablePut(
         base_version=applied.version,
@@ -51,8 +51,13 @@ def put_at_stop(
 
 
 def _fallback(policy: AnyPolicy, capabilities: Capabilities) -> int | None:
-    """The largest legal number up to the policy's; None: the server's start table."""
+    """The largest prepared chain up to the policy's number; None: the server's start table."""
     wanted = policy.fallback_num_speculative_tokens
     if wanted is None:
         return None
-    return max((n for n in capabilities.num_speculative_tokens_legal if n <= wanted), default=0)
+    return max((n for n in _chains(capabilities) if n <= wanted), default=None)
+
+
+def _chains(capabilities: Capabilities) -> set[int]:
+    """Numbers that the engine takes without a width and branches: a fallback, and off at a stop."""
+    return {one.num_speculative_tokens for one in legal_settings(capabilities) if one.tree_topk == 1}

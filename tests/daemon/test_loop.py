@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import COPYING, RANDOM_TEXT, Cost, FakeEngine, Traffic
+from fakes.observations import chains, tree
 from fakes.rig import Rig, records
 
 from specctl.contract.classes import ClassLimit
@@ -101,6 +102,29 @@ def test_a_crash_with_a_fallback_that_the_policy_names() -> None:
         assert engine.tokens_at(1) == 5
         engine.advance(12.5)
         assert (engine.state, engine.tokens_at(1)) == (TableState.FALLBACK, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "fallback"),
+    [
+        (chains(0, 2, 4), 3, 2),
+        (chains(2, 4), 0, None),
+        ((*chains(0, 1), tree(2, 2, 5)), 2, 1),
+        ((tree(2, 2, 5), tree(4, 2, 8)), 4, None),
+    ],
+)
+def test_a_fallback_that_the_server_lacks_does_not_keep_the_daemon_from_steering(
+    settings: tuple[Setting, ...], wanted: int, fallback: int | None
+) -> None:
+    """It names a chain: the nearest below it, else the table of the server's start."""
+
+    async def course() -> None:
+        async with Rig(engine, policy=f"kind: goodput\nfallback_num_speculative_tokens: {wanted}") as rig:
+            await rig.run(3)
+
+    with FakeEngine(settings=settings, start=settings[0]) as engine:
+        asyncio.run(course())
+        assert (engine.owner, engine.fallback) == ("me", fallback)
 
 
 def test_ranks_that_hold_another_table_get_one_at_the_next_poll() -> None:

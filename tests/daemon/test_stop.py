@@ -62,6 +62,12 @@ def test_a_stop_releases_the_lease_and_leaves_what_the_policy_says(
     assert bool(record["changes"]) == (on_stop != "keep")
 
 
+def test_a_stop_where_off_is_not_prepared_puts_the_start_table_back() -> None:
+    with FakeEngine(start_tokens=2, legal=(2, 5)) as engine:
+        stopped(engine, f"{FIXED}on_stop: off")
+        assert (engine.tokens_at(1), engine.lease_s, engine.state) == (2, None, TableState.LIVE)
+
+
 def test_no_sample_stays_behind() -> None:
     with FakeEngine(start_tokens=4) as engine:
         stopped(engine, "kind: goodput\non_stop: keep")
