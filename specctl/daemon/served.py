@@ -4,10 +4,12 @@ event loop, so that a loop that is stuck does not answer."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -63,7 +65,9 @@ async def served(
         ]
     )
     add_page(app)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    log = logging.getLogger(f"{__name__}.port")
+    log.addFilter(_is_of_this_side)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, logger=log)
     await runner.setup()
     serve = runner.server
     assert serve is not None
@@ -84,6 +88,11 @@ async def served(
     finally:
         listening.close()
         await runner.cleanup()
+
+
+def _is_of_this_side(record: logging.LogRecord) -> bool:
+    """What is no HTTP is answered with 400; whoever sends it must not fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _checked(problems: list[str]) -> web.Response:

@@ -38,6 +38,30 @@ def test_metrics_health_and_frozen_files() -> None:
     asyncio.run(course())
 
 
+def test_what_is_no_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug of ours does."""
+
+    def broken() -> FrozenFiles:
+        raise RuntimeError("a bug")
+
+    async def course() -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        async with served(Exporter(), broken, "127.0.0.1", port):
+            for header in (b"Content-Length: -1", b"X: " + b"x" * 10_000, b"no header"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.0 400 ")
+                writer.close()
+            assert caplog.text == ""
+            async with HttpClient(f"127.0.0.1:{port}") as client:
+                assert (await client.get(FROZEN_ROUTE)).status == 500
+            assert "RuntimeError: a bug" in caplog.text
+
+    asyncio.run(course())
+
+
 def test_port_0_serves_nothing() -> None:
     async def course() -> None:
         async with served(Exporter(), lambda: FILES, "127.0.0.1", 0):
