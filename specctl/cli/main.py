@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -24,6 +25,7 @@ EXIT_POLICY = 3
 EXIT_LOCAL = 4
 EXIT_INTERRUPTED = 130
 PROGRAM = "specctl"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 COMPLETE_VARIABLE = "_SPECCTL_COMPLETE"
 
 
@@ -169,9 +171,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _leave(EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Python writes the rest at exit, and would complain about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _drop_output()
+        click.secho(f"standard output: {error.strerror}", err=True, fg="red", color=colour)
+        return EXIT_LOCAL
+
+
+def _drop_output() -> None:
+    """Python writes the rest at exit, and would complain about it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _leave(code: int) -> NoReturn:

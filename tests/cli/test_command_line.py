@@ -148,6 +148,21 @@ def test_no_colours_and_no_bars_in_a_pipe(tmp_path: Path, capsys: pytest.Capture
     assert "\x1b" not in captured.out + captured.err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["policy", "schema"], ["completion", "bash"], ["--help"]])
+def test_a_full_disk_under_the_output_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "specctl.cli.main", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (4, "standard output: No space left on device\n")
+
+
 def test_shipped_policies_are_in_the_wheel(tmp_path: Path) -> None:
     """``pip install --target`` puts them beside the package."""
     pytest.importorskip("setuptools", minversion="77")
