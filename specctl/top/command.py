@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import click
 from specctl.errors import SpecctlError
 from specctl.http_client import read_token
 from specctl.policy.loader import find_policy
-from specctl.terminal import examples
+from specctl.terminal import examples, has_terminal
 
 __all__ = ["top"]
 
@@ -74,6 +75,9 @@ async def _run(app: type, targets: tuple[str, ...], daemon: str, policy: str, to
     try:
         # What is wrong at once is said at once.
         await source.overview()
+        if not (has_terminal() and sys.stdin is not None and sys.stdin.isatty()):
+            # Nobody could end it there.
+            raise SpecctlError("specctl top needs a terminal; specctl status prints what a server does now")
         await app(source).run_async()
     finally:
         await source.close()

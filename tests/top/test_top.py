@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -148,3 +150,17 @@ def test_a_daemon_that_is_not_there_is_said_at_once() -> None:
     result = CliRunner().invoke(top, ["--daemon", "http://127.0.0.1:9"])
     assert isinstance(result.exception, TargetError)
     assert "cannot be reached" in str(result.exception)
+
+
+def test_without_a_terminal_it_ends_with_a_word() -> None:
+    with FakeEngine() as engine:
+        ended = subprocess.run(
+            [sys.executable, "-m", "specctl.cli.main", "top", engine.url],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert ended.stderr.startswith("specctl top needs a terminal; ")
