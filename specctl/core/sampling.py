@@ -75,7 +75,7 @@ def choose_sample(
 
 def _every(wanted: Setting, every: float, least: int, now: RowSample | None) -> RowSample:
     """The sample in force where it does as well."""
-    every_steps = min(max(math.ceil(every), least), EVERY_MAX_STEPS)
+    every_steps = min(max(math.ceil(min(every, EVERY_MAX_STEPS)), least), EVERY_MAX_STEPS)
     if now is not None and now.setting == wanted:
         is_near = every_steps / STICKY <= now.every_steps <= every_steps * STICKY
         if is_near:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from specctl.contract.setting import RowSample
 from specctl.core.forecast import Forecast
 from specctl.core.sampling import (
+    EVERY_MAX_STEPS,
     FIRST_EVERY_STEPS,
     FIRST_S,
     SEARCH_EVERY_STEPS,
@@ -95,6 +96,12 @@ def test_a_dear_sample_runs_seldom_and_never_costs_more_than_its_share() -> None
         found = sample(expects(1.0, 1.0 - lost, 0.01))
         assert found is not None
         assert lost / found.every_steps <= SHARE
+
+
+def test_the_smallest_share_is_no_infinite_interval() -> None:
+    found = sample(expects(1.0, 0.95, 0.9), share=5e-324)
+    assert found is not None
+    assert found.every_steps == EVERY_MAX_STEPS
 
 
 def test_a_larger_share_samples_more_often() -> None:
