@@ -179,6 +179,9 @@ def _frozen_files(policies: PolicyFiles, roster: LiveRoster, fleet: Fleet) -> Fr
 
 
 def _check(options: _Options) -> None:
+    if not options.metrics_host:
+        # To the system that is every address of this machine: a script's variable that was not set.
+        raise click.UsageError("--metrics-host is empty; 0.0.0.0 is every address")
     if not options.target and options.targets is None:
         raise click.UsageError("one of --target and --targets is required")
     if options.target and options.policy is None:

@@ -244,6 +244,9 @@ def test_wrong_arguments() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["autotune", "--target", "h:1"])
     assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["autotune", "--policy", "balanced", "--target", "h:1", "--metrics-host", ""])
+    assert caught.value.code == 2
 
 
 @contextmanager
