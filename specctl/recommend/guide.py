@@ -121,7 +121,7 @@ class Guide(BaseModel):
         """Tokens to draft; 0 for none."""
         if family == "none":
             return 0
-        at = next(row for row in self.drafts if concurrency <= row[0])
+        at = next((row for row in self.drafts if concurrency <= row[0]), self.drafts[-1])
         return at[1] if family in ("suffix", "ngram") else at[2]
 
 

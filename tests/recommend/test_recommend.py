@@ -127,6 +127,11 @@ def test_a_name_on_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["ranked"][0]["memory"] is None
 
 
+def test_more_requests_than_the_guide_has_rows_for(capsys: pytest.CaptureFixture[str]) -> None:
+    report = recommended(capsys, "org/model", "--engine", "vllm", "--concurrency", "1000001")
+    assert report["ranked"]
+
+
 def test_of_a_running_server(
     folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
