@@ -127,7 +127,9 @@ class _Command(click.Command):
 )
 @click.option("--speed", type=float, default=1.0, metavar="F", help="arrivals F times as dense; default: 1")
 @click.option("--requests", type=_positive, metavar="N", help="only the first N requests; default: all")
-@click.option("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="random seed; default: 0"
+)
 @click.option(
     "--batch-table",
     type=_batch_table,

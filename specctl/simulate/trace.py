@@ -22,6 +22,8 @@ HEADERS = (
 )
 # A wait between two arrivals that is reported as a hole in the trace. It is simulated as idle time.
 GAP_S = 60.0
+# Idle time takes time, too: a longer trace would seem to hang.
+SPAN_MAX_S = 31 * 86_400.0
 # Stamps of which more than this share are repeats come from a coarse clock.
 COARSE_RATIO = 0.5
 TOKENS_MAX = 100_000_000
@@ -46,6 +48,12 @@ class Trace:
         """Arrivals ``speed`` times as dense."""
         if not speed > 0 or not math.isfinite(speed):
             raise SimulationInputError(f"speed: expected a number over 0, got {speed}")
+        last_s = float(self.arrival_s.max(initial=0.0))
+        if last_s > SPAN_MAX_S * speed:
+            raise SimulationInputError(
+                f"expected arrivals within {SPAN_MAX_S:g} s at a speed of {speed:g}, got {last_s:g} s; "
+                "is the trace in seconds?"
+            )
         return replace(self, arrival_s=self.arrival_s / speed)
 
     def first(self, requests: int) -> Trace:

@@ -58,6 +58,7 @@ def test_a_profile_of_another_machine_is_refused(
         (["--policy", "nothing"], 3, "nothing: no such file"),
         (["--policy", "off", "--acceptance", "nothing"], 4, "shipped scenarios"),
         (["--policy", "off", "--speed", "0"], 4, "speed: expected a number over 0, got 0.0"),
+        (["--policy", "off", "--speed", "1e-320"], 4, "is the trace in seconds?"),
     ],
 )
 def test_wrong_inputs_end_with_a_reason(
@@ -74,13 +75,15 @@ def test_wrong_inputs_end_with_a_reason(
         ["--batch-table", "2-4:3"],
         ["--batch-table", "1-4:3,6-:0"],
         ["--requests", "0"],
+        ["--seed", "-1"],
+        ["--seed", "99999999999999999999999"],
     ],
 )
 def test_wrong_arguments_are_2(more: list[str], trace_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(command(trace_file, "--policy", "off", *more))
     assert ended.value.code == 2
-    assert "expected" in capsys.readouterr().err
+    assert f"Invalid value for '{more[0]}'" in capsys.readouterr().err
 
 
 def test_a_stock_table_of_ones_own(trace_file: Path, tmp_path: Path) -> None:
