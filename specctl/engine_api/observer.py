@@ -115,6 +115,8 @@ class EngineObserver:
         try:
             counters, delta = await self._read_stock(now_s, gaps)
         except TargetError as error:
+            # What answers nothing is no stock server: a proxy without its server says 404, too.
+            self._plugin_due_s = float("-inf")
             why = "" if self._why_no_plugin == NO_PLUGIN else f" ({self._why_no_plugin})"
             raise TargetError(f"{error}{why}") from error
         return Observation(

@@ -139,6 +139,24 @@ def test_ten_seconds_without_telemetry_change_nothing(caplog: pytest.LogCaptureF
     assert "the engine restarted" not in caplog.text
 
 
+def test_a_proxy_that_finds_nothing_for_a_while_does_not_cost_the_lease() -> None:
+    """It answers 404 to everything, which is no server without the plugin."""
+
+    async def course() -> None:
+        async with Rig(engine, policy=FIXED) as rig:
+            await rig.run(5)
+            for path in (CAPABILITIES, TELEMETRY, "/metrics"):
+                engine.forced_status[path] = 404
+            await rig.run(3)
+            engine.forced_status.clear()
+            await rig.run(55)
+            assert (engine.owner, engine.tokens_at(1)) == ("me", 5)
+
+    with FakeEngine(start_tokens=2) as engine:
+        asyncio.run(course())
+        assert engine.state is TableState.LIVE
+
+
 def test_a_slow_target_keeps_its_table(caplog: pytest.LogCaptureFixture) -> None:
     async def course() -> list[Plan | None]:
         async with Rig(engine, timeout_s=0.5, policy=FIXED) as rig:
