@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from specctl.core.messages import Event, setting_words
 from specctl.daemon.context import PolicySource
 from specctl.daemon.override import Override
 from specctl.daemon.reporter import Reporter
-from specctl.errors import PolicyError, TargetError
+from specctl.errors import TargetError
 from specctl.policy.models import Threshold
 from specctl.watch.views import ControlChange, Mode
 
@@ -44,8 +43,7 @@ class Controls:
         override, known = Override(source), self._targets.get(target)
         before = known.override if known is not None else self._left.pop(target, None)
         if before is not None:
-            with contextlib.suppress(PolicyError):
-                override.set(before.mode, before.thresholds)
+            override.take(before)
         self._targets[target] = _Target(override, reporter)
         return override
 

@@ -51,6 +51,10 @@ class Override:
         self._made = base, self._over(base, mode, thresholds)
         self.mode, self.thresholds = mode, tuple(thresholds)
 
+    def take(self, before: Override) -> None:
+        """As it was set for another start of this target; it holds where and while the file lets it."""
+        self._mode, self._thresholds, self._made = before.mode, before.thresholds, None
+
     @staticmethod
     def _over(base: AnyPolicy, mode: Mode, thresholds: Sequence[Threshold]) -> AnyPolicy:
         if mode in (Mode.POLICY, Mode.DRY_RUN):

@@ -271,6 +271,19 @@ def test_of_targets_that_left_only_what_was_set_is_kept() -> None:
     assert controls._left == {}
 
 
+def test_what_was_set_outlasts_a_target_that_comes_back_while_its_file_is_frozen() -> None:
+    controls, source = Controls(), Source(parse_policy("kind: goodput", "p"))
+    reporter: Any = SimpleNamespace(event=lambda event: None)
+    controls.add("http://t:1", source, reporter)
+    controls.change(ControlChange(target="http://t:1", mode=Mode.OFF), "me")
+    source.policy = parse_policy("kind: goodput\nfrozen: true", "p")
+    controls.forget("http://t:1")
+    override = controls.add("http://t:1", source, reporter)
+    assert override.policy is source.policy
+    source.policy = parse_policy("kind: goodput", "p")
+    assert (override.mode, override.policy.kind) == (Mode.OFF, "off")
+
+
 def test_the_command_serves_it(tmp_path: Path) -> None:
     """``specctl autotune`` with a token file, as a process."""
     with socket.socket() as probe:
