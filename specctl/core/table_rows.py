@@ -24,10 +24,9 @@ class DecidedSetting(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A row without its decode batches."""
+    """A row from no context on, without its decode batches."""
 
     setting: Setting
-    context_from: int
     context_to: int | None
     sample: RowSample | None
 
@@ -44,7 +43,6 @@ class _Part(NamedTuple):
             **dict(zip(KNOBS, knobs_of(self.setting), strict=True)),
             decode_batch_from=batch_from,
             decode_batch_to=batch_to,
-            context_from_tokens=self.context_from,
             context_to_tokens=self.context_to,
             sample=self.sample,
         )
@@ -69,34 +67,25 @@ def row_at(rows: Iterable[TableRow], decode_batch: int, context_tokens: int = 0)
 def rows_with(in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -> tuple[TableRow, ...]:
     """The whole table. ``decided`` begins at decode batch 1; ``in_force`` tiles all batches and contexts.
 
-    Neighbouring ranges of batches become one row where they are alike at every context.
+    Neighbouring ranges of batches become one row where they are alike. Rules are not cut where those are: an
+    engine takes so many rows and no more.
     """
     rules = [row for row in in_force if row.context_from_tokens > 0]
-    starts = {one.first for one in decided} | {row.decode_batch_from for row in rules}
-    starts |= {row.decode_batch_to + 1 for row in rules if row.decode_batch_to is not None}
-    merged: list[tuple[int, tuple[_Part, ...]]] = []
-    for start in sorted(starts):
-        column = _column(start, in_force, rules, decided)
-        if not merged or merged[-1][1] != column:
-            merged.append((start, column))
-    known = {(row.decode_batch_from, row.context_from_tokens): row for row in in_force}
+    known = {row.decode_batch_from: row for row in in_force if row.context_from_tokens == 0}
+    merged: list[tuple[int, _Part]] = []
+    for start in sorted({one.first for one in decided} | known.keys()):
+        part = _part(start, in_force, decided)
+        if not merged or merged[-1][1] != part:
+            merged.append((start, part))
     ends = [start - 1 for start, _ in merged[1:]]
-    return tuple(
-        part.row(start, end, known.get((start, part.context_from)))
-        for (start, column), end in zip(merged, [*ends, None], strict=True)
-        for part in column
-    )
+    lowest = [
+        part.row(start, end, known.get(start))
+        for (start, part), end in zip(merged, [*ends, None], strict=True)
+    ]
+    return tuple(sorted([*lowest, *rules], key=lambda row: (row.decode_batch_from, row.context_from_tokens)))
 
 
-def _column(
-    start: int, in_force: Sequence[TableRow], rules: Sequence[TableRow], decided: Sequence[DecidedSetting]
-) -> tuple[_Part, ...]:
-    """Every context of one range of batches."""
+def _part(start: int, in_force: Sequence[TableRow], decided: Sequence[DecidedSetting]) -> _Part:
     found = next(one for one in reversed(decided) if one.first <= start)
-    above = [row for row in rules if row_at([row], start, row.context_from_tokens) is not None]
     lowest = row_at(in_force, start)
-    context_to = None if lowest is None else lowest.context_to_tokens
-    return (
-        _Part(found.setting, 0, context_to, found.sample),
-        *(_Part(row.setting, row.context_from_tokens, row.context_to_tokens, row.sample) for row in above),
-    )
+    return _Part(found.setting, None if lowest is None else lowest.context_to_tokens, found.sample)

@@ -60,6 +60,25 @@ def test_rules_for_long_contexts_are_carried_over() -> None:
         assert row_at(rows, batch, 1000).setting == LONG.setting  # type: ignore[union-attr]
 
 
+def test_rules_for_long_contexts_are_not_cut_by_decode_batch() -> None:
+    """An engine takes 64 rows: 17 ranges of batches with 4 rules each would be more."""
+    bounds = (0, 1000, 2000, 4000, 8000)
+    in_force = tuple(
+        TableRow(
+            decode_batch_from=1,
+            context_from_tokens=low,
+            context_to_tokens=None if high is None else high - 1,
+            num_speculative_tokens=4,
+        )
+        for low, high in pairwise([*bounds, None])
+        if low is not None
+    )
+    rows = rows_with(in_force, decided(4, 2, 1, 0))
+    SpeculationTable(rows, CAPABILITIES)
+    assert len(rows) == 4 + 4
+    assert set(in_force[1:]) <= set(rows)
+
+
 def test_rules_for_long_contexts_of_some_batches_only() -> None:
     in_force = (
         TableRow(decode_batch_from=1, decode_batch_to=3, num_speculative_tokens=4),
