@@ -165,6 +165,7 @@ class TargetLoop:
             observation = replace(observation, capabilities=self._capabilities)
         if answer is not None and (applied is None or applied.version < answer.version):
             observation = replace(observation, applied=answer)
+        self._in_force = observation.applied or answer
         if self._context.is_dry_run:
             return replace(observation, may_act=False, why_not_act="dry run")
         if observation.time_s < self._blocked_until_s:
@@ -353,7 +354,7 @@ class TargetLoop:
                 if applied is None or self._wanted is None or self._unanswered is not None:
                     # The last PUT is in force or not, or another table than it.
                     applied = await self._routes.table()
-                if applied.owner != self._context.owner:
+                if applied.owner != self._context.owner and applied.state is not TableState.FALLBACK:
                     return
                 put, words = put_at_stop(applied, capabilities, policy, self._context.owner, is_held=is_held)
                 answer = await self._routes.put(put)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from specctl.contract.table import TablePut, TableState
 
 FIXED = "kind: fixed\nnum_speculative_tokens: 5\n"
 CLASSES = "classes: [{kind: code, max_num_speculative_tokens: 1}]\n"
+TABLE = "/specctl/v1/table"
 CODE = (ClassLimit(kind="code", max_num_speculative_tokens=1),)
 
 
@@ -127,6 +129,27 @@ def test_a_stop_after_a_put_without_an_answer(polls_before: int, is_in_force: bo
             await rig.stop()
 
     with Silent(start_tokens=2) as engine:
+        asyncio.run(course())
+        assert (engine.tokens_at(1), engine.lease_s) == (2, None)
+
+
+def test_a_stop_releases_the_table_that_was_seen_last() -> None:
+    """Not the one that was read after a conflict."""
+
+    def old(raw: bytes) -> bytes:
+        return json.dumps(json.loads(raw) | {"version": 0}).encode()
+
+    async def course() -> None:
+        async with Rig(engine, policy=FIXED) as rig:
+            await rig.run(3)
+            engine.mangle[TABLE] = old
+            rig.set_policy("kind: fixed\nnum_speculative_tokens: 3\n")
+            await rig.run(3)
+            engine.mangle.clear()
+            await rig.run(3)
+            await rig.stop()
+
+    with FakeEngine(start_tokens=2) as engine:
         asyncio.run(course())
         assert (engine.tokens_at(1), engine.lease_s) == (2, None)
 
