@@ -35,7 +35,8 @@ FILE_MAX_BYTES = 4 * 1024 * 1024
 CONFIRM_S = 15.0
 ASK_AGAIN_S = 0.2
 DAEMON = "http://127.0.0.1:9109"
-_KEY = re.compile(r"^frozen[ \t]*:.*$", re.MULTILINE)
+_KEY = re.compile(r"^frozen[ \t]*:[ \t]*[^\s#]*", re.MULTILINE)
+"""Without a comment behind it, which stays."""
 
 
 def _shared(command: Callable[..., int]) -> Any:

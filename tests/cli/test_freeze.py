@@ -62,6 +62,7 @@ def test_freeze_and_thaw_change_one_line(tmp_path: Path, ending: str) -> None:
     text = path.read_text()
     assert text.startswith(POLICY)
     assert text.count("frozen") == 1
+    assert text.count("#") == (POLICY + ending).count("#"), "comments stay"
     assert changed("thaw", path) == 0
     assert not load_policy(path).frozen
     assert path.stat().st_mode & 0o777 == 0o640
