@@ -247,10 +247,13 @@ class Controller:
     ) -> Plan:
         survival = expected.acceptance.survival if expected.acceptance.trials > 0 else None
         lead = _lead(choices, expected)
+        # What changes is the reason, also where it is a bucket without traffic.
+        changed = None if lead is None or lead.is_change else _first_changed(choices)
+        told = changed or lead
         return Plan(
             target=observation.target,
             time_s=observation.time_s,
-            reason=Reason.IDLE if lead is None else lead.reason,
+            reason=Reason.IDLE if told is None else told.reason,
             explanation=explain(choices, survival),
             rows=rows,
             class_limits=limits,
@@ -292,6 +295,10 @@ def _lead(choices: tuple[Choice, ...], expected: Forecast) -> Choice | None:
     ]
     if busy:
         return choices[max(busy)[2]]
+    return _first_changed(choices)
+
+
+def _first_changed(choices: tuple[Choice, ...]) -> Choice | None:
     return next((choice for choice in choices if choice.is_change), None)
 
 

@@ -82,7 +82,8 @@ class Event:
 class Plan:
     """The outcome of one tick. ``rows`` None: there is nothing to apply.
 
-    ``reason`` and ``explanation``: of the busiest bucket that changes, else of the busiest one.
+    ``reason`` and ``explanation``: of the busiest bucket that changes, else of one without traffic that does,
+    else of the busiest one. ``lead``: the busiest one, and first one that changes.
     ``class_limits``: rules for traffic classes that go with the rows.
     """
 

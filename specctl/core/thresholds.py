@@ -60,7 +60,8 @@ class Thresholds:
         configured: float,
         ceilings: Collection[int],
     ) -> tuple[Choice, ...]:
-        """The choices with their ``min_token_prob``; where none is known, a bucket keeps the one it has.
+        """The choices with their ``min_token_prob``; where none is known, or nothing is drafted, a
+        bucket keeps the one it has.
 
         Args:
             wanted: of every bucket, for this poll.
@@ -75,7 +76,8 @@ class Thresholds:
             one = wanted[bucket] if choice.is_active else None
             if one is not None:
                 mean = self._means[bucket] = one if mean is None else one + kept * (mean - one)
-            prob = now if mean is None else _stepped(mean, now, configured)
+            drafts = choice.after.num_speculative_tokens > 0
+            prob = _stepped(mean, now, configured) if drafts and mean is not None else now
             if choice.last in ceilings and _value(prob, configured) < _value(now, configured):
                 prob = now
             found.append(choice if prob == choice.after.min_token_prob else _moved(choice, prob, mean))

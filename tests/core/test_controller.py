@@ -76,6 +76,19 @@ def test_a_phase_change_is_followed_within_four_seconds(accept: float) -> None:
     assert machine.rate(machine.at().setting) >= 0.9 * machine.rate(machine.best())
 
 
+def test_the_reason_of_a_change_is_that_of_a_bucket_that_changes() -> None:
+    """Also where only buckets without traffic change."""
+    machine = Machine(batch=4, accept=0.9)
+    steered = Steered(machine)
+    plans = []
+    for accept in (0.9, 0.6, 0.9, 0.5, 0.7):
+        machine.accept = accept
+        plans += steered.run(15)
+    changes = [plan for plan in plans if plan.changed]
+    assert any(not plan.is_felt for plan in changes)
+    assert all(plan.reason in {one.reason for one in plan.changed} for plan in changes)
+
+
 def test_off_is_found_to_be_wrong_by_samples_alone() -> None:
     machine = Machine(batch=4, accept=0.05, rows=uniform_rows(8))
     steered = Steered(machine)

@@ -148,6 +148,13 @@ def test_a_probability_that_moves_alone_is_the_reason_of_the_change() -> None:
     assert stays.reason is Reason.NO_BETTER
 
 
+def test_a_bucket_that_drafts_nothing_keeps_what_it_has() -> None:
+    found, off = Thresholds(1), Setting(num_speculative_tokens=0)
+    rests = choice()._replace(before=off, after=off)
+    assert found.applied([rests], [0.17], 0.0, ()) == (rests,)
+    assert set_to(found, None) == 0.2, "what it saw meanwhile counts"
+
+
 def test_an_idle_bucket_keeps_what_it_has() -> None:
     assert set_to(Thresholds(1), 0.4, 0.1, is_active=False) == 0.1
 
