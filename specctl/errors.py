@@ -41,7 +41,13 @@ __all__ = [
     "TargetError",
     "TargetsError",
     "VersionConflict",
+    "install_words",
 ]
+
+
+def install_words(extra: str) -> str:
+    """How a group of optional packages is installed. No package index has specctl."""
+    return f"in a clone of specctl: pip install '.[{extra}]'"
 
 
 class SpecctlError(Exception):

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from specctl import __version__
-from specctl.errors import ContractError, PolicyError, SpecctlError, TargetError
+from specctl.errors import ContractError, PolicyError, SpecctlError, TargetError, install_words
 from specctl.terminal import StderrHandler, examples, log_options
 
 __all__ = ["COMMANDS", "PROGRAM", "cli", "main"]
@@ -119,7 +119,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package not in _EXTRAS:
         raise error
-    return f"{PROGRAM}: this needs the package {package}: pip install 'specctl-serving[{_EXTRAS[package]}]'"
+    return f"{PROGRAM}: this needs the package {package}; {install_words(_EXTRAS[package])}"
 
 
 def _with_log_options(command: click.Command) -> click.Command:

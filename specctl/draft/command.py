@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specctl.errors import install_words
 from specctl.terminal import examples, json_option, print_json
 
 if TYPE_CHECKING:
@@ -39,16 +40,15 @@ def _output_options(command: Callable[..., int]) -> Any:
 
 
 @click.group(
+    help="Make and inspect files of finished outputs, from which the suffix method drafts.\n\n"
+    f"Needs more packages; {install_words('draft')}.",
     epilog=examples(
         "specctl corpus build outputs.jsonl --tokenizer MODEL_FOLDER --output corpus.bin",
         "specctl corpus inspect corpus.bin",
-    )
+    ),
 )
 def corpus() -> None:
-    """Make and inspect files of finished outputs, from which the suffix method drafts.
-
-    Needs the extra draft: pip install 'specctl-serving[draft]'.
-    """
+    """Files of finished outputs."""
 
 
 @corpus.command(

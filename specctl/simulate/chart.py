@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specctl.errors import SpecctlError
+from specctl.errors import SpecctlError, install_words
 
 if TYPE_CHECKING:
     from specctl.simulate.compare import ArmResult, Comparison
@@ -27,9 +27,7 @@ def draw(comparison: Comparison, policies: list[str], title: str, path: Path) ->
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SpecctlError(
-            "--chart needs the package matplotlib: pip install 'specctl-serving[simulate]'"
-        ) from None
+        raise SpecctlError(f"--chart needs the package matplotlib; {install_words('simulate')}") from None
     figure = Figure(figsize=(11, 9), layout="constrained")
     batch, drafts, tokens = figure.subplots(3, 1, sharex=True)
     off = comparison.arm("off")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specctl.cli.options import FILE, POLICY
-from specctl.errors import SimulationInputError, SpecctlError
+from specctl.errors import SimulationInputError, SpecctlError, install_words
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
 from specctl.record.reader import is_log
@@ -257,4 +257,4 @@ def _policies(files: Sequence[str]) -> dict[str, AnyPolicy]:
 def _need_numba() -> None:
     """The simulator's steps are compiled; what takes them in is imported later."""
     if importlib.util.find_spec("numba") is None:
-        raise SpecctlError("specctl simulate needs numba: pip install 'specctl-serving[simulate]'")
+        raise SpecctlError(f"specctl simulate needs the package numba; {install_words('simulate')}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from specctl.errors import SpecctlError
+from specctl.errors import SpecctlError, install_words
 from specctl.http_client import read_token
 from specctl.policy.loader import find_policy
 from specctl.terminal import examples, has_terminal
@@ -53,7 +53,7 @@ def top(targets: tuple[str, ...], daemon: str, policy: str, token_file: Path | N
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("textual"):
             raise
-        raise SpecctlError("specctl top needs: pip install 'specctl-serving[top]'") from error
+        raise SpecctlError(f"specctl top needs the package textual; {install_words('top')}") from error
     token = None if token_file is None else read_token(token_file)
     # The screen is the view's; what would be logged is among the events.
     log = logging.getLogger("specctl")

@@ -16,6 +16,7 @@ from fakes.engine import FakeEngine
 
 from specctl import __version__
 from specctl.cli.main import COMMANDS, cli, main
+from specctl.errors import install_words
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +103,13 @@ def test_a_plain_install_says_what_a_corpus_needs(tmp_path: Path, package: str) 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 4
-    assert done.stderr.strip().endswith(f"needs the package {package}: pip install 'specctl-serving[draft]'")
+    assert done.stderr.strip().endswith(f"needs the package {package}; {install_words('draft')}")
+
+
+def test_packages_come_from_a_clone() -> None:
+    """No package index has specctl."""
+    assert install_words("top") == "in a clone of specctl: pip install '.[top]'"
+    assert not [path for path in (ROOT / "specctl").rglob("*.py") if "specctl-serving[" in path.read_text()]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

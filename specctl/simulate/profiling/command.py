@@ -21,7 +21,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.daemon.fleet import stop_on_signals
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.owner import owner_name
-from specctl.errors import ContractError, SpecctlError
+from specctl.errors import ContractError, SpecctlError, install_words
 from specctl.http_client import HttpClient, normalise_target, read_token
 from specctl.simulate.engine_profile import EngineProfile, Fingerprint
 from specctl.simulate.profiling.fitted import engine_profile, experts_of, fingerprint_of, limits_of
@@ -185,7 +185,7 @@ async def _profile(options: _Options) -> None:
 def _need_scikit_learn() -> None:
     """Before anything is measured. Raises SpecctlError."""
     if importlib.util.find_spec("sklearn") is None:
-        raise SpecctlError("specctl profile needs scikit-learn: pip install 'specctl-serving[simulate]'")
+        raise SpecctlError(f"specctl profile needs the package scikit-learn; {install_words('simulate')}")
 
 
 async def _measure(
