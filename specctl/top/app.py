@@ -62,6 +62,7 @@ class Servers(Screen[None]):
     def on_mount(self) -> None:
         self._shown: dict[str, Text] = {}
         self._widths: tuple[int, ...] = ()
+        self._fitting: tuple[int, ...] = ()
         self._table.focus()
 
     @property
@@ -85,7 +86,7 @@ class Servers(Screen[None]):
             del self._shown[gone]
         for view in overview.targets:
             target = view.target
-            line = words.line(rows[target], self._widths, words.state(view).style)
+            line = words.line(rows[target], self._fitting, words.state(view).style)
             before, self._shown[target] = self._shown.get(target), line
             if before is None:
                 table.add_row(line, key=target)
@@ -102,12 +103,13 @@ class Servers(Screen[None]):
 
     def _widen(self, widths: tuple[int, ...]) -> bool:
         """Whether the table is empty now. Columns only grow, so that the lines stand still."""
-        wider = tuple(map(max, widths, self._widths)) if self._widths else widths
-        if wider == self._widths:
+        self._widths = tuple(map(max, widths, self._widths)) if self._widths else widths
+        fitting = words.fitting(self._widths, self.app.size.width - 2 * self._table.cell_padding)
+        if fitting == self._fitting:
             return False
         self._table.clear(columns=True)
-        self._widths, self._shown = wider, {}
-        self._table.add_column(words.line(words.COLUMNS, wider), key="line")
+        self._fitting, self._shown = fitting, {}
+        self._table.add_column(words.line(words.COLUMNS, fitting), key="line")
         return True
 
     def action_details(self) -> None:
@@ -171,7 +173,7 @@ class TopApp(App[None]):
     #head { height: auto; padding: 0 1; background: $panel; }
     #said { height: auto; padding: 0 1; color: $error; }
     #servers { height: 1fr; }
-    #panels { grid-size: 3; grid-columns: 4fr 5fr 3fr; grid-rows: auto; height: auto; }
+    #panels { grid-size: 3; grid-columns: 54 1fr 34; grid-rows: auto; height: auto; }
     .panel { border: round $primary; padding: 0 1; height: auto; }
     #panels .panel { height: 100%; min-height: 11; }
     .-narrow #panels { grid-size: 1; grid-columns: 1fr; }
@@ -189,7 +191,7 @@ class TopApp(App[None]):
 
     def __init__(self, source: Source) -> None:
         super().__init__()
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (125, "-wide")]
         self._source = source
         self._servers = Servers()
 
@@ -240,14 +242,17 @@ class TopApp(App[None]):
 
 
 def _buckets(detail: TargetDetail) -> Text:
-    head = f"{'batch':<9}{'setting':<20}{'sampled':<14}{'tok/s':>8}{'if off':>8}  why"
+    settings = ["setting", *(words.setting(one.words) for one in detail.buckets)]
+    samples = ["sampled", *(words.setting(one.sample) for one in detail.buckets)]
+    wide, sampled = max(map(len, settings)) + 2, max(map(len, samples)) + 2
+    head = f"{'batch':<9}{settings[0]:<{wide}}{samples[0]:<{sampled}}{'tok/s':>6}{'if off':>8}  why"
     lines = [Text(head, "dim")]
-    for one in detail.buckets:
+    for one, setting, sample in zip(detail.buckets, settings[1:], samples[1:], strict=True):
         first, last = one.decode_batch_from, one.decode_batch_to
         batch = f"{last}" if first == last else f"{first}-{last}"
         why = one.reason.replace("_", " ") + (f": {one.detail}" if one.detail else "")
-        rates = f"{words.number(one.present_tokens_per_s):>8}{words.number(one.off_tokens_per_s):>8}"
-        line = f"{batch:<9}{one.words:<20}{one.sample or words.UNKNOWN:<14}{rates}  {why}"
+        rates = f"{words.number(one.present_tokens_per_s):>6}{words.number(one.off_tokens_per_s):>8}"
+        line = f"{batch:<9}{setting:<{wide}}{sample:<{sampled}}{rates}  {why}"
         lines.append(Text(line, "bold" if one.is_active else ""))
     return Text("\n").join(lines) if detail.buckets else Text("no decision yet", "dim")
 

@@ -16,8 +16,10 @@ __all__ = [
     "cells",
     "chart",
     "facts",
+    "fitting",
     "line",
     "number",
+    "setting",
     "state",
     "widths",
 ]
@@ -59,6 +61,13 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0%}"
 
 
+def setting(words: str | None) -> str:
+    """Several numbers in short: ``8 tokens, probability >= 0.2`` -> ``8, p>=0.2``."""
+    if words is None:
+        return UNKNOWN
+    return words.replace(" tokens,", ",").replace("probability >= ", "p>=")
+
+
 def state(view: TargetView) -> Text:
     if view.is_up is None:
         return Text("not polled yet", "dim")
@@ -76,7 +85,8 @@ def state(view: TargetView) -> Text:
 def cells(view: TargetView) -> list[str]:
     """A line of the list, in the order of ``COLUMNS``."""
     now, off = view.decode_tokens_per_s, view.off_tokens_per_s
-    why = view.why_down if view.is_up is False else (view.reason or "").replace("_", " ")
+    down = (view.why_down or "").removeprefix(f"{view.target}: ")
+    why = down if view.is_up is False else (view.reason or "").replace("_", " ")
     return [
         view.instance,
         state(view).plain,
@@ -84,7 +94,7 @@ def cells(view: TargetView) -> list[str]:
         view.method or UNKNOWN,
         number(view.running, 0),
         number(view.waiting, 0),
-        view.setting or UNKNOWN,
+        setting(view.setting),
         number(now),
         number(off),
         UNKNOWN if now is None or not off else f"{now / off:.2f}x",
@@ -100,12 +110,23 @@ def widths(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     )
 
 
+def fitting(wide: Sequence[int], room: int) -> tuple[int, ...]:
+    """0 for the columns that are left out where all do not fit. The end of the reason is given up last but
+    figures."""
+    kept = list(wide)
+    for name, cut in (("model", 0), ("method", 0), ("if off", wide[-1]), ("wait", wide[-1])):
+        if sum(kept) + len(GAP) * (sum(map(bool, kept)) - 1) - cut > room:
+            kept[COLUMNS.index(name)] = 0
+    return tuple(kept)
+
+
 def line(cells: Sequence[str], wide: Sequence[int], style: str | Style = "") -> Text:
-    """One text for a row: a terminal draws it in a tenth of the time that cells take. ``style``: of the
-    state."""
+    """One text for a row: a terminal draws it in a tenth of the time that cells take. Columns of width 0 are
+    left out. ``style``: of the state."""
     parts = [
         cell[:width].rjust(width) if name in _NUMBERS else cell[:width].ljust(width)
         for name, cell, width in zip(COLUMNS, cells, wide, strict=True)
+        if width
     ]
     text = Text(GAP.join(parts), no_wrap=True)
     text.stylize(style, wide[0] + len(GAP), wide[0] + len(GAP) + wide[1])

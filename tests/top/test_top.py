@@ -6,7 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Static
 
 from specctl.errors import TargetError
 from specctl.policy.loader import find_policy
+from specctl.top import words
 from specctl.top.app import TopApp
 from specctl.top.command import top
 from specctl.top.sources import DaemonSource, ServersSource, Source
@@ -126,6 +127,57 @@ def test_a_narrow_terminal_shows_the_panels_below_each_other(tmp_path: Path) -> 
         assert len({panel.region.x for panel in panels}) == 1
 
     watch(tmp_path, course, count=1, width=80)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (200, words.COLUMNS),
+        (110, [name for name in words.COLUMNS if name != "model"]),
+        (76, [name for name in words.COLUMNS if name not in ("model", "method", "if off")]),
+    ],
+)
+def test_a_narrow_terminal_keeps_the_figures(tmp_path: Path, width: int, shown: Sequence[str]) -> None:
+    async def course(daemon: ShownDaemon, pilot: Pilot[None]) -> None:
+        table = pilot.app.screen.query_one(DataTable)
+        (column,) = table.columns.values()
+        assert re.split(r"\s{2,}", str(column.label).strip()) == list(shown)
+        (line,) = table.get_row(daemon.engines[0].url)
+        assert len(str(line)) == len(str(column.label))
+
+    watch(tmp_path, course, count=1, width=width)
+
+
+def test_model_and_method_make_room_for_a_reason() -> None:
+    wide = tuple(30 if name in ("model", "why") else 8 for name in words.COLUMNS)
+    whole = sum(wide) + 2 * 11
+    assert words.fitting(wide, whole) == wide
+    assert [words.fitting(wide, room).count(0) for room in (whole - 1, whole - 33, whole - 43)] == [1, 2, 2]
+    left = words.fitting(wide, 79)
+    assert not any(left[words.COLUMNS.index(name)] for name in ("model", "method", "if off", "wait"))
+
+
+def test_settings_are_short_and_in_columns(tmp_path: Path) -> None:
+    assert words.setting("8 tokens, probability >= 0.2") == "8, p>=0.2"
+    assert words.setting("5 tokens, top-k 3, width 8") == "5, top-k 3, width 8"
+    assert [words.setting(text) for text in ("7 tokens", "off", None)] == ["7 tokens", "off", "-"]
+
+    async def course(daemon: ShownDaemon, pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        await until(pilot, lambda: "batch" in text_of(pilot, "buckets"))
+        board = daemon.board.get(daemon.engines[0].url)
+        assert board is not None
+        detail = board.detail()
+        settings = ("8 tokens, probability >= 0.2", "5 tokens, top-k 3, width 8")
+        changed = [
+            bucket.model_copy(update={"words": setting, "sample": "7 tokens"})
+            for bucket, setting in zip(detail.buckets, settings, strict=False)
+        ]
+        pilot.app.screen.show(detail.model_copy(update={"buckets": tuple(changed)}))  # type: ignore[attr-defined]
+        lines = text_of(pilot, "buckets").splitlines()
+        assert [line.index("7 tokens") for line in lines[1:]] == [lines[0].index("sampled")] * len(changed)
+
+    watch(tmp_path, course, count=1)
 
 
 def test_servers_are_polled_without_a_daemon_and_not_changed() -> None:
