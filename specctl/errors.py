@@ -9,10 +9,11 @@ SpecctlError
 │   └── OtherContract    a plugin of another contract version, or whose capabilities cannot be read
 ├── PolicyError          a policy file is wrong; names file, line, key and allowed values
 ├── BenchInputError      an arm, a load, prompts or a result file of a benchmark cannot be used
+│   └── BenchArgumentError  known from the words on the command line alone
 ├── BenchFailed          a benchmark ran and measured nothing: the server refused or lost its requests
 ├── CorpusFileError      a corpus file, or what one is built from, cannot be used
 ├── SimulationInputError a trace, engine profile or acceptance scenario cannot be used (also a ValueError)
-├── TargetError          a target cannot be reached, answers late, or is no engine
+├── TargetError          a target cannot be reached, answers late, is no engine, or lacks what is asked for
 │   └── NotSteered       an engine with the plugin that it does not steer, and why
 └── TargetsError         a source of targets (file, DNS, Kubernetes API) cannot be read, or is wrong
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessRefused",
+    "BenchArgumentError",
     "BenchFailed",
     "BenchInputError",
     "ContractError",
@@ -115,7 +117,7 @@ class SimulationInputError(SpecctlError, ValueError):
 
 
 class TargetError(SpecctlError):
-    """A target cannot be reached, answers late, or is no engine."""
+    """A target cannot be reached, answers late, is no engine, or lacks what is asked for."""
 
 
 class NotSteered(TargetError):
@@ -128,6 +130,10 @@ class TargetsError(SpecctlError):
 
 class BenchInputError(SpecctlError):
     """An arm, a load, prompts or a result file of a benchmark cannot be used."""
+
+
+class BenchArgumentError(BenchInputError):
+    """The words on the command line are wrong, whatever the server and the files are."""
 
 
 class BenchFailed(SpecctlError):

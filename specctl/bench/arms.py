@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
 from specctl.contract.table import legal_settings
-from specctl.errors import BenchInputError
+from specctl.errors import BenchArgumentError, BenchInputError, TargetError
 
 __all__ = ["Arm", "ArmKind", "chosen_arms", "parse_arm", "setting_name"]
 
@@ -45,7 +45,7 @@ class Arm(BaseModel):
 def parse_arm(text: str) -> Arm:
     """``off``, ``table``, ``8``, ``5:3:16`` (drafts:top-k:width), ``autotune`` or ``autotune:POLICY``.
 
-    Raises BenchInputError.
+    Raises BenchArgumentError.
     """
     word, _, rest = text.strip().partition(":")
     if text.strip() == "off":
@@ -57,7 +57,7 @@ def parse_arm(text: str) -> Arm:
         return Arm(name=name, kind=ArmKind.AUTOTUNE, policy=rest or "balanced")
     found = _SETTING.fullmatch(text.strip())
     if found is None:
-        raise BenchInputError(
+        raise BenchArgumentError(
             f"arm {text!r}: expected off, table, autotune, autotune:POLICY, a number of drafted tokens, or "
             "drafts:top-k:width"
         )
@@ -65,7 +65,7 @@ def parse_arm(text: str) -> Arm:
     try:
         setting = Setting(num_speculative_tokens=number or 0, tree_topk=topk or 1, verify_width_tokens=width)
     except ValueError as error:
-        raise BenchInputError(f"arm {text!r}: {error}") from error
+        raise BenchArgumentError(f"arm {text!r}: {error}") from error
     return Arm(name=setting_name(setting), kind=ArmKind.SETTING, setting=setting)
 
 
@@ -93,7 +93,8 @@ def chosen_arms(
         names, capabilities: of each target; no capabilities: it cannot be steered.
         is_search: one arm is enough, others are found.
 
-    Raises BenchInputError for an arm that the server does not have, or where there is nothing to compare.
+    Raises TargetError for an arm that the server does not have, BenchInputError where there is nothing to
+    compare.
     """
     steered = next((i for i, one in enumerate(capabilities) if one is not None and one.controllable), None)
     arms = []
@@ -107,7 +108,7 @@ def chosen_arms(
         else:
             arms.append(Arm(name=name, kind=ArmKind.AS_IS, server=i))
     if texts and steered is None:
-        raise BenchInputError(
+        raise TargetError(
             f"arms {', '.join(texts)}: no target can be steered: {_why_not(names, capabilities)}"
         )
     if len(arms) < 2 and not is_search:
@@ -135,7 +136,7 @@ def _checked(arm: Arm, capabilities: Capabilities, server: int) -> Arm:
             return arm if one.tree_topk == 1 else arm.model_copy(update={"setting": one})
     known = ", ".join(str(one.num_speculative_tokens) for one in legal if one.tree_topk == 1)
     trees = [f"{one.num_speculative_tokens}:{one.tree_topk}:{one.width_tokens}" for one in legal]
-    raise BenchInputError(
+    raise TargetError(
         f"arm {arm.name!r}: the server has prepared {known or ', '.join(trees)}"
         f"{'' if all(one.tree_topk == 1 for one in legal) else '; as trees ' + ', '.join(trees)}"
     )

@@ -35,13 +35,14 @@ class BorrowedTable:
         self.found: AppliedTable | None = None
 
     async def find(self) -> AppliedTable:
-        """Reads the table that is put back later. Raises LeaseHeld where it is another's, ContractError where
-        it cannot be changed."""
+        """Reads the table that is put back later. Raises ContractError where it is another's, or cannot be
+        changed."""
         if not self._capabilities.controllable:
             raise ContractError(f"the table cannot be changed: {self._capabilities.why_not_controllable}")
         found = await self._client.table()
         if found.lease_remaining_s is not None and found.owner != self._owner:
-            raise LeaseHeld(found.owner or "unknown", found.lease_remaining_s)
+            held = LeaseHeld(found.owner or "unknown", found.lease_remaining_s)
+            raise ContractError(f"{held}; stop that daemon first, or wait")
         self.found = found
         return found
 

@@ -22,7 +22,7 @@ from specctl.bench.run_load import Span
 from specctl.bench.saved import save
 from specctl.bench.terminal import print_result
 from specctl.clock import iso_utc
-from specctl.errors import BenchInputError
+from specctl.errors import BenchArgumentError
 
 __all__ = ["run_files"]
 
@@ -31,14 +31,14 @@ _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def run_files(options: Mapping[str, Any]) -> BenchResult:
-    """Raises BenchInputError."""
+    """Raises BenchArgumentError."""
     console = Console(stderr=bool(options["as_json"]))
     runs, warnings = _runs(options["from_files"])
     arms = tuple(Arm(name=name, kind=ArmKind.AS_IS) for name in dict.fromkeys(run.arm for run in runs))
     names = [arm.name for arm in arms]
     baseline = options["baseline"] or names[0]
     if baseline not in names:
-        raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(names)}")
+        raise BenchArgumentError(f"--baseline {baseline}: expected one of {', '.join(names)}")
     rounds = len(runs) // len(arms)
     plan = Plan(arms, baseline, (LOAD,), rounds, Span(), "completions")
     result = BenchResult(
@@ -70,11 +70,11 @@ def _runs(texts: Sequence[str]) -> tuple[list[Run], list[str]]:
     for text in texts:
         name, is_given, path = text.partition("=")
         if not is_given or not name:
-            raise BenchInputError(f"--from {text!r}: expected ARM=FILE")
+            raise BenchArgumentError(f"--from {text!r}: expected ARM=FILE")
         runs += read_runs(Path(path), name, first_round=sum(run.arm == name for run in runs))
     counts = Counter(run.arm for run in runs)
     if len(counts) < 2:
-        raise BenchInputError(f"--from: one arm ({', '.join(counts)}) is no comparison")
+        raise BenchArgumentError(f"--from: one arm ({', '.join(counts)}) is no comparison")
     rounds = min(counts.values())
     more = [
         f"{name}: {count - rounds} files without a partner"

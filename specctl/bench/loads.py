@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specctl.bench.prompts import Prompt
 from specctl.bench.trace_file import read_arrivals
-from specctl.errors import BenchInputError
+from specctl.errors import BenchArgumentError
 from specctl.plain_text import plain_text
 
 __all__ = ["Load", "arrivals", "parse_load", "product", "with_lengths"]
@@ -71,19 +71,21 @@ def parse_load(text: str, defaults: Mapping[str, Any] | None = None) -> Load:
     """``PROMPTS concurrency=8 output=64``, also with ``output=32-96``, ``rate=``, ``trace=``, ``speed=`` and
     ``name=``.
 
-    Raises BenchInputError.
+    Raises BenchArgumentError.
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise BenchInputError(f"load {text!r}: {error}") from error
+        raise BenchArgumentError(f"load {text!r}: {error}") from error
     if not words or "=" in words[0]:
-        raise BenchInputError(f"load {text!r}: expected prompts first, as in 'chat concurrency=8'")
+        raise BenchArgumentError(f"load {text!r}: expected prompts first, as in 'chat concurrency=8'")
     values: dict[str, Any] = dict(defaults or {}) | {"prompts": words[0]}
     for word in words[1:]:
         key, is_given, value = word.partition("=")
         if key not in _KEYS or not is_given:
-            raise BenchInputError(f"load {text!r}: {word!r}: expected one of {', '.join(_KEYS)} and a value")
+            raise BenchArgumentError(
+                f"load {text!r}: {word!r}: expected one of {', '.join(_KEYS)} and a value"
+            )
         if key == "output" and "-" in value:
             values["min_tokens"], _, value = value.partition("-")
         values[_KEYS[key]] = value
@@ -97,7 +99,7 @@ def product(
     traces: Sequence[str],
     defaults: Mapping[str, Any],
 ) -> tuple[Load, ...]:
-    """Every kind of prompts under every arrival. Raises BenchInputError."""
+    """Every kind of prompts under every arrival. Raises BenchArgumentError."""
     kinds: list[dict[str, Any]] = [{"concurrency": one} for one in concurrency]
     kinds += [{"rate_per_s": one} for one in rates] + [{"trace": one} for one in traces]
     return tuple(
@@ -111,7 +113,7 @@ def _load(values: Mapping[str, Any], text: str) -> Load:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise BenchInputError(
+        raise BenchArgumentError(
             f"load {plain_text(text)!r}: {where or 'arrivals'}: {plain_text(first['msg'])}"
         ) from error
 

@@ -31,7 +31,7 @@ from specctl.bench.sender import Endpoint, Sender, Session
 from specctl.bench.servers import Launch, Server, launched, open_server, parse_launch
 from specctl.bench.terminal import TerminalProgress, print_result
 from specctl.clock import iso_utc
-from specctl.errors import BenchInputError
+from specctl.errors import BenchArgumentError, BenchInputError
 from specctl.http_client import read_token
 from specctl.policy.loader import find_policy, load_policy
 
@@ -48,13 +48,14 @@ def run_bench(options: Mapping[str, Any]) -> BenchResult:
     console = Console(stderr=bool(options["as_json"]))
     loads = _loads(options)
     _check_arms(options["arms"] or ())
+    warnings: list[str] = []
     with new_runner() as runner:
         try:
-            result = runner.run(_interruptible(_run(options, loads, console)))
+            result = runner.run(_interruptible(_run(options, loads, console, warnings)))
         except asyncio.CancelledError as error:
             raise KeyboardInterrupt from error
         # The runner still holds the signals here: another Ctrl-C cannot cut the output.
-        print_result(result, console, as_json=options["as_json"])
+        print_result(result, console, as_json=options["as_json"], said=warnings)
         if options["save"] is not None:
             console.print(f"saved: {options['save']}/bench.html, bench.md, bench.json", highlight=False)
     return result
@@ -89,10 +90,13 @@ async def _interruptible(work: Coroutine[Any, Any, BenchResult]) -> BenchResult:
     return await work
 
 
-async def _run(options: Mapping[str, Any], loads: tuple[Load, ...], console: Console) -> BenchResult:
+async def _run(
+    options: Mapping[str, Any], loads: tuple[Load, ...], console: Console, warnings: list[str]
+) -> BenchResult:
+    """``warnings``: gets those that are printed before anything runs."""
     api_key = None if options["api_key_file"] is None else read_token(options["api_key_file"], is_own=False)
     async with _folder(options["save"]) as folder, _servers(options, api_key, folder, console) as servers:
-        warnings = [*_warnings(options, servers), *await _busy_servers(servers)]
+        warnings += [*_warnings(options, servers), *await _busy_servers(servers)]
         for warning in warnings:
             console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
         plan = await _plan(options, loads, servers, api_key)
@@ -131,13 +135,15 @@ async def _servers(
     token = None if options["token_file"] is None else read_token(options["token_file"])
     targets, names = options["targets"], options["names"]
     if len(names) > len(targets):
-        raise BenchInputError(f"{len(names)} names for {len(targets)} targets")
+        raise BenchArgumentError(f"{len(names)} names for {len(targets)} targets")
     launches: dict[int, Launch] = {
         i: parse_launch(target) for i, target in enumerate(targets) if any(map(str.isspace, target))
     }
     doubled = [url for url, count in Counter(one.url for one in launches.values()).items() if count > 1]
     if doubled:
-        raise BenchInputError(f"launch commands with the same port: {', '.join(doubled)} (--port N in each)")
+        raise BenchArgumentError(
+            f"launch commands with the same port: {', '.join(doubled)} (--port N in each)"
+        )
     async with AsyncExitStack() as stack:
         if launches:
             console.print(f"starting {len(launches)} server(s) ...", highlight=False)
@@ -155,7 +161,7 @@ async def _servers(
 
 
 def _check_arms(texts: Sequence[str]) -> None:
-    """Before a server is started. Raises BenchInputError, and PolicyError for an arm's policy."""
+    """Before a server is started. Raises BenchArgumentError, and PolicyError for an arm's policy."""
     for text in texts:
         policy = parse_arm(text).policy
         if policy is not None:
@@ -173,7 +179,7 @@ def _loads(options: Mapping[str, Any]) -> tuple[Load, ...]:
         loads = product(prompts, concurrency, options["rate"] or (), options["trace"], defaults)
     doubled = [title for title, count in Counter(load.title for load in loads).items() if count > 1]
     if doubled:
-        raise BenchInputError(f"loads of the same name: {', '.join(doubled)} (name= in --load)")
+        raise BenchArgumentError(f"loads of the same name: {', '.join(doubled)} (name= in --load)")
     return loads
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from specctl.contract.capabilities import Capabilities
 from specctl.engine_api.client import EngineClient
-from specctl.errors import BenchFailed, BenchInputError, NotSteered, OtherContract, SpecctlError
+from specctl.errors import BenchArgumentError, BenchFailed, NotSteered, OtherContract, SpecctlError
 from specctl.http_client import HttpClient, normalise_target
 from specctl.plain_text import plain_text
 
@@ -74,22 +74,22 @@ class Launch:
 
 
 def parse_launch(text: str) -> Launch:
-    """``CUDA_VISIBLE_DEVICES=0 vllm serve MODEL --port 8000``. Raises BenchInputError."""
+    """``CUDA_VISIBLE_DEVICES=0 vllm serve MODEL --port 8000``. Raises BenchArgumentError."""
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise BenchInputError(f"launch command {text!r}: {error}") from error
+        raise BenchArgumentError(f"launch command {text!r}: {error}") from error
     first = next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
     parts = words[first:]
     if not parts:
-        raise BenchInputError(f"launch command {text!r}: no program in it")
+        raise BenchArgumentError(f"launch command {text!r}: no program in it")
     port = next((word.partition("=")[2] for word in parts if word.startswith("--port=")), None)
     if port is None and "--port" in parts[:-1]:
         port = parts[parts.index("--port") + 1]
     if port is None:
         port = next((str(number) for engine, number in _PORTS.items() if engine in text), "8000")
     if not port.isdigit() or not 0 < int(port) < 65536:
-        raise BenchInputError(f"launch command {text!r}: --port {port}: expected 1 to 65535")
+        raise BenchArgumentError(f"launch command {text!r}: --port {port}: expected 1 to 65535")
     pairs = (word.partition("=") for word in words[:first])
     return Launch({name: value for name, _, value in pairs}, tuple(parts), f"http://127.0.0.1:{port}")
 

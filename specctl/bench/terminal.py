@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rich import box
@@ -27,6 +27,7 @@ __all__ = ["TerminalProgress", "print_result"]
 TITLE_CHARACTERS = 64
 _SHORT = ("arm", "tokens/s", "against baseline", "TTFT ms", "TPOT ms", "E2E ms", "acceptance", "length")
 _LEFT = ("arm", "against baseline")
+_ANY_WIDTH = 1000
 
 
 class TerminalProgress:
@@ -73,20 +74,20 @@ class TerminalProgress:
             )
 
 
-def print_result(result: BenchResult, console: Console, *, as_json: bool) -> None:
+def print_result(result: BenchResult, console: Console, *, as_json: bool, said: Collection[str] = ()) -> None:
     """Latencies are p50 and p95 here; the saved files have p99 and more columns.
 
-    With ``as_json`` the whole result also goes to standard output.
+    With ``as_json`` the whole result also goes to standard output. ``said``: warnings that were printed.
     """
     for load in result.loads:
-        console.print(_table(result, load.title))
+        _print_table(result, load.title, console)
     if len(result.loads) > 1:
         for found in result.comparisons:
             if found.load is None:
                 console.print(f"all loads: {escape(found.arm)}: {escape(found.words)}", highlight=False)
     for line in outputs_words(result):
         console.print(escape(line), highlight=False, soft_wrap=True)
-    for line in result.warnings:
+    for line in (one for one in result.warnings if one not in said):
         console.print(f"[yellow]warning:[/] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(f"\n[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
     if as_json:
@@ -107,19 +108,36 @@ def print_search(search: Mapping[str, Any], console: Console) -> None:
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def _table(result: BenchResult, load: str) -> Table:
-    table = Table(title=escape(load), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+def _print_table(result: BenchResult, load: str, console: Console) -> None:
+    """Where the terminal is narrow: medians only, and what an arm gains below the table."""
+    table = _table(result, load)
+    if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
+        console.print(table)
+    else:
+        console.print(_table(result, load, is_narrow=True))
+        for found in result.comparisons:
+            if found.load == load:
+                console.print(f"{escape(found.arm)}: {escape(found.words)}", highlight=False)
+    console.print()
+
+
+def _table(result: BenchResult, load: str, *, is_narrow: bool = False) -> Table:
+    table = Table(
+        title=escape(load), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False
+    )
     wanted = [
         i
         for i, name in enumerate(HEADINGS)
-        if name in _SHORT or (result.price_per_hour and name.startswith("cost"))
+        if (name in _SHORT or (result.price_per_hour and name.startswith("cost")))
+        and not (is_narrow and name == "against baseline")
     ]
+    shares = 1 if is_narrow else 2
     for i in wanted:
         name = HEADINGS[i]
-        words = name.replace(" ms", " p50 / p95 ms")
-        table.add_column(words, justify="left" if name in _LEFT else "right", overflow="fold")
+        words = name.replace(" ms", f" ms\n{' / '.join(('p50', 'p95')[:shares])}")
+        table.add_column(words, justify="left" if name in _LEFT else "right", no_wrap=True)
     for one in result.figures:
         if one.load == load:
             cells = cells_of(one, result)
-            table.add_row(*(escape(" / ".join(cells[i].split(" / ")[:2])) for i in wanted))
+            table.add_row(*(escape(" / ".join(cells[i].split(" / ")[:shares])) for i in wanted))
     return table

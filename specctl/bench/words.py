@@ -46,13 +46,20 @@ def _outputs_of(check: OutputCheck) -> str:
         return text
     ties = sum(one.is_tie is True for one in check.differing)
     unknown = sum(one.is_tie is None for one in check.differing)
-    parts = [f"{ties} of the differing are ties of the model's own numbers"]
+    parts = [_ties_words(ties, len(check.differing))] if ties else []
     if unknown:
         parts.append(f"{unknown} could not be scored")
     worst = [one.margin for one in check.differing if one.is_tie is False and one.margin is not None]
     if worst:
-        parts.append(f"{len(worst)} are not, by up to {max(worst):.3g} in log probability")
+        verb = "is no tie" if len(worst) == 1 else "are no ties"
+        parts.append(f"{len(worst)} {verb}: up to {max(worst):.3g} in log probability")
     return f"{text}; {', '.join(parts)}"
+
+
+def _ties_words(ties: int, differences: int) -> str:
+    if ties < differences:
+        return f"{ties} of {differences} differences {'is a tie' if ties == 1 else 'are ties'}"
+    return "the difference is a tie" if ties == 1 else f"all {ties} differences are ties"
 
 
 def ran_words(result: BenchResult) -> list[str]:

@@ -14,7 +14,14 @@ from typing import NamedTuple, NoReturn
 import click
 
 from specctl import __version__
-from specctl.errors import ContractError, PolicyError, SpecctlError, TargetError, install_words
+from specctl.errors import (
+    BenchArgumentError,
+    ContractError,
+    PolicyError,
+    SpecctlError,
+    TargetError,
+    install_words,
+)
 from specctl.terminal import StderrHandler, examples, log_options
 
 __all__ = ["COMMANDS", "PROGRAM", "cli", "main"]
@@ -64,7 +71,7 @@ COMMANDS = {name: place for section in SECTIONS.values() for name, place in sect
 EXIT_CODES = """\b
 Exit codes:
   0    done (a daemon: stopped by SIGTERM or SIGINT)
-  1    a target cannot be reached or breaks the contract; doctor: an error was found
+  1    a target cannot be reached, breaks the contract or lacks what is asked for; doctor: an error was found
   2    wrong arguments
   3    a policy file is wrong
   4    a file or port on this machine cannot be used, or a package is missing
@@ -197,6 +204,8 @@ def _leave(code: int) -> NoReturn:
 def _exit_code(error: SpecctlError) -> int:
     if isinstance(error, PolicyError):
         return EXIT_POLICY
+    if isinstance(error, BenchArgumentError):
+        return EXIT_ARGUMENTS
     return EXIT_TARGET if isinstance(error, TargetError | ContractError) else EXIT_LOCAL
 
 

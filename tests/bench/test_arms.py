@@ -10,7 +10,7 @@ from specctl.bench.arms import ArmKind, chosen_arms, parse_arm
 from specctl.bench.order import round_order
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
-from specctl.errors import BenchInputError
+from specctl.errors import BenchArgumentError, BenchInputError, TargetError
 
 
 def capabilities(**more: object) -> Capabilities:
@@ -71,7 +71,7 @@ def test_autotune_has_a_policy() -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "8:", "-1", "8:0:x", "99999"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(BenchInputError, match="arm"):
+    with pytest.raises(BenchArgumentError, match="arm"):
         parse_arm(text)
 
 
@@ -97,7 +97,7 @@ def test_two_plain_servers() -> None:
 )
 def test_what_cannot_be_run_is_refused(texts: list[str], names: list[str], message: str) -> None:
     known = [capabilities() if name == "mine" else None for name in names]
-    with pytest.raises(BenchInputError, match=message):
+    with pytest.raises((BenchInputError, TargetError), match=message):
         chosen_arms(texts, names, known)
 
 

@@ -12,6 +12,7 @@ from fakes.streaming import StreamingServer
 from specctl.bench import judged, main
 from specctl.bench.command import bench
 from specctl.bench.results import BenchResult
+from specctl.cli.main import main as specctl
 from specctl.contract.table import TablePut, uniform_rows
 from specctl.errors import PolicyError, SpecctlError
 
@@ -140,7 +141,7 @@ def test_a_table_of_another_owner_is_left_alone() -> None:
     with StreamingServer() as server:
         put = TablePut(base_version=server.engine.version, rows=uniform_rows(2), lease_s=60.0, owner="daemon")
         server.engine.operator_puts(put)
-        with pytest.raises(SpecctlError, match="daemon"):
+        with pytest.raises(SpecctlError, match=r"leased by 'daemon'.*; stop that daemon first, or wait"):
             result_of(run(server.url, "--arm", "off", "--arm", "2", *QUICK))
         assert server.engine.owner == "daemon"
 
@@ -159,6 +160,21 @@ def test_a_table_of_another_owner_is_left_alone() -> None:
 def test_what_cannot_be_run_is_refused(words: list[str], message: str) -> None:
     with StreamingServer() as server, pytest.raises(SpecctlError, match=message):
         result_of(run(server.url, *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--arm", "foo"], 2),
+        (["--load", "chat foo=1"], 2),
+        (["--name", "a", "--name", "b"], 2),
+        (["--arm", "99"], 1),
+        (["--prompts", "nothing"], 4),
+    ],
+)
+def test_exit_codes_tell_whose_fault_it_is(words: list[str], code: int) -> None:
+    with StreamingServer() as server:
+        assert specctl(["bench", server.url, *words]) == code
 
 
 @pytest.mark.parametrize(
