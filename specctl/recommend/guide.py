@@ -28,7 +28,8 @@ class Source(BaseModel):
 
 
 class Family(BaseModel):
-    """Methods that draft alike. ``points``: by workload, 0 to 5, for ``none`` up to 9."""
+    """Methods that draft alike. ``drafts_from`` empty: no drafts. ``points``: by workload, 0 to 5, for ``none``
+    up to 9."""
 
     model_config = _MODEL
     drafts_from: str
@@ -47,6 +48,7 @@ class When(BaseModel):
     temperature_at_least: float | None = None
     context_at_least: int | None = None
     acceptance_below: float | None = None
+    acceptance_at_least: float | None = None
     is_head: bool | None = None
     on_cpu: bool | None = None
 

@@ -71,14 +71,24 @@ class Candidate:
 
 
 def ranked(request: Request, guide: Guide) -> list[Candidate]:
-    """Those that can be started first, then those that lack something; each by their points."""
+    """Those that can be started first, then those that lack something; each by their points. At equal points
+    the method that runs comes first, and none last."""
     found = [
         candidate
         for method in guide.methods
         if method.engine in request.engines and _device(request.machine) in method.devices
         for candidate in _candidates(method, request, guide)
     ]
-    return sorted(found, key=lambda one: (not one.can_start, -one.points))
+    present = request.workload.present_method
+    return sorted(
+        found,
+        key=lambda one: (
+            not one.can_start,
+            -one.points,
+            one.method.id != present,
+            one.method.is_none,
+        ),
+    )
 
 
 def _device(machine: Machine) -> str:

@@ -66,7 +66,7 @@ def _candidate(place: int, candidate: Candidate, request: Request) -> Iterator[s
         yield from _folded("memory", words)
     if method.needs_package is not None:
         yield from _folded("needs", f"pip install {method.needs_package}")
-    yield from _folded("cannot", "; ".join(candidate.cannot))
+    yield from _folded("limits", "; ".join(candidate.cannot))
 
 
 def _drafts(candidate: Candidate) -> str:

@@ -47,7 +47,7 @@ def score_of(method: Method, workload: Workload, guide: Guide) -> Score:
 
 def _first_reason(family: Family, kind: str) -> str:
     why = family.why.get(kind)
-    words = f"drafts from {family.drafts_from}"
+    words = f"drafts from {family.drafts_from}" if family.drafts_from else "makes no drafts"
     return words if why is None else f"{words}; {why}"
 
 
@@ -66,6 +66,8 @@ def _holds(when: When, method: Method, workload: Workload) -> bool:
         "temperature_at_least": _at_least(workload.temperature, when.temperature_at_least),
         "context_at_least": _at_least(workload.context_tokens, when.context_at_least),
         "acceptance_below": _below(workload.acceptance, when.acceptance_below)
+        and workload.present_method == method.id,
+        "acceptance_at_least": _at_least(workload.acceptance, when.acceptance_at_least)
         and workload.present_method == method.id,
         "is_head": (method.family in _HEADS) == when.is_head,
         "on_cpu": workload.on_cpu == when.on_cpu,

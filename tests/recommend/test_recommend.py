@@ -157,6 +157,25 @@ def test_of_a_running_server(
         assert recommended(capsys, engine.url, *folder)["ranked"][0]["memory"] is not None
 
 
+def test_a_method_that_runs_and_is_accepted_is_over_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """On free text a guide expects as little of matches as of no drafts."""
+    with FakeEngine(start_tokens=4, traffic=Traffic(decode_batch=1, accept_at=(0.9,) * 8)) as engine:
+        engine.advance(60.0)
+        report = recommended(capsys, engine.url)
+    suffix, none = report["ranked"][0], next(one for one in report["ranked"] if one["method"] == "none")
+    assert (suffix["method"], suffix["num_speculative_tokens"]) == ("specctl_suffix", 8)
+    assert suffix["points"] > none["points"]
+    assert any("method are accepted" in reason for reason in suffix["reasons"])
+    assert none["reasons"][0].startswith("makes no drafts")
+    assert none["cannot"] == ["no speed-up"]
+
+
+def test_at_equal_points_none_is_last(capsys: pytest.CaptureFixture[str]) -> None:
+    ranked = recommended(capsys, "org/model")["ranked"]
+    level = [one["method"] for one in ranked if one["points"] == 1.0]
+    assert level == ["specctl_suffix", "SPECCTL_SUFFIX", "none", "none"]
+
+
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "http://127.0.0.1:1"]) == 1
     assert main(["recommend", "/nosuch"]) == 4
@@ -173,7 +192,7 @@ def test_in_words(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands) == 2
     words = shlex.split(commands[0].removeprefix("  start "))
     assert parse_launch(words).model == str(folders / "target")
-    for part in ("arxiv.org", "memory", "cannot", "not now", "then"):
+    for part in ("arxiv.org", "memory", "limits", "not now", "then"):
         assert part in out
 
 
