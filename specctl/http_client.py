@@ -201,6 +201,8 @@ class HttpClient:
             raise TargetError(f"{where}: answer over {body_max_bytes} bytes") from error
         except Exception as error:
             # Whatever a server sends, its target fails and nothing else.
+            if (why := _not_connected(error)) is not None:
+                raise TargetError(f"{self.target}: {why}") from error
             words = plain_text(" ".join(str(error).split()), _WORDS_MAX) or type(error).__name__
             raise TargetError(f"{where}: cannot be reached ({words})") from error
 
@@ -237,6 +239,19 @@ class HttpClient:
             auto_decompress=False,
         )
         return self._session
+
+
+def _not_connected(error: Exception) -> str | None:
+    """Why no connection was made, in short; None: it was made, or nothing short is known."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "host name not found"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"TLS: {plain_text(str(error.certificate_error), _WORDS_MAX)}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS: {plain_text(str(error.os_error), _WORDS_MAX)}. Is it https?"
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
+        return "connection refused. Is the server up, and is the port right?"
+    return None
 
 
 def _headers(url: URL, token: str | None) -> dict[str, str]:

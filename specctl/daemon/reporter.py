@@ -157,6 +157,7 @@ class Reporter:
 
     def refused(self, kind: str, words: str, time_s: float) -> None:
         """The engine, or the network, did not take a table."""
+        words = words.removeprefix(self._target).removeprefix(": ")
         self._exporter.failed(self._target, kind, is_down=False)
         if kind == "lease":
             self._exporter.lease(self._target, is_held=False)

@@ -4,7 +4,9 @@ event loop, so that a loop that is stuck does not answer."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -82,7 +84,9 @@ async def served(
         listening = await asyncio.get_running_loop().create_server(connection, host, port)
     except OSError as error:
         await runner.cleanup()
-        raise SpecctlError(f"metrics port {host}:{port}: {error.strerror or error}") from error
+        words = os.strerror(error.errno) if error.errno else str(error)
+        hint = "; another daemon? --metrics-port N" if error.errno == errno.EADDRINUSE else ""
+        raise SpecctlError(f"metrics port {host}:{port}: {words}{hint}") from error
     try:
         yield
     finally:

@@ -28,8 +28,8 @@ class Source(BaseModel):
 
 
 class Family(BaseModel):
-    """Methods that draft alike. ``drafts_from`` empty: no drafts. ``points``: by workload, 0 to 5, for ``none``
-    up to 9."""
+    """Methods that draft alike. ``drafts_from`` empty: no drafts. ``points``: by workload, 0 to 5, for
+    ``none`` up to 9."""
 
     model_config = _MODEL
     drafts_from: str

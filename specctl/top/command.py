@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from specctl.errors import SpecctlError, install_words
+from specctl.errors import SpecctlError, TargetError, install_words
 from specctl.http_client import read_token
 from specctl.policy.loader import find_policy
 from specctl.terminal import examples, has_terminal
@@ -17,6 +17,7 @@ from specctl.terminal import examples, has_terminal
 __all__ = ["top"]
 
 DAEMON = "http://127.0.0.1:9109"
+_NO_DAEMON = "start specctl autotune, or name servers: specctl top http://localhost:8000"
 
 
 @click.command(
@@ -74,7 +75,10 @@ async def _run(app: type, targets: tuple[str, ...], daemon: str, policy: str, to
     )
     try:
         # What is wrong at once is said at once.
-        await source.overview()
+        try:
+            await source.overview()
+        except TargetError as error:
+            raise error if targets else TargetError(f"{error}\n{_NO_DAEMON}") from error
         if not (has_terminal() and sys.stdin is not None and sys.stdin.isatty()):
             # Nobody could end it there.
             raise SpecctlError("specctl top needs a terminal; specctl status prints what a server does now")

@@ -85,8 +85,7 @@ def state(view: TargetView) -> Text:
 def cells(view: TargetView) -> list[str]:
     """A line of the list, in the order of ``COLUMNS``."""
     now, off = view.decode_tokens_per_s, view.off_tokens_per_s
-    down = (view.why_down or "").removeprefix(f"{view.target}: ")
-    why = down if view.is_up is False else (view.reason or "").replace("_", " ")
+    why = view.why_down if view.is_up is False else (view.reason or "").replace("_", " ")
     return [
         view.instance,
         state(view).plain,

@@ -31,7 +31,10 @@ def test_metrics_health_and_frozen_files() -> None:
             assert (await client.get("/healthz")).body == b"ok\n"
             assert FrozenFiles.model_validate_json((await client.get(FROZEN_ROUTE)).body) == FILES
             assert (await client.get("/specctl/v1/table")).status == 404
-            with pytest.raises(SpecctlError, match=f"metrics port 127.0.0.1:{port}: "):
+            with pytest.raises(
+                SpecctlError,
+                match=rf"port 127.0.0.1:{port}: Address already in use; another daemon\? --metrics-port N",
+            ):
                 async with served(exporter, lambda: FILES, "127.0.0.1", port):
                     pass
 

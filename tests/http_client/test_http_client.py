@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -196,6 +198,39 @@ def test_what_nobody_asked_for_ends_the_connection() -> None:
 
     server.run(course)
     assert server.opened == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("http://127.0.0.1:9", "connection refused. Is the server up, and is the port right?"),
+        ("http://nowhere.example:80", "host name not found"),
+        ("https://127.0.0.1:PORT", "TLS: "),
+    ],
+)
+def test_why_no_connection_was_made_is_said_in_short(
+    monkeypatch: pytest.MonkeyPatch, target: str, words: str
+) -> None:
+    known = socket.getaddrinfo
+
+    def asked(host: str, *more: object, **options: object) -> object:
+        if host == "nowhere.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(host, *more, **options)  # type: ignore[arg-type, misc]
+
+    def answers_plain_text(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK)
+        writer.close()
+
+    async def course() -> None:
+        server = await asyncio.start_server(answers_plain_text, "127.0.0.1", 0)
+        url = target.replace("PORT", str(server.sockets[0].getsockname()[1]))
+        async with server, HttpClient(url, timeout_s=5.0) as client:
+            with pytest.raises(TargetError, match=re.escape(f"{url}: {words}")):
+                await client.get("/path")
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    asyncio.run(course())
 
 
 def test_a_post_is_not_asked_twice() -> None:

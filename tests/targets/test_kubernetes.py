@@ -210,7 +210,7 @@ def test_over_https_with_the_clusters_own_authority(token: Path, tmp_path: Path)
     tls.load_cert_chain(certificate, key)
     with FakeKubernetes([pod("10.0.0.1")], tls) as api:
         assert len(read(KubernetesSource(query(api, token, ca_file=certificate), LABELS, interval_s=5))) == 1
-        with pytest.raises(TargetsError, match=r"cannot be reached .*certificate"):
+        with pytest.raises(TargetsError, match=r"TLS: .*certificate"):
             read(KubernetesSource(query(api, token), LABELS, interval_s=5))
         with pytest.raises(TargetsError, match="No such file"):
             read(KubernetesSource(query(api, token, ca_file=tmp_path / "none"), LABELS, interval_s=5))

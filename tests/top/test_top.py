@@ -201,7 +201,8 @@ def test_servers_are_polled_without_a_daemon_and_not_changed() -> None:
 def test_a_daemon_that_is_not_there_is_said_at_once() -> None:
     result = CliRunner().invoke(top, ["--daemon", "http://127.0.0.1:9"])
     assert isinstance(result.exception, TargetError)
-    assert "cannot be reached" in str(result.exception)
+    assert "127.0.0.1:9: connection refused" in str(result.exception)
+    assert "start specctl autotune, or name servers: specctl top http" in str(result.exception)
 
 
 def test_without_a_terminal_it_ends_with_a_word() -> None:
