@@ -163,8 +163,6 @@ def _simulate(options: _Options) -> int:
     from specctl.simulate.compiled import is_cached
     from specctl.simulate.stepping import advance
 
-    if not is_cached(advance):
-        logger.info("compiling the simulator, once: up to a minute")
     profile = load_profile(find_file(options.engine_profile, "profiles"))
     profile.refuse_unless(dict(options.fingerprint))
     asked = None if options.acceptance is None else load_scenario(find_file(options.acceptance, "scenarios"))
@@ -172,6 +170,8 @@ def _simulate(options: _Options) -> int:
     trace, recorded = _trace(options, profile)
     scenario = asked or recorded or load_scenario(find_file("steady", "scenarios"))
     arms = _arms(policies, options.batch_table, profile.num_speculative_tokens_max)
+    if not is_cached(advance):
+        logger.info("compiling the simulator, once: up to a minute")
     with progress("simulating", total=len(arms)) as update:
         begun: list[str] = []
 

@@ -68,6 +68,21 @@ def test_wrong_inputs_end_with_a_reason(
     assert words in capsys.readouterr().err
 
 
+def test_files_are_read_before_anything_is_compiled(
+    tmp_path: Path,
+    trace_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specctl.simulate.compiled.is_cached", lambda _: False)
+    assert main(command(tmp_path / "none.csv", "--policy", "off")) == 4
+    assert "none.csv" in capsys.readouterr().err
+    assert "compiling" not in caplog.text
+    assert main(command(trace_file, "--policy", "off")) == 0
+    assert "compiling the simulator, once" in caplog.text
+
+
 @pytest.mark.parametrize(
     "more",
     [
