@@ -213,9 +213,9 @@ def _plugin_findings(seen: Seen) -> Iterator[Finding]:
             "the server's log has the trace; after three failures nothing is drafted",
         )
     for words in capabilities.warnings:
-        yield note(
-            "engine-warning", "the server warns", words, "docs/methods.md and docs/sglang.md explain it"
-        )
+        is_of_sampling = "temperature" in words
+        do = "requests with temperature 0 are not affected" if is_of_sampling else "see docs/methods.md"
+        yield note("engine-warning", "the server warns", words, do)
 
 
 def _policy_finding(seen: Seen, policy: AnyPolicy) -> Finding | None:

@@ -289,7 +289,9 @@ def test_clocks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
 
 
 def test_warnings_of_the_server_are_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    with Changed({"warnings": ("sampled requests are not drafted for",)}, traffic=COPYING) as engine:
+    words = "while a request with a temperature over 0 is in the engine, nothing is drafted"
+    with Changed({"warnings": (words,)}, traffic=COPYING) as engine:
         report = doctor(engine.url, capsys)
     assert report["healthy"]
     assert [finding["code"] for finding in report["findings"]] == ["engine-warning"]
+    assert report["findings"][0]["do"] == "requests with temperature 0 are not affected"
