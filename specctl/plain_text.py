@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["plain_text", "plain_value"]
+__all__ = ["counted", "plain_text", "plain_value"]
 
 CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 80
@@ -15,6 +15,11 @@ def plain_text(text: str, max_characters: int = CHARACTERS_MAX) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def plain_value(value: object) -> str:

@@ -33,6 +33,7 @@ from specctl.bench.terminal import TerminalProgress, print_result
 from specctl.clock import iso_utc
 from specctl.errors import BenchArgumentError, BenchInputError
 from specctl.http_client import read_token
+from specctl.plain_text import counted
 from specctl.policy.loader import find_policy, load_policy
 
 __all__ = ["new_runner", "run_bench"]
@@ -135,7 +136,7 @@ async def _servers(
     token = None if options["token_file"] is None else read_token(options["token_file"])
     targets, names = options["targets"], options["names"]
     if len(names) > len(targets):
-        raise BenchArgumentError(f"{len(names)} names for {len(targets)} targets")
+        raise BenchArgumentError(f"{counted(len(names), 'name')} for {counted(len(targets), 'target')}")
     launches: dict[int, Launch] = {
         i: parse_launch(target) for i, target in enumerate(targets) if any(map(str.isspace, target))
     }
@@ -146,7 +147,7 @@ async def _servers(
         )
     async with AsyncExitStack() as stack:
         if launches:
-            console.print(f"starting {len(launches)} server(s) ...", highlight=False)
+            console.print(f"starting {counted(len(launches), 'server')} ...", highlight=False)
         await stack.enter_async_context(launched(list(launches.values()), folder))
         servers = []
         for i, target in enumerate(targets):
@@ -223,7 +224,8 @@ def _warnings(options: Mapping[str, Any], servers: Sequence[Server]) -> list[str
     if busy := busy_words([server.url for server in servers]):
         found.append(busy)
     if options["rounds"] and options["rounds"] < ROUNDS_MIN:
-        found.append(f"{options['rounds']} rounds give no interval: at least {ROUNDS_MIN} are needed")
+        rounds = counted(options["rounds"], "round")
+        found.append(f"no interval from {rounds}: at least {ROUNDS_MIN} are needed")
     for server in servers:
         capabilities = server.capabilities
         if capabilities is not None and capabilities.drafts_from_outputs and not options["prompts_once"]:
@@ -242,7 +244,7 @@ async def _busy_servers(servers: Sequence[Server]) -> list[str]:
         if server.capabilities is not None:
             telemetry = await server.client.telemetry()
             if others := telemetry.running + telemetry.waiting:
-                found.append(f"{server.name}: {others} requests of others run there")
+                found.append(f"{server.name}: requests of others run there ({others})")
     return found
 
 
@@ -279,10 +281,10 @@ def _result(
     failed = sum(run.failed for run in runs)
     if failed:
         errors = Counter(error for run in runs for error in run.errors)
-        warnings = [*warnings, f"{failed} requests failed: {errors.most_common(1)[0][0]}"]
+        warnings = [*warnings, f"{counted(failed, 'request')} failed: {errors.most_common(1)[0][0]}"]
     warnings = [*warnings, *measured.warnings]
     if measured.is_cut_short:
-        warnings = [*warnings, f"stopped by hand after {measured.rounds} rounds"]
+        warnings = [*warnings, f"stopped by hand after {counted(measured.rounds, 'round')}"]
     words = verdict(plan.arms, plan.baseline, runs)
     return BenchResult(
         command=options["command"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specctl.bench.loads import Load
 from specctl.bench.results import ArmFigures, BenchResult, OutputCheck, Percentiles
+from specctl.plain_text import counted
 
 __all__ = ["HEADINGS", "cells_of", "markdown", "outputs_words", "ran_words"]
 
@@ -74,7 +75,7 @@ def ran_words(result: BenchResult) -> list[str]:
             lines.append(f"started by: {server['launch']}")
     lines.append("; ".join(f"{load.title}: {_load_words(load)}" for load in result.loads))
     lines.append(
-        f"{result.rounds} rounds, in each every arm once, the order turned from round to round. "
+        f"{counted(result.rounds, 'round')}, in each every arm once, the order turned from round to round. "
         f"Arms: {', '.join(arm.name for arm in result.arms)}."
     )
     machine = result.machine
@@ -85,7 +86,7 @@ def ran_words(result: BenchResult) -> list[str]:
 
 def _load_words(load: Load) -> str:
     if load.concurrency is not None:
-        how = f"{load.concurrency} requests at once"
+        how = f"{counted(load.concurrency, 'request')} at once"
     elif load.rate_per_s is not None:
         how = f"Poisson arrivals, {load.rate_per_s:g}/s"
     else:

@@ -244,10 +244,10 @@ def _adaptivity_lines(steered: _Steered) -> list[str]:
 
 def _table_lines(table: AppliedTable) -> list[str]:
     lines = [f"  table       version {table.version}, {table.state}: {_why(table)}"]
-    if table.reason:
-        lines.append(f"  reason      {table.reason}")
     if table.reason.startswith(f"{Reason.FROZEN}:"):
         lines.append("  frozen      its daemon holds this table and changes nothing (specctl thaw)")
+    elif table.reason:
+        lines.append(f"  reason      {table.reason}")
     lines += [f"              {row_words(row)}" for row in table.rows]
     lines += [f"              {_limit(limit)}" for limit in table.class_limits]
     if table.lease_remaining_s is not None:
@@ -284,7 +284,9 @@ def row_words(row: TableRow) -> str:
         context = f", context {_span(row.context_from_tokens, row.context_to_tokens)} tokens"
     sample = ""
     if row.sample is not None:
-        sample = f"; every {row.sample.every_steps} steps one with {_setting(row.sample.setting)}"
+        drafts = row.sample.setting.num_speculative_tokens
+        how = f"with {_setting(row.sample.setting)}" if drafts else "without drafts"
+        sample = f"; 1 step in {row.sample.every_steps} {how}, to measure"
     return f"batch {batch}{context}: {_setting(row)}{sample}"
 
 

@@ -50,7 +50,10 @@ def explain(choices: Sequence[Choice], survival: Floats | None) -> str:
     named = max(sum(one.is_active for one in shown), 1)
     words = [choice_words(one) for one in shown[:named]]
     if len(shown) > named:
-        words.append(f"{len(shown) - named} buckets without traffic follow")
+        more = len(shown) - named
+        words.append(
+            f"{more} buckets without traffic follow" if more > 1 else "1 bucket without traffic follows"
+        )
     line = "; ".join(words)
     return line if survival is None else f"{line} ({acceptance_words(survival)})"
 

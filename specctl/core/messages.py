@@ -127,7 +127,8 @@ def setting_words(setting: Setting) -> str:
     """For people: "off", "5 tokens", "5 tokens, top-k 3, width 8", "8 tokens, probability >= 0.2"."""
     if setting.num_speculative_tokens == 0:
         return "off"
-    words = [f"{setting.num_speculative_tokens} tokens"]
+    number = setting.num_speculative_tokens
+    words = ["1 token" if number == 1 else f"{number} tokens"]
     if setting.tree_topk > 1:
         words.append(f"top-k {setting.tree_topk}")
         if setting.verify_width_tokens is not None:

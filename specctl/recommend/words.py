@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from specctl.doctor.memory_checks import memory_words
+from specctl.plain_text import counted
 from specctl.recommend.launch import shell_line
 from specctl.recommend.log import log_words
 from specctl.recommend.ranking import Candidate, Request
@@ -28,7 +29,11 @@ def described(
     training: dict[str, Any] | None,
 ) -> list[str]:
     work = request.workload
-    lines = [click.style(f"{request.model}: {work.kind}, {work.concurrency} requests at once", bold=True)]
+    lines = [
+        click.style(
+            f"{request.model}: {work.kind}, {counted(work.concurrency, 'request')} at once", bold=True
+        )
+    ]
     lines += [f"  {note}" for note in notes]
     ready = [one for one in found if one.can_start]
     for place, candidate in enumerate(ready[:top], 1):

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from specctl.errors import TargetError
+from specctl.plain_text import counted
 from specctl.top import words
 from specctl.top.sources import Source
 from specctl.watch.views import ControlChange, LogLine, Mode, Overview, TargetDetail
@@ -98,7 +99,7 @@ class Servers(Screen[None]):
         up = sum(view.is_up is True for view in overview.targets)
         rate = sum(view.emitted_tokens_per_s or 0.0 for view in overview.targets)
         head = f"specctl {daemon.version}  {daemon.owner}{', dry run' if daemon.is_dry_run else ''}  "
-        head += f"{len(targets)} servers, {up} reachable, {rate:,.0f} tokens/s emitted"
+        head += f"{counted(len(targets), 'server')}, {up} reachable, {rate:,.0f} tokens/s emitted"
         self.query_one("#head", Static).update(head)
 
     def _widen(self, widths: tuple[int, ...]) -> bool:

@@ -65,7 +65,7 @@ def setting(words: str | None) -> str:
     """Several numbers in short: ``8 tokens, probability >= 0.2`` -> ``8, p>=0.2``."""
     if words is None:
         return UNKNOWN
-    return words.replace(" tokens,", ",").replace("probability >= ", "p>=")
+    return words.replace(" tokens,", ",").replace(" token,", ",").replace("probability >= ", "p>=")
 
 
 def state(view: TargetView) -> Text:

@@ -13,6 +13,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable, TableState, legal_settings
 from specctl.core.messages import Choice, Plan, setting_words
 from specctl.core.supervision import adaptivity_words
+from specctl.plain_text import counted
 from specctl.types import Observation
 from specctl.watch.views import BucketView, LogLine, Mode, Point, TargetDetail, TargetView
 from specctl.watch.window import PART_S, WINDOW_S, Interval, Window, of_poll
@@ -282,4 +283,4 @@ def _fallback(applied: AppliedTable) -> str:
     number = applied.fallback_num_speculative_tokens
     if number is None:
         return "start table"
-    return "off" if not number else f"{number} tokens for every batch"
+    return "off" if not number else f"{counted(number, 'token')} for every batch"

@@ -129,10 +129,23 @@ def test_rows_in_words() -> None:
     assert [line.strip() for line in lines[2:6]] == [
         "batch 1: up to 1 draft",
         "batch 2-6: up to 8 drafts, probability >= 0.2",
-        "batch 7 and more, context 0-4096 tokens: off; every 200 steps one with up to 4 drafts, 3 branches, "
-        "12 positions verified",
+        "batch 7 and more, context 0-4096 tokens: off; 1 step in 200 with up to 4 drafts, 3 branches, "
+        "12 positions verified, to measure",
         "batch 7 and more, context 4097 and more tokens: up to 3 drafts, 2 branches",
     ]
+
+
+def test_what_is_sampled_without_drafts_is_said_so() -> None:
+    off = Setting(num_speculative_tokens=0)
+    sampled = TableRow(
+        decode_batch_from=1, num_speculative_tokens=8, sample=RowSample(setting=off, every_steps=2)
+    )
+    assert "batch 1 and more: up to 8 drafts; 1 step in 2 without drafts, to measure" in rows(sampled)[-1]
+
+
+def test_a_frozen_table_is_said_to_be_frozen_once() -> None:
+    lines = rows(reason="frozen: batch 1: stays at 5 tokens, frozen: nothing is changed", owner="me")
+    assert "\n".join(lines).count("frozen") == 1
 
 
 def test_why_a_table_is_in_force() -> None:

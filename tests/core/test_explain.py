@@ -29,18 +29,18 @@ def test_a_change_as_a_line_of_the_log() -> None:
     ("choice", "words"),
     [
         (GAIN._replace(after=ONE, before=EIGHT, reason=Reason.LATENCY_BOUND, detail="bound broken"),
-         "batch 1: 8 tokens -> 1 tokens, predicted 41 tok/s instead of 17, latency bound: bound broken"),
+         "batch 1: 8 tokens -> 1 token, predicted 41 tok/s instead of 17, latency bound: bound broken"),
         (GAIN._replace(before=EIGHT, after=ONE, gain=0.034, predicted_tokens_per_s=38.0,
                        present_tokens_per_s=41.0),
-         "batch 1: 8 tokens -> 1 tokens, predicted 38 tok/s instead of 41 without prompts in the step, +3.4% "
+         "batch 1: 8 tokens -> 1 token, predicted 38 tok/s instead of 41 without prompts in the step, +3.4% "
          "with them"),
         (GAIN._replace(before=ONE, after=ONE.model_copy(update={"min_token_prob": 0.2}),
                        reason=Reason.BREAK_EVEN, detail="probability 0.17"),
-         "batch 1: 1 tokens -> 1 tokens, probability >= 0.2, break-even of a drafted token: "
+         "batch 1: 1 token -> 1 token, probability >= 0.2, break-even of a drafted token: "
          "probability 0.17"),
         (Choice(3, 4, ONE, ONE, Reason.DWELL, "changed less than 2 s ago", True, present_tokens_per_s=9.87,
                 off_tokens_per_s=5.0),
-         "batch 3-4: stays at 1 tokens, too soon after the last change, predicted 9.9 tok/s, off 5.0: "
+         "batch 3-4: stays at 1 token, too soon after the last change, predicted 9.9 tok/s, off 5.0: "
          "changed less than 2 s ago"),
         (Choice(1, 1, OFF, OFF, Reason.NO_BETTER, is_active=True, present_tokens_per_s=12.0,
                 off_tokens_per_s=12.0),
@@ -63,6 +63,7 @@ def test_every_reason_of_a_choice_has_words() -> None:
 def test_busy_buckets_are_named_and_the_others_counted() -> None:
     idle = [GAIN._replace(first=bucket, last=bucket, is_active=False) for bucket in (2, 3)]
     assert explain([*idle, GAIN], None).endswith("instead of 17; 2 buckets without traffic follow")
+    assert explain([idle[0], GAIN], None).endswith("; 1 bucket without traffic follows")
     stays = Choice(4, 4, ONE, ONE, Reason.NO_BETTER, is_active=True)
     assert "batch 4" not in explain([GAIN, stays], None), "what changes is what is said"
     assert explain([idle[0]._replace(after=OFF)], None) == "no traffic, nothing to change"
@@ -73,7 +74,7 @@ def test_changes_of_a_table_are_all_of_its_settings() -> None:
     before = (TableRow(decode_batch_from=1, context_to_tokens=999, num_speculative_tokens=4), long)
     after = (before[0], long.model_copy(update={"min_token_prob": 0.2}))
     assert table_changes(before, after) == (
-        "batch 1 on: 1 tokens -> 1 tokens, probability >= 0.2 from context 1000",
+        "batch 1 on: 1 token -> 1 token, probability >= 0.2 from context 1000",
     )
     assert table_changes(before, before) == ()
     split = (
@@ -81,7 +82,7 @@ def test_changes_of_a_table_are_all_of_its_settings() -> None:
         TableRow(decode_batch_from=3, decode_batch_to=4, num_speculative_tokens=0),
         TableRow(decode_batch_from=5, num_speculative_tokens=1),
     )
-    assert table_changes(uniform_rows(0), split) == ("batch 1, 5 on: off -> 1 tokens",)
+    assert table_changes(uniform_rows(0), split) == ("batch 1, 5 on: off -> 1 token",)
 
 
 def test_the_same_settings_in_other_rows_are_no_change() -> None:

@@ -74,7 +74,7 @@ def test_a_choice(one: Decider, setting: int, reason: Reason) -> None:
 
 def test_what_would_gain_is_said_with_its_error() -> None:
     one = decider((1.0, 1.015, 1.0), sigma=0.2)
-    assert one.choose(0)[2] == "1 tokens would gain +1.5%, +- 28.7%"
+    assert one.choose(0)[2] == "1 token would gain +1.5%, +- 28.7%"
     assert decider((1.0, 1.5, 1.2), present=1).choose(0)[2] == ""
 
 

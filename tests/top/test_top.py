@@ -144,6 +144,7 @@ def test_a_narrow_terminal_keeps_the_figures(tmp_path: Path, width: int, shown: 
         assert re.split(r"\s{2,}", str(column.label).strip()) == list(shown)
         (line,) = table.get_row(daemon.engines[0].url)
         assert len(str(line)) == len(str(column.label))
+        assert "1 server, 1 reachable" in text_of(pilot, "head")
 
     watch(tmp_path, course, count=1, width=width)
 
