@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.results_figures import first_choices, front_end, of_rates, ratio, trees
+from tools.results_figures import first_choices, front_end, of_rates, ratio, trees, unnamed_ratios
 from tools.results_rows.row import H100, H200, Row, row
 
 RATES = "python -m benchmarks.gpu.rates"
@@ -11,6 +11,8 @@ ON_GPU = "python -m benchmarks.trees --on-gpu"
 TREES = H100, ON_GPU, "gpu-trees-loads-h100.json"
 OTHER_TREES = H100, "specctl bench", "gpu-trees-h100.json"
 LONG_TREES = H200, ON_GPU, "gpu-trees-h200.json"
+FOUR_TREES = H200, "specctl bench", "gpu-trees-4-h200.json"
+API_SERVERS = H200, "specctl bench", "gpu-api-servers-h200.json"
 EAGLE = "SGLang 0.5.23, EAGLE-3 with trees"
 
 ROWS: tuple[Row, ...] = (
@@ -46,6 +48,19 @@ ROWS: tuple[Row, ...] = (
         *LONG_TREES, trees, "to_best_static",
     ),
     row("these runs, against off", *LONG_TREES, trees, "to_off"),
+    row(
+        f"{EAGLE}, 8 runs of 12 s, two idle servers on the GPU, against the best of off, 4 drafts and the tree",
+        *FOUR_TREES, trees, "to_best_static",
+    ),
+    row("these runs, against off", *FOUR_TREES, trees, "to_off"),
+    *(
+        row(
+            f"vLLM 0.33.0, chat at 256 requests, every token streamed, {servers}, {rounds} runs of 20 s, "
+            "against the best of 0, 3 and 8 drafts; against 0",
+            *API_SERVERS, unnamed_ratios, (servers, "to_best_static"), (servers, "to_off"),
+        )
+        for servers, rounds in (("1 API server", 2), ("2 API servers", 3))
+    ),
     row(
         f"{EAGLE}, 32 requests, every answer of 96 tokens, against off",
         H200, "", "gpu-trees-32-h200.json", ratio, "32-at-once", "autotune", "against off",
