@@ -53,7 +53,7 @@ class Override:
 
     def take(self, before: Override) -> None:
         """As it was set for another start of this target; it holds where and while the file lets it."""
-        self._mode, self._thresholds, self._made = before.mode, before.thresholds, None
+        self.mode, self.thresholds, self._made = before.mode, before.thresholds, None
 
     @staticmethod
     def _over(base: AnyPolicy, mode: Mode, thresholds: Sequence[Threshold]) -> AnyPolicy:

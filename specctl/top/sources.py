@@ -21,7 +21,7 @@ from specctl.daemon.reporter import Reporter
 from specctl.engine_api.client import EngineClient
 from specctl.engine_api.observer import EngineObserver
 from specctl.errors import TargetError
-from specctl.http_client import HttpClient, Response, normalise_target
+from specctl.http_client import HttpClient, Response, normalise_target, shown_target
 from specctl.metrics.exporter import Exporter
 from specctl.plain_text import plain_text
 from specctl.policy.loader import PolicyFile
@@ -96,10 +96,10 @@ class ServersSource:
         file, exporter = PolicyFile(policy), Exporter(clock)
         self._loops = []
         for url in dict.fromkeys(map(normalise_target, targets)):
-            client = EngineClient(HttpClient(url, token=token))
-            reporter = Reporter(url, context.owner, audit, exporter, self._board.add(url))
+            client, name = EngineClient(HttpClient(url, token=token)), shown_target(url)
+            reporter = Reporter(name, context.owner, audit, exporter, self._board.add(name))
             observer = EngineObserver(client, clock)
-            self._loops.append(TargetLoop(url, observer, client, file, reporter, context, RolloutGroup()))
+            self._loops.append(TargetLoop(name, observer, client, file, reporter, context, RolloutGroup()))
 
     async def overview(self) -> Overview:
         self._start()

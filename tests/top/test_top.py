@@ -181,6 +181,22 @@ def test_settings_are_short_and_in_columns(tmp_path: Path) -> None:
     watch(tmp_path, course, count=1)
 
 
+def test_a_password_in_an_address_is_not_shown() -> None:
+    async def run(engines: list[FakeEngine]) -> None:
+        secret = engines[0].url.replace("http://", "http://me:secret@")
+        source: Source = ServersSource([secret], None, find_policy("balanced"))
+        for _ in range(100):
+            (view,) = (await source.overview()).targets
+            if view.is_up:
+                break
+            await asyncio.sleep(0.05)
+        assert (view.is_up, view.target) == (True, engines[0].url)
+        assert "secret" not in (await source.detail(view.target)).model_dump_json()
+        await source.close()
+
+    on_engines(1, run)
+
+
 def test_servers_are_polled_without_a_daemon_and_not_changed() -> None:
     async def run(engines: list[FakeEngine]) -> None:
         source: Source = ServersSource([engine.url for engine in engines], None, find_policy("balanced"))
