@@ -49,7 +49,8 @@ ROWS: tuple[Row, ...] = (
     ),
     row("these runs, against off", *LONG_TREES, trees, "to_off"),
     row(
-        f"{EAGLE}, 8 runs of 12 s, two idle servers on the GPU, against the best of off, 4 drafts and the tree",
+        f"{EAGLE}, 8 runs of 12 s, two idle servers on the GPU, against the best of off, 4 drafts and the "
+        "tree",
         *FOUR_TREES, trees, "to_best_static",
     ),
     row("these runs, against off", *FOUR_TREES, trees, "to_off"),
