@@ -84,7 +84,8 @@ async def served(
         listening = await asyncio.get_running_loop().create_server(connection, host, port)
     except OSError as error:
         await runner.cleanup()
-        words = os.strerror(error.errno) if error.errno else str(error)
+        # A name that is not found has a negative number of its own, and its words.
+        words = os.strerror(number) if (number := error.errno or 0) > 0 else error.strerror or error
         hint = "; another daemon? --metrics-port N" if error.errno == errno.EADDRINUSE else ""
         raise SpecctlError(f"metrics port {host}:{port}: {words}{hint}") from error
     try:

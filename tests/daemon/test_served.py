@@ -41,6 +41,19 @@ def test_metrics_health_and_frozen_files() -> None:
     asyncio.run(course())
 
 
+def test_a_metrics_host_that_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def course() -> None:
+        with pytest.raises(SpecctlError, match=r"metrics port nowhere:9109: Name or service not known$"):
+            async with served(Exporter(), lambda: FILES, "nowhere", 9109):
+                pass
+
+    monkeypatch.setattr(socket, "getaddrinfo", not_found)
+    asyncio.run(course())
+
+
 def test_what_is_no_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A bug of ours does."""
 
