@@ -8,6 +8,7 @@ from tools.results_figures import (
     ratio,
     ratios,
     resumed,
+    unnamed_ratios,
 )
 from tools.results_rows.row import (
     COMPARE,
@@ -27,6 +28,11 @@ OFF_COST_EAGLE = H200, f"{COMPARE} off-cost", "gpu-off-cost-eagle3-h200.json"
 FRONT_END = H200, "", "gpu-front-end-h200.json"
 CPU_OFF_COST = CPU, "specctl bench", "cpu-off-cost.json"
 SGLANG_OFF = H200, f"{SGLANG_COMPARE} off", "gpu-sglang-off-h200.json"
+STEERING = [
+    ("loads", f"{drafts} drafts, {requests} at once", "this commit", "share of a step, %")
+    for drafts in (0, 8)
+    for requests in (8, 1)
+]
 
 ROWS: tuple[Row, ...] = (
     row(
@@ -102,6 +108,11 @@ ROWS: tuple[Row, ...] = (
     row(
         "`specctl_suffix` at 0 drafts, asking the worker for drafts in a second call as stock vLLM does",
         *CPU_OFF_COST, of_loads, "specctl_suffix at 0, commit 8934022", "never enabled",
+    ),
+    row(
+        "% of a step in the plugin's part of vLLM's scheduler, Model Runner V1: 0 drafts at 8 requests and "
+        "at 1, 8 drafts at 8 requests and at 1",
+        CPU, "", "cpu-steering.json", unnamed_ratios, *STEERING,
     ),
     row(
         "`SPECCTL_SUFFIX` at 0 drafts, SGLang 0.5.21",
