@@ -15,6 +15,15 @@ FOUR_TREES = H200, "specctl bench", "gpu-trees-4-h200.json"
 API_SERVERS = H200, "specctl bench", "gpu-api-servers-h200.json"
 EAGLE = "SGLang 0.5.23, EAGLE-3 with trees"
 
+
+def of_trees(claim: str, hardware: str, command: str, file: str) -> tuple[Row, Row]:
+    """Against the best prepared setting that the claim names, and against off."""
+    return (
+        row(f"{EAGLE}, {claim}", hardware, command, file, trees, "to_best_static"),
+        row("these runs, against off", hardware, command, file, trees, "to_off"),
+    )
+
+
 ROWS: tuple[Row, ...] = (
     row(
         "vLLM 0.32.0, chat at 256 requests for 20 s, against never enabled",
@@ -32,28 +41,17 @@ ROWS: tuple[Row, ...] = (
             ("3 drafts at the start", "gpu-rates-from-drafts-h100.json"),
         )
     ),
-    row(
-        f"{EAGLE}, 3 runs of 14 s, answers of 48 to 144 tokens, against the best of 3 prepared settings",
-        *TREES, trees, "to_best_static",
+    *of_trees("3 runs of 14 s, answers of 48 to 144 tokens, against the best of 3 prepared settings", *TREES),
+    *of_trees(
+        "one daemon for all loads, two idle servers on the GPU, 3 runs of 14 s, against the best of off, 4 "
+        "drafts and the tree",
+        *OTHER_TREES,
     ),
-    row("these runs, against off", *TREES, trees, "to_off"),
-    row(
-        f"{EAGLE}, one daemon for all loads, two idle servers on the GPU, 3 runs of 14 s, against the best "
-        "of off, 4 drafts and the tree",
-        *OTHER_TREES, trees, "to_best_static",
+    *of_trees("3, 3 and 16 runs of 12 s, against the best of 3 prepared settings", *LONG_TREES),
+    *of_trees(
+        "8 runs of 12 s, two idle servers on the GPU, against the best of off, 4 drafts and the tree",
+        *FOUR_TREES,
     ),
-    row("these runs, against off", *OTHER_TREES, trees, "to_off"),
-    row(
-        f"{EAGLE}, 3, 3 and 16 runs of 12 s, against the best of 3 prepared settings",
-        *LONG_TREES, trees, "to_best_static",
-    ),
-    row("these runs, against off", *LONG_TREES, trees, "to_off"),
-    row(
-        f"{EAGLE}, 8 runs of 12 s, two idle servers on the GPU, against the best of off, 4 drafts and the "
-        "tree",
-        *FOUR_TREES, trees, "to_best_static",
-    ),
-    row("these runs, against off", *FOUR_TREES, trees, "to_off"),
     *(
         row(
             f"vLLM 0.33.0, chat at 256 requests, every token streamed, {servers}, {rounds} runs of 20 s, "
