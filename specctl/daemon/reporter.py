@@ -82,7 +82,7 @@ class Reporter:
 
     def unreachable(self, words: str, time_s: float) -> None:
         self._exporter.failed(self._target, "target", is_down=True)
-        words = words.removeprefix(self._target).removeprefix(": ")
+        words = self._without_target(words)
         self._board.unreachable(words)
         if self._is_news("down", time_s, words, repeat_s=float("inf")):
             self._happened(logging.WARNING, "unreachable", words)
@@ -135,7 +135,7 @@ class Reporter:
         wanted = "; ".join(felt or plan.changes)
         if self._is_news("dry_run", plan.time_s, wanted, repeat_s=float("inf")) and wanted:
             self._log(logging.INFO, f"dry run: {_change_words(plan)}")
-            self._board.decided(_change_reason(plan).value, f"dry run: {_change_words(plan)}")
+            self._board.decided(plan.reason.value, f"dry run: {_change_words(plan)}")
             self._write("change", change_record(plan, version=None, dry_run=True))
 
     def applied(self, plan: Plan, version: int) -> None:
@@ -145,7 +145,7 @@ class Reporter:
         if not plan.is_change:
             return
         self._exporter.changed(self._target)
-        self._board.decided(_change_reason(plan).value, _change_words(plan), version)
+        self._board.decided(plan.reason.value, _change_words(plan), version)
         level = logging.INFO if plan.is_felt or not plan.changed else logging.DEBUG
         self._log(level, _change_words(plan))
         record = change_record(plan, version=version, dry_run=False)
@@ -157,7 +157,7 @@ class Reporter:
 
     def refused(self, kind: str, words: str, time_s: float) -> None:
         """The engine, or the network, did not take a table."""
-        words = words.removeprefix(self._target).removeprefix(": ")
+        words = self._without_target(words)
         self._exporter.failed(self._target, kind, is_down=False)
         if kind == "lease":
             self._exporter.lease(self._target, is_held=False)
@@ -238,18 +238,16 @@ class Reporter:
     def _write(self, name: str, record: dict[str, Any]) -> None:
         self._audit.write(name, self._target, {"owner": self._owner, **record})
 
+    def _without_target(self, words: str) -> str:
+        """Every line begins with it."""
+        return words.removeprefix(self._target).removeprefix(": ")
+
     def _is_news(self, kind: str, time_s: float, words: str, repeat_s: float = REPEAT_S) -> bool:
         said_s, said = self._said.get(kind, (float("-inf"), ""))
         if said == words and time_s - said_s < repeat_s:
             return False
         self._said[kind] = time_s, words
         return True
-
-
-def _change_reason(plan: Plan) -> Reason:
-    """Of a bucket that changes, one with traffic first."""
-    changed = sorted(plan.changed, key=lambda one: not one.is_active)
-    return changed[0].reason if changed else plan.reason
 
 
 def _change_words(plan: Plan) -> str:
