@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX, AcceptanceGroup, ShadowAcceptance, TelemetryCell
-from specctl.core.drift import Bursts, Trials, has_drifted
+from specctl.core.drift import Trials, has_drifted
 from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space, by_depth
 
@@ -103,7 +103,6 @@ class Acceptance:
         self._tree_steps = np.zeros(len(space.settings))
         self._tree_emitted = np.zeros(len(space.settings))
         self._has_drifted = False
-        self._bursts = Bursts()
         self._groups = RequestGroups(space)
         self._has_shadow = False
         self._long = self._nothing()
@@ -128,8 +127,6 @@ class Acceptance:
         counts = self._of_cells(cells) if shadow is None else self._of_shadow(shadow)
         if counts.reached[0, 0] <= 0:
             return
-        if self._recent:
-            self._bursts.update(counts.first_rank, self._recent[-1].first_rank, interval_s)
         kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
         counts.members[: len(groups)] = [group.request_steps for group in groups]
         self._long = self._long.scaled(np.full(self._depths, kept)).plus(counts)
@@ -238,7 +235,7 @@ class Acceptance:
                 fresh = fresh.plus(counts)
             for counts in recent[:-newest]:
                 before = before.plus(counts)
-            if has_drifted(fresh.first_rank, before.first_rank, self._bursts.factor):
+            if has_drifted(fresh.first_rank, before.first_rank):
                 self._past, self._recent = self._nothing(), deque(recent[-newest:])
                 self._tree_steps[:] = self._tree_emitted[:] = 0.0
                 self._has_drifted = True

@@ -3,9 +3,6 @@
 Two-sample G test (Sokal and Rohlf, "Biometry", section 17.4) over the conditional acceptance by position:
 unlike a test of mean lengths it is not fooled by a rare long copy in otherwise random text, because a long
 run's inner positions are judged against past runs.
-
-Text comes in bursts: the drafts of one passage are accepted together. So counts vary more than independent
-trials would, by a factor that is measured (McCullagh and Nelder, "Generalized Linear Models", section 4.5).
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from math import inf, log, sqrt
 
-__all__ = ["Bursts", "Trials", "has_drifted"]
+__all__ = ["Trials", "has_drifted"]
 
 # Accepted and reached, by position.
 Trials = tuple[tuple[float, float], ...]
@@ -25,43 +22,10 @@ ALARM_SIGMA = 3.3
 FIRST_SIGMA = 2.5
 TOKENS_SIGMA = 4.0
 PAST_TRIALS_MIN = 4.0
-BURSTS_HALF_LIFE_S = 40.0
-BURSTS_DIFFERENCE_MAX = 16.0
-"""Two intervals count as different by so much at most: a change of the text that lasts is no burst."""
-BURSTS_PRIOR_INTERVALS = 4.0
-"""So many without bursts count from the start."""
 
 
-class Bursts:
-    """How much more the accepted tokens of an interval vary than those of independent trials would."""
-
-    def __init__(self) -> None:
-        self._differences = self._intervals = 0.0
-
-    @property
-    def factor(self) -> float:
-        """Of the variance; 1: there are none."""
-        mean = (self._differences + BURSTS_PRIOR_INTERVALS) / (self._intervals + BURSTS_PRIOR_INTERVALS)
-        return max(mean, 1.0)
-
-    def update(self, newest: Trials, before: Trials, interval_s: float) -> None:
-        """Take in an interval and the one before it: Pearson's statistic is 1 in the mean without bursts."""
-        if before[0][1] < PAST_TRIALS_MIN:
-            return
-        kept = 0.5 ** (interval_s / BURSTS_HALF_LIFE_S)
-        difference = min(_pearson(_pooled(newest), _pooled(before)), BURSTS_DIFFERENCE_MAX)
-        self._differences = kept * self._differences + difference
-        self._intervals = kept * self._intervals + 1.0
-
-
-def has_drifted(newest: Trials, past: Trials, bursts: float = 1.0) -> bool:
-    """True when the newest trials contradict the past ones. False with too few of either.
-
-    Args:
-        bursts: factor of the variance of both; so many trials tell as much as one that is independent.
-    """
-    if bursts > 1.0:
-        newest, past = _fewer(newest, bursts), _fewer(past, bursts)
+def has_drifted(newest: Trials, past: Trials) -> bool:
+    """True when the newest trials contradict the past ones. False with too few of either."""
     if not newest or not past or past[0][1] < PAST_TRIALS_MIN:
         return False
     pairs = [pair for pair in zip(newest, past, strict=False) if pair[0][1] > 0 and pair[1][1] > 0]
@@ -114,10 +78,6 @@ def _log_likelihood(accepted: float, reached: float) -> float:
     if missed > 0:
         total += missed * log(missed / reached)
     return total
-
-
-def _fewer(trials: Trials, factor: float) -> Trials:
-    return tuple((accepted / factor, reached / factor) for accepted, reached in trials)
 
 
 def _pooled(trials: Trials) -> tuple[float, float]:

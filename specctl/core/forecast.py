@@ -22,8 +22,6 @@ class Forecast:
     ``tokens``: emitted by a step of the bucket. ``price``: what a step costs, in the objective's unit
     (seconds, or money). ``gain``: tokens gained over the setting in force, as a share of its own, once the
     price is paid at the exchange rate of the best setting. ``sigma``: standard error of the gain.
-    ``measured_sigma``: the part of it that is due to counts and seconds of steps that ran; the rest is the
-    curve's, which predicts a setting that never ran.
     """
 
     space: Space
@@ -33,7 +31,6 @@ class Forecast:
     price: Floats
     gain: Floats
     sigma: Floats
-    measured_sigma: Floats
     acceptance: AcceptanceEstimate
     cost: StepCostEstimate
 
@@ -46,11 +43,6 @@ class Forecast:
     @cached_property
     def sigma_rows(self) -> list[list[float]]:
         found: list[list[float]] = self.sigma.tolist()
-        return found
-
-    @cached_property
-    def measured_sigma_rows(self) -> list[list[float]]:
-        found: list[list[float]] = self.measured_sigma.tolist()
         return found
 
     @cached_property
@@ -90,37 +82,24 @@ def forecast(
     own = tokens[here][:, None]
     dearer = np.maximum(*(one - one[here][:, None] for one in (price, least_price)))
     gain = (tokens - own - rate[:, None] * dearer) / own
-    of_tokens, of_seconds = _variances(
-        acceptance, cost, present, tokens / own, rate[:, None] * plain_price / own
-    )
-    return Forecast(
-        space=space,
-        present=present,
-        is_active=is_active,
-        tokens=tokens,
-        price=price,
-        gain=gain,
-        sigma=np.sqrt(of_tokens + of_seconds),
-        measured_sigma=np.sqrt(of_tokens + np.where(cost.is_measured, of_seconds, 0.0)),
-        acceptance=acceptance,
-        cost=cost,
-    )
+    sigma = _sigma(acceptance, cost, present, tokens / own, rate[:, None] * plain_price / own)
+    return Forecast(space, present, is_active, tokens, price, gain, sigma, acceptance, cost)
 
 
-def _variances(
+def _sigma(
     acceptance: AcceptanceEstimate,
     cost: StepCostEstimate,
     present: Ints,
     relative_tokens: Floats,
     relative_price: Floats,
-) -> tuple[Floats, Floats]:
-    """Of the gain, by tokens and by seconds. What steps with prompts cost is known from the prompts; the rest
-    from plain steps."""
+) -> Floats:
+    """Of the gain. What steps with prompts cost is known from the prompts; the rest from plain steps."""
     known = present.tolist()
     variances = {base: acceptance.log_ratio_var(base) for base in set(known)}
     of_tokens = np.array([variances[base] for base in known]) * relative_tokens**2
     here = np.arange(len(present)), present
     of_seconds = (relative_price * cost.sigma) ** 2
     of_seconds = (of_seconds + of_seconds[here][:, None]) * (1.0 - cost.mixed_share[:, None]) ** 2
-    of_tokens[here] = of_seconds[here] = 0.0
-    return of_tokens, of_seconds
+    sigma: Floats = np.sqrt(of_tokens + of_seconds)
+    sigma[here] = 0.0
+    return sigma

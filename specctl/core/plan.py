@@ -92,23 +92,17 @@ class Decider:
         return self._by_gain(bucket, within)
 
     def _by_gain(self, bucket: int, may: Sequence[int]) -> tuple[int, Reason, str]:
-        """The setting that gains most over the one in force, if it gains enough; off where that is better.
-
-        A gain counts less its standard error: the best of many is often the one that chance favours. A
-        setting that never ran is tried for what it promises.
-        """
+        """The setting that gains most over the one in force, if it gains enough; off where that is better."""
         present, gain = int(self.forecast.present[bucket]), self.forecast.gain_rows[bucket]
-        sigma = self.forecast.measured_sigma_rows[bucket]
-        gaining = [n for n in may if gain[n] - sigma[n] > self.rails.min_gain_ratio]
-        if gaining:
-            best = max(gaining, key=gain.__getitem__)
+        best = max(may, key=gain.__getitem__)
+        if gain[best] > self.rails.min_gain_ratio:
             return best, Reason.GAIN if best else Reason.OFF_NO_GAIN, ""
-        if may[0] == 0 and gain[0] - sigma[0] > OFF_MIN_GAIN_RATIO:
+        if may[0] == 0 and gain[0] > OFF_MIN_GAIN_RATIO:
             return 0, Reason.OFF_NO_GAIN, ""
-        words, best = "", max(may, key=gain.__getitem__)
+        words = ""
         if gain[best] > 0.0:
-            named, error = self.forecast.space.settings[best], self.forecast.sigma_rows[bucket][best]
-            words = f"{setting_words(named)} would gain {gain[best]:+.1%}, +- {error:.1%}"
+            named, sigma = self.forecast.space.settings[best], self.forecast.sigma_rows[bucket][best]
+            words = f"{setting_words(named)} would gain {gain[best]:+.1%}, +- {sigma:.1%}"
         return present, Reason.NO_BETTER, words
 
 

@@ -93,10 +93,7 @@ class GuardRailSettings(Settings):
     """Limits around any policy."""
 
     min_gain_ratio: float = Field(
-        default=0.02,
-        ge=0,
-        le=1,
-        description="Change a setting only for a gain that is above this share by its standard error.",
+        default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
     dwell_s: float = Field(
         default=2.0, ge=0, le=3600, description="Seconds that a setting stays before the next change."

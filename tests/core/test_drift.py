@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,34 +39,3 @@ def test_full_drafts_in_a_row_end_a_time_without_any() -> None:
     """One request on a CPU: a full draft of 8 takes a second, so two are two seconds of evidence."""
     past = ((20.0, 200.0), *((18.0, 20.0),) * 7)
     assert drift.has_drifted(((2.0, 2.0),) * 8, past)
-
-
-def bursts_of(chances: list[float], trials: int = 20) -> float:
-    """The factor after so many intervals of half a second; a copy draws ``trials`` outcomes."""
-    rng, bursts = random.Random(0), drift.Bursts()
-    intervals = [((float(sum(rng.random() < one for _ in range(trials))), float(trials)),) for one in chances]
-    for before, newest in pairwise(intervals):
-        bursts.update(newest, before, 0.5)
-    return bursts.factor
-
-
-@pytest.mark.parametrize(
-    ("chances", "least", "most"),
-    [
-        ([0.3] * 200, 1.0, 1.3),
-        ([0.9, 0.1] * 100, 10.0, drift.BURSTS_DIFFERENCE_MAX),
-        ([0.9] * 100 + [0.1] * 100, 1.0, 1.5),
-        ([], 1.0, 1.0),
-    ],
-    ids=["independent", "bursts", "one change that lasts", "nothing"],
-)
-def test_bursts_are_told_from_chance_and_from_a_change(
-    chances: list[float], least: float, most: float
-) -> None:
-    assert least <= bursts_of(chances) <= most
-
-
-def test_a_burst_is_no_drift() -> None:
-    newest, past = ((18.0, 20.0),), ((30.0, 100.0),)
-    assert drift.has_drifted(newest, past)
-    assert not drift.has_drifted(newest, past, bursts=6.0)

@@ -49,13 +49,6 @@ def test_the_error_joins_both_estimates_and_is_none_for_what_is_in_force() -> No
     assert both[0] == 0.0
 
 
-def test_the_measured_error_is_that_of_tokens_where_a_setting_never_ran() -> None:
-    steps = [cost(SPACE, (0.010, 0.012, 0.015), sigma=0.05, measured=one) for one in (True, False)]
-    ran, never = [forecast_of(SPACE, (1.0, 1.5, 1.8), one, variance=0.02**2) for one in steps]
-    assert ran.measured_sigma.tolist() == ran.sigma.tolist() == never.sigma.tolist()
-    assert never.measured_sigma[0] == pytest.approx([0.0, 0.02 * 1.5, 0.02 * 1.8])
-
-
 def test_what_steps_with_prompts_cost_is_known_from_the_prompts() -> None:
     steps = [cost(SPACE, (0.010, 0.012, 0.015), sigma=0.05, mixed_share=share) for share in (0.0, 0.5, 1.0)]
     sigmas = [forecast_of(SPACE, (1.0, 1.5, 1.8), one).sigma[0, 1] for one in steps]

