@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice, Reason
 
-__all__ = ["Thresholds", "break_even_prob"]
+__all__ = ["BreakEven", "Thresholds", "break_even_prob"]
 
 STEPS = (0.0, 0.05, 0.1, 0.2, 0.4)
 HALF_LIFE_S = 10.0
@@ -24,30 +25,43 @@ NOTHING = 0.05
 """Under it a probability is as good as none."""
 
 
-def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> float | None:
-    """The least probability that pays; None: not known.
+class BreakEven(NamedTuple):
+    """The least probability that pays, from -1 to 1, and its standard error."""
 
-    Seconds of one more token: from the smallest drafting chain to the chosen one, or to the one above it, so
-    that what drafting takes in any case is in both. Noise can make them negative: cut at 0, their mean would
-    be too high, so that the answer is from -1 to 1.
+    prob: float
+    error: float
+
+
+def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> BreakEven | None:
+    """None: not known, as less than two chains ran.
+
+    Seconds of one more token: from the smallest drafting chain that ran to the chosen one, or to the one
+    above it, so that what drafting takes in any case is in both. Noise can make them negative: cut at 0,
+    their mean would be too high.
     """
-    space, step_s = forecast.space, forecast.cost.step_rows[bucket]
-    chains = [number for number in space.chains if math.isfinite(step_s[number])]
+    space, cost = forecast.space, forecast.cost
+    chains = [number for number in space.chains if cost.is_measured[bucket, number]]
     rate = forecast.rate_rows[bucket][chosen]
     if len(chains) < 2 or not math.isfinite(rate):
         return None
     first, width = chains[0], space.settings[chosen].width_tokens
     last = next((i for i in chains[1:] if space.settings[i].width_tokens >= width), chains[-1])
-    verified = forecast.cost.verified[bucket]
-    tokens, seconds = float(verified[last] - verified[first]), step_s[last] - step_s[first]
-    return min(max(seconds / tokens * rate, -1.0), 1.0) if tokens > 0 else None
+    tokens = float(cost.verified[bucket, last] - cost.verified[bucket, first])
+    if tokens <= 0:
+        return None
+    (first_s, first_error), (last_s, last_error) = [
+        (float(cost.step_s[at]), float(cost.step_s[at] * cost.sigma[at]))
+        for at in ((bucket, first), (bucket, last))
+    ]
+    prob = (last_s - first_s) / tokens * rate
+    return BreakEven(min(max(prob, -1.0), 1.0), math.hypot(first_error, last_error) / tokens * rate)
 
 
 class Thresholds:
     """The mean of what was wanted, by bucket."""
 
     def __init__(self, buckets: int) -> None:
-        self._means: list[float | None] = [None] * buckets
+        self._means: list[BreakEven | None] = [None] * buckets
         self._passed_s = 0.0
 
     def pass_time(self, interval_s: float) -> None:
@@ -56,7 +70,7 @@ class Thresholds:
     def applied(
         self,
         choices: Sequence[Choice],
-        wanted: Sequence[float | None],
+        wanted: Sequence[BreakEven | None],
         configured: float,
         ceilings: Collection[int],
     ) -> tuple[Choice, ...]:
@@ -64,7 +78,8 @@ class Thresholds:
         bucket keeps the one it has.
 
         Args:
-            wanted: of every bucket, for this poll.
+            wanted: of every bucket, for this poll. What is in force stays while the mean may be it, within
+                the standard error.
             configured: what a row without one stands for.
             ceilings: buckets, by their last batch, that may not verify more tokens now.
         """
@@ -75,7 +90,7 @@ class Thresholds:
             now, mean = choice.before.min_token_prob, self._means[bucket]
             one = wanted[bucket] if choice.is_active else None
             if one is not None:
-                mean = self._means[bucket] = one if mean is None else one + kept * (mean - one)
+                mean = self._means[bucket] = one if mean is None else _mean(mean, one, kept)
             drafts = choice.after.num_speculative_tokens > 0
             prob = _stepped(mean, now, configured) if drafts and mean is not None else now
             if choice.last in ceilings and _value(prob, configured) < _value(now, configured):
@@ -84,20 +99,31 @@ class Thresholds:
         return tuple(found)
 
 
-def _moved(choice: Choice, prob: float | None, mean: float | None) -> Choice:
+def _mean(before: BreakEven, newest: BreakEven, kept: float) -> BreakEven:
+    """What was read with a larger error weighs less."""
+    if newest.error < before.error:
+        kept *= (newest.error / before.error) ** 2
+    return BreakEven(newest.prob + kept * (before.prob - newest.prob), newest.error)
+
+
+def _moved(choice: Choice, prob: float | None, mean: BreakEven | None) -> Choice:
     after = choice.after.model_copy(update={"min_token_prob": prob})
     if choice.is_change or mean is None:
         return choice._replace(after=after)
-    return choice._replace(after=after, reason=Reason.BREAK_EVEN, detail=f"probability {max(mean, 0.0):.2f}")
+    words = f"probability {max(mean.prob, 0.0):.2f}"
+    return choice._replace(after=after, reason=Reason.BREAK_EVEN, detail=words)
 
 
 def _value(prob: float | None, configured: float) -> float:
     return configured if prob is None else prob
 
 
-def _stepped(wanted: float, now: float | None, configured: float) -> float | None:
+def _stepped(mean: BreakEven, now: float | None, configured: float) -> float | None:
+    wanted = mean.prob
+    if abs(wanted - _value(now, configured)) <= mean.error:
+        return now
     for known in (now, None):
-        if _is_near(wanted, configured if known is None else known):
+        if _is_near(wanted, _value(known, configured)):
             return known
     return min(STEPS, key=lambda step: abs(_height(step) - _height(wanted)))
 

@@ -9,7 +9,7 @@ from fakes.observations import chains, tree
 from specctl.contract.setting import Setting
 from specctl.core.forecast import Forecast
 from specctl.core.messages import Choice, Reason
-from specctl.core.thresholds import HALF_LIFE_S, STEPS, Thresholds, break_even_prob
+from specctl.core.thresholds import HALF_LIFE_S, STEPS, BreakEven, Thresholds, break_even_prob
 
 SPACE = space_of((*chains(0, 1, 2, 4), tree(2, 2, 5)))
 ONE_S, STEP_S, DRAFT_S = 2e-4, 6e-3, 1e-3
@@ -26,14 +26,20 @@ def expects(batch: float, one_s: float = ONE_S) -> Forecast:
     return forecast_of(SPACE, EMITTED, cost(SPACE, step_s, batch=batch))
 
 
+def prob_of(forecast: Forecast, setting: int) -> float:
+    found = break_even_prob(forecast, 0, setting)
+    assert found is not None
+    return found.prob
+
+
 @pytest.mark.parametrize("batch", [1.0, 8.0, 200.0])
 @pytest.mark.parametrize("setting", [1, 2, 3])
 def test_a_token_of_that_probability_changes_nothing(batch: float, setting: int) -> None:
-    found = break_even_prob(expects(batch), 0, setting)
+    found = prob_of(expects(batch), setting)
     tokens = batch * float(expects(batch).acceptance.emitted[setting])
     seconds = float(expects(batch).cost.step_s[0, setting])
     assert found == pytest.approx(min(ONE_S * tokens / seconds, 1.0))
-    if found is not None and found < 0.9:
+    if found < 0.9:
         rate = tokens / seconds
         assert (
             (tokens + found + 0.05) / (seconds + ONE_S) > rate > (tokens + found - 0.05) / (seconds + ONE_S)
@@ -42,11 +48,11 @@ def test_a_token_of_that_probability_changes_nothing(batch: float, setting: int)
 
 def test_what_drafting_takes_in_any_case_is_left_out() -> None:
     """Off is weighed at its own speed, and its step is no part of what a token costs."""
-    assert break_even_prob(expects(8.0), 0, 0) == pytest.approx(ONE_S * 8 / STEP_S)
+    assert prob_of(expects(8.0), 0) == pytest.approx(ONE_S * 8 / STEP_S)
 
 
 def test_fuller_batches_ask_for_more() -> None:
-    asked = [break_even_prob(expects(batch), 0, 3) or 0.0 for batch in (1.0, 4.0, 16.0, 64.0)]
+    asked = [prob_of(expects(batch), 3) for batch in (1.0, 4.0, 16.0, 64.0)]
     assert asked == sorted(asked)
     assert asked[0] < 0.2 < asked[-1]
 
@@ -57,15 +63,17 @@ def test_what_is_not_known_is_not_guessed() -> None:
     only_one = space_of(chains(0, 2))
     lonely = forecast_of(only_one, (1.0, 1.5), cost(only_one, (0.01, 0.012)))
     assert break_even_prob(lonely, 0, 1) is None
+    never_ran = forecast_of(SPACE, EMITTED, cost(SPACE, (0.006,) * 5, measured=False))
+    assert break_even_prob(never_ran, 0, 1) is None
 
 
 def test_tokens_that_cost_nothing_are_all_verified() -> None:
-    assert break_even_prob(expects(8.0, one_s=0.0), 0, 3) == 0.0
+    assert prob_of(expects(8.0, one_s=0.0), 3) == 0.0
 
 
 def test_noise_under_nothing_counts_as_much_as_noise_over_it() -> None:
     free = expects(8.0, one_s=0.0).cost.step_s[0, 1]
-    noisy = [break_even_prob(expects(8.0, one_s=noise * free), 0, 3) or 0.0 for noise in (-0.02, 0.02)]
+    noisy = [prob_of(expects(8.0, one_s=noise * free), 3) for noise in (-0.02, 0.02)]
     assert noisy[0] < 0.0 < noisy[1]
     found = Thresholds(1)
     for _ in range(100):
@@ -88,11 +96,13 @@ def set_to(
     wanted: float | None,
     now: float | None = None,
     *,
+    error: float = 0.0,
     configured: float = 0.0,
     **more: object,
 ) -> float | None:
     ceilings = more.pop("ceilings", ())
-    (one,) = found.applied([choice(now, **more)], [wanted], configured, ceilings)  # type: ignore[arg-type]
+    asked = None if wanted is None else BreakEven(wanted, error)
+    (one,) = found.applied([choice(now, **more)], [asked], configured, ceilings)  # type: ignore[arg-type]
     return one.after.min_token_prob
 
 
@@ -132,6 +142,22 @@ def test_a_moment_does_not_turn_it_but_what_lasts_does() -> None:
     assert set_to(found, 0.4, 0.05) == 0.4
 
 
+def test_what_it_may_be_within_its_error_stays() -> None:
+    assert set_to(Thresholds(1), 0.4, 0.1, error=0.31) == 0.1
+    assert set_to(Thresholds(1), 0.4, 0.1, error=0.29) == 0.4
+    steps = cost(SPACE, tuple(expects(8.0).cost.step_s[0]), sigma=0.1, batch=8.0)
+    found = break_even_prob(forecast_of(SPACE, EMITTED, steps), 0, 3)
+    assert found is not None
+    assert 0.1 < found.error < 0.2
+
+
+def test_what_was_read_with_a_larger_error_weighs_less() -> None:
+    found = Thresholds(1)
+    assert set_to(found, 0.9, 0.1, error=0.4) == 0.4
+    found.pass_time(0.5)
+    assert set_to(found, 0.1, 0.4, error=0.05) == 0.1
+
+
 def test_asking_again_at_the_same_poll_moves_nothing() -> None:
     found = Thresholds(1)
     set_to(found, 0.1)
@@ -139,19 +165,19 @@ def test_asking_again_at_the_same_poll_moves_nothing() -> None:
 
 
 def test_a_probability_that_moves_alone_is_the_reason_of_the_change() -> None:
-    (alone,) = Thresholds(1).applied([choice()], [0.17], 0.0, ())
+    (alone,) = Thresholds(1).applied([choice()], [BreakEven(0.17, 0.0)], 0.0, ())
     assert (alone.reason, alone.detail) == (Reason.BREAK_EVEN, "probability 0.17")
     fewer = choice()._replace(after=Setting(num_speculative_tokens=2), reason=Reason.GAIN)
-    (beside,) = Thresholds(1).applied([fewer], [0.17], 0.0, ())
+    (beside,) = Thresholds(1).applied([fewer], [BreakEven(0.17, 0.0)], 0.0, ())
     assert (beside.reason, beside.after.min_token_prob) == (Reason.GAIN, 0.2)
-    (stays,) = Thresholds(1).applied([choice()], [0.01], 0.0, ())
+    (stays,) = Thresholds(1).applied([choice()], [BreakEven(0.01, 0.0)], 0.0, ())
     assert stays.reason is Reason.NO_BETTER
 
 
 def test_a_bucket_that_drafts_nothing_keeps_what_it_has() -> None:
     found, off = Thresholds(1), Setting(num_speculative_tokens=0)
     rests = choice()._replace(before=off, after=off)
-    assert found.applied([rests], [0.17], 0.0, ()) == (rests,)
+    assert found.applied([rests], [BreakEven(0.17, 0.0)], 0.0, ()) == (rests,)
     assert set_to(found, None) == 0.2, "what it saw meanwhile counts"
 
 
