@@ -440,7 +440,9 @@ class TestDaemon:
         assert long_context["sample"]["setting"]["num_speculative_tokens"] == 1
         copying = LISTING * 3 + "item_0"
         expected = [*reference, suffix.complete(copying)]
-        found = run_daemon(suffix, tmp_path, [*PROMPTS, copying], seconds=18, classes=limits)
+        found = run_daemon(
+            suffix, tmp_path, [*PROMPTS, copying], seconds=18, until_changed=True, classes=limits
+        )
         assert_daemon_is_harmless(found, expected)
         assert found.changes
         for seen in found.tables[:-1]:

@@ -82,6 +82,7 @@ def run_daemon(
     seconds: float = 12.0,
     concurrency: int = 2,
     max_tokens: int = 32,
+    until_changed: bool = False,
     token: str | None = None,
     ask: Callable[[str], list[int]] | None = None,
     **policy: Any,
@@ -90,6 +91,7 @@ def run_daemon(
     was answered and ``DECISIONS`` were made.
 
     Args:
+        until_changed: and until a setting has changed: on a busy machine 12 s hold few steps.
         token: bearer token with the control scope.
         ask: greedy tokens of a prompt; without it the control's own completion.
         policy: in the place of what ``POLICY`` says.
@@ -106,7 +108,10 @@ def run_daemon(
         with traffic(answer, prompts, concurrency) as outputs:
             ends_s = time.monotonic() + seconds
             while (
-                time.monotonic() < ends_s or len(outputs) < len(prompts) or decisions_made(port) < DECISIONS
+                time.monotonic() < ends_s
+                or len(outputs) < len(prompts)
+                or decisions_made(port) < DECISIONS
+                or (until_changed and not any(one["event"] == "change" for one in _records(folder)))
             ):
                 assert process.poll() is None, _log(folder)
                 assert time.monotonic() < ends_s + 120, "the server answers too slowly\n" + _log(folder)
@@ -117,8 +122,7 @@ def run_daemon(
         assert process.wait(20) == 0, _log(folder)
     found.outputs = outputs
     _keep(found.tables, control.get("table"))
-    audit = (folder / "audit.jsonl").read_text(encoding="utf-8")
-    found.records = [json.loads(line) for line in audit.splitlines()]
+    found.records = _records(folder)
     found.log = _log(folder)
     return found
 
@@ -126,6 +130,13 @@ def run_daemon(
 def _keep(tables: list[dict[str, Any]], table: dict[str, Any]) -> None:
     if table["version"] != tables[-1]["version"]:
         tables.append(table)
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    """Of the audit log, whole lines."""
+    audit = folder / "audit.jsonl"
+    lines = audit.read_text(encoding="utf-8").splitlines(keepends=True) if audit.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _log(folder: Path) -> str:
