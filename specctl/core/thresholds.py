@@ -49,12 +49,9 @@ def break_even_prob(forecast: Forecast, bucket: int, chosen: int) -> BreakEven |
     tokens = float(cost.verified[bucket, last] - cost.verified[bucket, first])
     if tokens <= 0:
         return None
-    (first_s, first_error), (last_s, last_error) = [
-        (float(cost.step_s[at]), float(cost.step_s[at] * cost.sigma[at]))
-        for at in ((bucket, first), (bucket, last))
-    ]
-    prob = (last_s - first_s) / tokens * rate
-    return BreakEven(min(max(prob, -1.0), 1.0), math.hypot(first_error, last_error) / tokens * rate)
+    step_s, error_s = cost.step_s[bucket], cost.step_s[bucket] * cost.sigma[bucket]
+    prob = float(step_s[last] - step_s[first]) / tokens * rate
+    return BreakEven(min(max(prob, -1.0), 1.0), math.hypot(error_s[first], error_s[last]) / tokens * rate)
 
 
 class Thresholds:
