@@ -45,7 +45,6 @@ def main() -> int:
         "load of the machine at the start": load,
         "targets": {"to_best_static": TO_STATIC, "to_off": TO_OFF, "to_best_constant": TO_BEST_CONSTANT},
         **summary(result),
-        "tables a minute": tables_a_minute(result, options.seconds * len(result.loads)),
     }
     write_report(report, options.output)
     return 0
@@ -100,12 +99,6 @@ def summary(result: BenchResult, never: str | None = None) -> dict[str, Any]:
         "compared": sum(one.compared for one in checks),
     }
     return found
-
-
-def tables_a_minute(result: BenchResult, seconds: float) -> dict[str, float]:
-    """Tables that read unlike the one before them, of any batch range. ``seconds``: of a round's loads."""
-    seen = [sum(one.round == number for one in result.tables) - 1 for number in range(result.rounds)]
-    return _range([60.0 * max(count, 0) / seconds for count in seen])
 
 
 def against(rounds: Sequence[dict[str, float]], never: str | None = None) -> dict[str, Any]:
