@@ -76,12 +76,34 @@ def test_graphs_stay_few_and_the_first_one_captured_is_the_largest(manager):
         full, pieces = pieces, full
     assert len(full) == len(decode_graphs.request_counts(MOST_REQUESTS)) * (MOST_DRAFTS + 1)
     sizes = sorted(desc.num_tokens for desc in pieces)
-    assert sizes[-2:] == [512, full[0].num_tokens]
+    assert sizes[-9:-1] == list(range(576, 1025, 64))
+    assert sizes[-10] == 512
+    assert sizes[-1] == full[0].num_tokens
 
 
-def test_a_batch_with_a_prefill_is_looked_up_as_before(manager):
-    assert manager.dispatch(3, 300, None, 0).cg_mode.name == "PIECEWISE"
-    assert manager.dispatch(3, 3000, None, 0).cg_mode.name == "NONE"
+@pytest.mark.parametrize(
+    ("tokens", "captured"),
+    [(300, 304), (512, 512), (513, 576), (603, 640), (1024, 1024), (2300, 2304)],
+)
+def test_a_batch_with_a_prompt_is_padded_by_less_than_an_eighth(manager, tokens, captured):
+    desc = manager.dispatch(64, tokens, None, 0)
+    assert (desc.cg_mode.name, desc.num_tokens, desc.uniform_token_count) == ("PIECEWISE", captured, None)
+    assert desc in manager._capture_descs[desc.cg_mode]
+
+
+@pytest.mark.parametrize("tokens", [1025, 2000, 3000])
+def test_a_large_batch_with_a_prompt_runs_without_a_graph(manager, tokens):
+    assert manager.dispatch(64, tokens, None, 0).cg_mode.name == "NONE"
+
+
+def test_a_user_who_captures_decode_batches_alone_gets_no_others(manager):
+    from vllm.config.compilation import CUDAGraphMode
+
+    manager.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+    manager._candidates, manager._capture_descs = {}, {}
+    manager._init_candidates()
+    assert manager.dispatch(64, 603, None, 0).cg_mode.name == "NONE"
+    assert manager.dispatch(64, 64 * 9, 9, 0).cg_mode.name == "FULL"
 
 
 TARGET = SimpleNamespace(get_hidden_size=lambda: 4096, get_total_num_hidden_layers=lambda: 32)

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from specctl.engine.guard import GUARD
-from specctl_vllm.compat.decode_graphs import GRID_TOKENS_MAX
+from specctl_vllm.compat.decode_graphs import STOCK_TOKENS_MAX
 from specctl_vllm.options import options_from_env
 
 __all__ = ["wrap_build"]
@@ -23,10 +23,10 @@ def wrap_build(original: Any) -> Any:
     def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
         most = self.max_cudagraph_size
         entry = "FlashAttentionMetadataBuilder.build"
-        is_large = most is not None and most > GRID_TOKENS_MAX
+        is_large = most is not None and most > STOCK_TOKENS_MAX
         if not (is_large and GUARD.call(entry, False, _is_without_graph, self, common_attn_metadata)):
             return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
-        self.max_cudagraph_size = GRID_TOKENS_MAX
+        self.max_cudagraph_size = STOCK_TOKENS_MAX
         try:
             return original(self, common_prefix_len, common_attn_metadata, *args, **kwargs)
         finally:
@@ -45,6 +45,6 @@ def _is_without_graph(builder: Any, metadata: Any) -> bool:
     return bool(
         options_from_env() is not None
         and mixed != CUDAGraphMode.FULL
-        and metadata.num_actual_tokens > GRID_TOKENS_MAX
+        and metadata.num_actual_tokens > STOCK_TOKENS_MAX
         and metadata.max_query_len > config.num_speculative_tokens + 1
     )

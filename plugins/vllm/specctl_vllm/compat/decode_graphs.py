@@ -1,4 +1,5 @@
-"""A full CUDA graph for every number of drafts that a live table may ask for."""
+"""CUDA graphs for what a live table may ask for: a full one for every number of drafts, and piecewise ones
+for steps with a prompt, which hold many tokens where many requests draft."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from specctl.engine.guard import GUARD
 from specctl_vllm.options import options_from_env
 
 __all__ = [
-    "GRID_TOKENS_MAX",
+    "STOCK_TOKENS_MAX",
     "ask_for_wide_graphs",
     "request_counts",
     "smallest_for",
@@ -24,8 +25,11 @@ __all__ = [
 
 logger = logging.getLogger("vllm.specctl")
 
-GRID_TOKENS_MAX = 512
-"""Where vLLM's own default ends: larger batches with a prefill run without a graph, as in stock vLLM."""
+STOCK_TOKENS_MAX = 512
+"""Where vLLM's own default ends."""
+MIXED_TOKENS_MAX, MIXED_STEP = 1024, 64
+"""Up to so many, steps with a prompt get a piecewise graph every so many tokens. Without one a step waits for
+its launches; from about 1,000 tokens of an 8B model on, computing them takes longer than that."""
 
 
 def request_counts(most: int) -> list[int]:
@@ -58,7 +62,7 @@ def ask_for_wide_graphs(engine_args: Any, graph_tokens_max: int | None, target: 
     tokens = graph_tokens_max
     if tokens is None:
         tokens = _fitting_tokens(engine_args, target)
-    if tokens > GRID_TOKENS_MAX:
+    if tokens > STOCK_TOKENS_MAX:
         compilation.max_cudagraph_capture_size = tokens
 
 
@@ -107,12 +111,22 @@ def wrap_init_candidates(original: Any) -> Any:
                 key = desc.uniform_token_count, desc.num_active_loras
                 self.specctl_decodes.setdefault(key, []).append(desc)
             self._capture_descs[mode] = sorted(grid + decodes, key=lambda desc: desc.num_tokens, reverse=True)
-        kept = {desc for descs in self._capture_descs.values() for desc in descs}
-        self._candidates = {
-            key: [desc for desc in found if desc in kept] for key, found in self._candidates.items()
-        }
+        self._candidates = _kept_candidates(self)
 
     return _init_candidates
+
+
+def _kept_candidates(manager: Any) -> dict[tuple[int, int], list[Any]]:
+    """By tokens and adapters: what is still captured, and the next larger batch with a prompt."""
+    kept = {desc for descs in manager._capture_descs.values() for desc in descs}
+    mixed = sorted((desc for desc in kept if _is_mixed(desc)), key=lambda desc: desc.num_tokens)
+    found = {}
+    for (tokens, loras), descs in manager._candidates.items():
+        left = found[tokens, loras] = [desc for desc in descs if desc in kept]
+        if tokens <= MIXED_TOKENS_MAX and not any(_is_mixed(desc) for desc in left):
+            larger = [desc for desc in mixed if desc.num_tokens >= tokens and desc.num_active_loras == loras]
+            left += larger[:1]
+    return found
 
 
 def _decodes(manager: Any, descs: list[Any]) -> list[Any]:
@@ -131,11 +145,18 @@ def _decodes(manager: Any, descs: list[Any]) -> list[Any]:
     ]
 
 
+def _is_mixed(desc: Any) -> bool:
+    return desc.uniform_token_count is None and desc.max_query_len is None and desc.num_ubatches == 1
+
+
 def _is_of_the_grid(desc: Any, largest: int) -> bool:
     """The largest stays: what is captured first sizes the buffers that all graphs write their output to."""
     if desc.uniform_token_count is not None:
         return bool(desc.num_ubatches > 1)
-    return desc.max_query_len is not None or desc.num_tokens <= GRID_TOKENS_MAX or desc.num_tokens == largest
+    tokens = desc.num_tokens
+    if desc.max_query_len is not None or tokens <= STOCK_TOKENS_MAX or tokens == largest:
+        return True
+    return bool(tokens <= MIXED_TOKENS_MAX and tokens % MIXED_STEP == 0)
 
 
 def wrap_dispatch(original: Any) -> Any:
