@@ -137,6 +137,14 @@ def listed(name: str, *path: str) -> str:
     return "; ".join(f"{what}: {result}" for what, result in figure_at(name, *path).items())
 
 
+def by_load(name: str, arm: str) -> str:
+    """Of an arm, one ratio for each load."""
+    loads = result(name)["loads"]
+    return "; ".join(
+        f"{load.replace('-', ', ')} at once: {ratio(name, 'loads', load, arm, 'ratio')}" for load in loads
+    )
+
+
 def least_p(name: str) -> str:
     """Of chi-square tests of samples with drafts against samples without: by what was sampled."""
     texts = []

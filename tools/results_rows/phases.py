@@ -37,6 +37,11 @@ RUNS: tuple[Run, ...] = (
         H200, "gpu-phases-slow-front-end-h200.json", "never_enabled",
     ),
     Run(
+        "vLLM 0.33.0, `specctl_suffix`, chat at 16 and 64 and copying at 64 and 256 requests, 4 rounds of "
+        "6 s, every token streamed, one HTTP server",
+        H200, "gpu-bench-64-h200.json", "off",
+    ),
+    Run(
         f"{SGLANG}, copying and chat at 1, 16 and 64 requests, 2 rounds of 7 s, every answer of 256 tokens",
         H100, "gpu-phases-sglang-h100.json", "never_enabled",
     ),

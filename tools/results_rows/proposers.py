@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools.results_figures import (
+    by_load,
     hybrid,
     listed,
     of_loads,
@@ -137,6 +138,16 @@ ROWS: tuple[Row, ...] = (
     row(
         "what learning the odds of tokens adds to a captured call that drafts and learns, us",
         H200, "", "gpu-token-odds-h200.json", listed, "us that they add",
+    ),
+    row(
+        "vLLM 0.33.0, `specctl_suffix`, every token streamed: piecewise CUDA graphs for steps with a prompt "
+        "beyond 512 tokens, against none there; 8 drafts",
+        H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "8 drafts",
+    ),
+    row("3 drafts", H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "3 drafts"),
+    row(
+        "0 drafts, where the HTTP server is behind at 256 requests",
+        H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "off",
     ),
     row(
         "tokens per step of the suffix index against arctic-inference, equal drafts",

@@ -323,7 +323,8 @@ RUNNER_V2: tuple[Patch, ...] = (
         f"{_GPU}.cudagraph_utils:CudaGraphManager._init_candidates",
         imported("specctl_vllm.compat.decode_graphs", "wrap_init_candidates"),
         "worker",
-        "Of several numbers of drafts, those of fewer get graphs for few batches.",
+        "Of several numbers of drafts, those of fewer get graphs for few batches. Steps with a prompt have "
+        "none beyond 512 tokens, or one every 16.",
         _FEWER_GRAPHS,
         "every number of a batch table has a full graph for every batch",
     ),

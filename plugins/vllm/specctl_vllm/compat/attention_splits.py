@@ -1,9 +1,9 @@
-"""Batches with a prompt that run without a graph are not split for one.
+"""Attention that runs without a graph is not split for one.
 
-A captured FlashAttention 3 needs a bound for its
-splits of the keys, and vLLM sets one (32) for every batch of up to the largest captured size. With a graph
-for each number of drafts that is 2,304 tokens, of which batches with a prompt have graphs up to 512 only;
-the others would make room for 32 partial results of each token, where stock vLLM lets the kernel choose.
+A captured FlashAttention 3 needs a bound for its splits of the keys, and vLLM sets one (32) for every batch
+up to the largest captured size. With a graph for each number of drafts that is 2,304 tokens. Attention of a
+batch with a prompt runs outside of its piecewise graph. Beyond 512 tokens it would make room for 32 partial
+results of each, where stock vLLM lets the kernel choose.
 """
 
 from __future__ import annotations
