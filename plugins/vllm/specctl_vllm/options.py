@@ -75,8 +75,8 @@ class ControlOptions(shared_options.ControlOptions):
         ge=512,
         le=8192,
         description="on a GPU: largest batch with a full CUDA graph, in tokens: requests x (drafts + 1); "
-        "larger ones run piecewise or without a graph, as in stock vLLM, and steps with a prompt piecewise up "
-        "to it, 1024 at most; without it as many as half of the memory that gpu_memory_utilization leaves "
+        "larger ones run piecewise or without a graph, as in stock vLLM, and steps with a prompt piecewise "
+        "up to it, 1024 at most; without it as many as half of the memory that gpu_memory_utilization leaves "
         "free holds, at most 2304",
     )
     verify: Literal["engine", "specctl"] | None = Field(
