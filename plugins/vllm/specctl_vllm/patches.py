@@ -326,7 +326,8 @@ RUNNER_V2: tuple[Patch, ...] = (
         "Of several numbers of drafts, those of fewer get graphs for few batches. Steps with a prompt have "
         "none beyond 512 tokens, or one every 16.",
         _FEWER_GRAPHS,
-        "every number of a batch table has a full graph for every batch",
+        "every number of a batch table has a full graph for every batch, and steps with a prompt have some "
+        "beyond 512 tokens",
     ),
     Patch(
         f"{_GPU}.cudagraph_utils:CudaGraphManager.dispatch",

@@ -146,17 +146,17 @@ def _decodes(manager: Any, descs: list[Any]) -> list[Any]:
 
 
 def _is_mixed(desc: Any) -> bool:
+    """For steps with a prompt, and whatever else has no graph of its own."""
     return desc.uniform_token_count is None and desc.max_query_len is None and desc.num_ubatches == 1
 
 
 def _is_of_the_grid(desc: Any, largest: int) -> bool:
     """The largest stays: what is captured first sizes the buffers that all graphs write their output to."""
-    if desc.uniform_token_count is not None:
-        return bool(desc.num_ubatches > 1)
-    tokens = desc.num_tokens
-    if desc.max_query_len is not None or tokens <= STOCK_TOKENS_MAX or tokens == largest:
-        return True
-    return bool(tokens <= MIXED_TOKENS_MAX and tokens % MIXED_STEP == 0)
+    if not _is_mixed(desc):
+        return desc.uniform_token_count is None or desc.num_ubatches > 1
+    tokens: int = desc.num_tokens
+    is_wide = tokens <= MIXED_TOKENS_MAX and tokens % MIXED_STEP == 0
+    return tokens <= STOCK_TOKENS_MAX or is_wide or tokens == largest
 
 
 def wrap_dispatch(original: Any) -> Any:
