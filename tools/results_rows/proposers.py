@@ -29,6 +29,7 @@ from tools.results_rows.row import (
 STOCK = "figures", "tokens/s against stock", "specctl_suffix"
 SUFFIX_H200 = H200, f"{COMPARE} copying", "gpu-suffix-h200.json"
 PEAGLE_SGLANG = H200, f"{SGLANG_COMPARE} peagle", "gpu-sglang-peagle.json"
+MIXED_GRAPHS = H200, "specctl bench", "gpu-mixed-graphs-h200.json"
 HYBRID = CPU, "python -m benchmarks.hybrid", "cpu-hybrid.json"
 BY_KIND = CPU, "python -m benchmarks.suffix_calibration", "cpu-suffix-calibration.json"
 
@@ -142,12 +143,12 @@ ROWS: tuple[Row, ...] = (
     row(
         "vLLM 0.33.0, `specctl_suffix`, every token streamed: piecewise CUDA graphs for steps with a prompt "
         "beyond 512 tokens, against none there; 8 drafts",
-        H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "8 drafts",
+        *MIXED_GRAPHS, by_load, "8 drafts",
     ),
-    row("3 drafts", H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "3 drafts"),
+    row("these graphs with 3 drafts", *MIXED_GRAPHS, by_load, "3 drafts"),
     row(
-        "0 drafts, where the HTTP server is behind at 256 requests",
-        H200, "specctl bench", "gpu-mixed-graphs-h200.json", by_load, "off",
+        "these graphs with 0 drafts; at 256 requests the HTTP server is behind",
+        *MIXED_GRAPHS, by_load, "off",
     ),
     row(
         "tokens per step of the suffix index against arctic-inference, equal drafts",
