@@ -46,6 +46,10 @@ RUNS: tuple[Run, ...] = (
         H100, "gpu-phases-sglang-h100.json", "never_enabled",
     ),
     Run(
+        f"{SGLANG}, copying and chat at 64 requests, 3 rounds of 20 s, every answer of 256 tokens",
+        H200, "gpu-phases-sglang-20s-h200.json", "never_enabled", True,
+    ),
+    Run(
         f"{SGLANG}, copying and chat at 16 and 64 requests, 3 rounds of 7 s, answers of 48 to 144 tokens",
         H100, "gpu-bench-sglang-h100.json", "off",
     ),
