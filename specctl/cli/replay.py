@@ -16,7 +16,7 @@ from specctl.contract.table import AppliedTable
 from specctl.core.controller import Controller
 from specctl.core.explain import table_changes
 from specctl.core.messages import Plan
-from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains
+from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains, levels
 from specctl.errors import SimulationInputError
 from specctl.policy.loader import find_policy, load_policy
 from specctl.policy.models import AnyPolicy
@@ -147,6 +147,6 @@ class Replay:
             capabilities=capabilities,
             applied=self._table,
             **gains._asdict(),
-            waiting=None if telemetry is None else telemetry.waiting,
+            **levels(telemetry),
             gaps=reading.gaps,
         )

@@ -19,6 +19,7 @@ __all__ = [
     "cell_deltas",
     "cell_key",
     "group_deltas",
+    "levels",
     "shadow_delta",
     "stock_delta",
 ]
@@ -36,6 +37,16 @@ _AT = ("drafted_at", "accepted_at")
 _COUNTS = tuple(name for name in TelemetryCell.model_fields if name not in _KEY and not name.endswith("_at"))
 _counts_of = attrgetter(*_COUNTS)
 _key_of = attrgetter(*_KEY)
+_LEVELS = (
+    "adaptivity",
+    "self_checks",
+    "front_end_waiting_pieces",
+    "running",
+    "waiting",
+    "decoding",
+    "kv_cache_used_ratio",
+    "failures",
+)
 CellKey = tuple[int, int, int, bool, int, int, bool]
 _Number = TypeVar("_Number", int, float)
 _Counters = TypeVar("_Counters", ShadowAcceptance, AcceptanceGroup)
@@ -74,6 +85,11 @@ class TelemetryGains:
             shadow_delta(before[1].shadow, telemetry.shadow),
             group_deltas(before[1].acceptance_groups, telemetry.acceptance_groups),
         )
+
+
+def levels(telemetry: Telemetry | None) -> dict[str, Any]:
+    """What an observation holds as the telemetry has it, and not as a difference."""
+    return {} if telemetry is None else {name: getattr(telemetry, name) for name in _LEVELS}
 
 
 def cell_deltas(before: Telemetry, after: Telemetry) -> tuple[TelemetryCell, ...]:

@@ -7,7 +7,7 @@ from specctl.contract.capabilities import Capabilities
 from specctl.contract.table import AppliedTable
 from specctl.contract.telemetry import Telemetry
 from specctl.engine_api.client import EngineClient
-from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains, stock_delta
+from specctl.engine_api.deltas import CounterReset, Gains, TelemetryGains, levels, stock_delta
 from specctl.engine_api.stock_metrics import StockCounters, parse_stock_metrics
 from specctl.errors import AccessRefused, ContractError, NotSteered, OtherContract, TargetError
 from specctl.types import Observation, StockDelta
@@ -23,17 +23,6 @@ PLUGIN_RECHECK_S = 60.0
 # The plugin is there and may still begin to steer.
 NOT_STEERED_RECHECK_S = 5.0
 NO_PLUGIN = "the server runs without the specctl plugin"
-_AS_TOLD = (
-    "adaptivity",
-    "self_checks",
-    "front_end_waiting_pieces",
-    "running",
-    "waiting",
-    "decoding",
-    "kv_cache_used_ratio",
-    "failures",
-)
-"""Of the telemetry, which an observation holds as they are."""
 
 
 class EngineObserver:
@@ -94,7 +83,6 @@ class EngineObserver:
             capabilities = self._capabilities
             gaps.append("the engine restarted")
         gains = self._gains(now_s, telemetry, gaps)
-        told = {} if telemetry is None else {name: getattr(telemetry, name) for name in _AS_TOLD}
         applied = await self._read_table(now_s, telemetry, gaps)
         return Observation(
             target=self._client.target,
@@ -102,7 +90,7 @@ class EngineObserver:
             capabilities=capabilities,
             applied=applied,
             **gains._asdict(),
-            **told,
+            **levels(telemetry),
             stock=await self._stock_beside_plugin(now_s, gaps),
             may_act=capabilities.controllable,
             why_not_act=capabilities.why_not_controllable,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from fakes.rig import Rig
 
 from specctl.cli.main import main
 from specctl.cli.replay import Replay
+from specctl.contract.adaptivity import EngineAdaptivity
 from specctl.core.messages import Plan, Reason
 from specctl.engine_api.client import EngineClient
 from specctl.http_client import HttpClient
 from specctl.policy.loader import parse_policy
+from specctl.record.lines import Line, Reading
 from specctl.record.reader import read_lines
 from specctl.record.recorder import Recorder
 from specctl.record.writer import LogWriter
@@ -85,6 +88,34 @@ def test_a_log_decides_as_the_daemon_did(policy: str, dry_run: bool, tmp_path: P
     assert [plan.time_s for plan in again] == [float(second) for second in range(70)]
     if policy == "kind: goodput":
         assert {Reason.GAIN, Reason.OFF_NO_GAIN, Reason.IDLE} <= {plan.reason for plan in plans}
+
+
+def test_a_log_decides_beside_an_engine_that_adapts_by_itself(tmp_path: Path) -> None:
+    policy, name = "kind: goodput\nmode: supervise", "enable_adaptive_verification"
+    adaptive = EngineAdaptivity(name=name, decides="verified", is_bounded=True)
+    with FakeEngine(start_tokens=8, adaptivity=adaptive) as engine:
+        plans = recorded(engine, tmp_path / "log", policy, 30)
+    again = list(Replay(parse_policy(policy, "p")).plans(read_lines(tmp_path / "log", Counter())))
+    assert [essence(plan) for plan in again] == [essence(plan) for plan in plans]
+    assert Reason.SUPERVISED in {plan.reason for plan in plans}
+
+
+def test_a_log_decides_behind_a_slow_front_end(tmp_path: Path) -> None:
+    with FakeEngine(start_tokens=2) as engine:
+        engine.waiting_pieces = 1000
+        plans = recorded(engine, tmp_path / "log", "kind: goodput", 30)
+    again = list(Replay(parse_policy("kind: goodput", "p")).plans(read_lines(tmp_path / "log", Counter())))
+    assert [essence(plan) for plan in again] == [essence(plan) for plan in plans]
+    without = list(Replay(parse_policy("kind: goodput", "p")).plans(_without_pieces(tmp_path / "log")))
+    assert [essence(plan) for plan in without] != [essence(plan) for plan in plans]
+
+
+def _without_pieces(path: Path) -> Iterator[Line]:
+    for line in read_lines(path, Counter()):
+        if isinstance(line, Reading) and line.telemetry is not None:
+            telemetry = line.telemetry.model_copy(update={"front_end_waiting_pieces": None})
+            line = line.model_copy(update={"telemetry": telemetry})
+        yield line
 
 
 def test_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,7 @@ class FakeEngine(Decoding, FakeServer):
         self.requests: list[tuple[str, str]] = []
         self.puts: list[TablePut] = []
         self.boots = 0
+        self.waiting_pieces: int | None = None
         # Faults.
         self.delay_s = 0.0
         self.forced_status: dict[str, int] = {}
@@ -196,6 +197,7 @@ class FakeEngine(Decoding, FakeServer):
             "decoding": batch,
             "kv_cache_used_ratio": 0.1,
             "failures": self.failures,
+            "front_end_waiting_pieces": self.waiting_pieces,
             "adaptivity": None if self.adaptivity is None else {"is_on": self.adapts},
             "cells": cells,
             "shadow": {
