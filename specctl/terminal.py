@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any, TextIO
 
 import click
 
 __all__ = [
     "LEVELS",
+    "FiniteRange",
     "StderrHandler",
     "clock_progress",
     "examples",
@@ -26,6 +28,16 @@ __all__ = [
 
 LEVELS = ("debug", "info", "warning", "error")
 _COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+
+
+class FiniteRange(click.FloatRange):
+    """No "nan", which lies in every range, and no "inf"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from specctl.json_bounds import read_json
-from specctl.terminal import examples, json_option
+from specctl.terminal import FiniteRange, examples, json_option
 
 __all__ = ["bench"]
 
@@ -112,7 +112,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.5),
+    type=FiniteRange(0.5),
     default=None,
     metavar="S",
     help="seconds of each round of an arm; default: 10 without --requests",
@@ -161,7 +161,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 @click.option("--no-warm-up", is_flag=True, help="count the first requests of a server too")
 @click.option(
     "--price-per-hour",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="PRICE",
     help="price of the server for an hour, in any currency",
 )
@@ -171,7 +171,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.5),
+    type=FiniteRange(0.5),
     default=15.0,
     show_default=True,
     help="minutes that --search may take",

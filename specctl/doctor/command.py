@@ -14,7 +14,7 @@ from specctl.cli.options import POLICY, token_file_option
 from specctl.doctor.launch_checks import Given, examine_launch, gpu_memory_bytes
 from specctl.doctor.launch_line import is_launch, parse_launch
 from specctl.doctor.report import Report
-from specctl.terminal import clock_progress, examples, json_option, print_json, progress
+from specctl.terminal import FiniteRange, clock_progress, examples, json_option, print_json, progress
 
 __all__ = ["doctor", "memory_size"]
 
@@ -66,7 +66,7 @@ class _Command(click.Command):
     help=f"a target: compare with no drafts for {MEASURE_S:g} s; takes a lease, and needs traffic",
 )
 @click.option(
-    "--window", type=click.FloatRange(0.2, 600), default=5.0, metavar="SECONDS",
+    "--window", type=FiniteRange(0.2, 600), default=5.0, metavar="SECONDS",
     help="a target: seconds between the two readings; default: 5",
 )  # fmt: skip
 @click.option(

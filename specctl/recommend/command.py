@@ -21,7 +21,7 @@ from specctl.recommend.launch import Machine
 from specctl.recommend.ranking import Candidate, Request, ranked
 from specctl.recommend.words import described
 from specctl.recommend.workload import Workload
-from specctl.terminal import examples, json_option, print_json, progress
+from specctl.terminal import FiniteRange, examples, json_option, print_json, progress
 
 __all__ = ["recommend"]
 
@@ -58,7 +58,7 @@ class _Asked:
               help=f"requests at once; default: {CONCURRENCY_DEFAULT}, of a server what it runs")  # fmt: skip
 @click.option("--output-tokens", type=click.IntRange(1), metavar="N", help="tokens of a usual answer")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="longest prompt and answer, in tokens")
-@click.option("--temperature", type=click.FloatRange(0), metavar="T", help="temperature of a usual request")
+@click.option("--temperature", type=FiniteRange(0), metavar="T", help="temperature of a usual request")
 @click.option(
     "--gpu-memory",
     type=memory_size,

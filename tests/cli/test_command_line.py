@@ -50,6 +50,15 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
     assert "no daemon confirmed the freeze" in out
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("words", [("doctor", "--window"), ("bench", "--seconds"), ("bench", "--minutes")])
+def test_a_number_is_finite(words: tuple[str, str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, option = words
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "http://127.0.0.1:1", option, value])
+    assert option in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", leaves(), ids=" ".join)
 def test_every_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "-h"]) == 0
