@@ -74,6 +74,10 @@ def recorded(
     return asyncio.run(run())
 
 
+def replayed(lines: Iterator[Line], policy: str) -> list[Plan]:
+    return list(Replay(parse_policy(policy, "p")).plans(lines))
+
+
 def essence(plan: Plan) -> tuple[object, ...]:
     return plan.reason, plan.explanation, plan.changes, plan.rows
 
@@ -83,7 +87,7 @@ def essence(plan: Plan) -> tuple[object, ...]:
 def test_a_log_decides_as_the_daemon_did(policy: str, dry_run: bool, tmp_path: Path) -> None:
     with FakeEngine(start_tokens=2, has_shadow=dry_run) as engine:
         plans = recorded(engine, tmp_path / "log", policy, 70, dry_run=dry_run)
-    again = list(Replay(parse_policy(policy, "p")).plans(read_lines(tmp_path / "log", Counter())))
+    again = replayed(read_lines(tmp_path / "log", Counter()), policy)
     assert [essence(plan) for plan in again] == [essence(plan) for plan in plans]
     assert [plan.time_s for plan in again] == [float(second) for second in range(70)]
     if policy == "kind: goodput":
@@ -95,7 +99,7 @@ def test_a_log_decides_beside_an_engine_that_adapts_by_itself(tmp_path: Path) ->
     adaptive = EngineAdaptivity(name=name, decides="verified", is_bounded=True)
     with FakeEngine(start_tokens=8, adaptivity=adaptive) as engine:
         plans = recorded(engine, tmp_path / "log", policy, 30)
-    again = list(Replay(parse_policy(policy, "p")).plans(read_lines(tmp_path / "log", Counter())))
+    again = replayed(read_lines(tmp_path / "log", Counter()), policy)
     assert [essence(plan) for plan in again] == [essence(plan) for plan in plans]
     assert Reason.SUPERVISED in {plan.reason for plan in plans}
 
@@ -104,9 +108,9 @@ def test_a_log_decides_behind_a_slow_front_end(tmp_path: Path) -> None:
     with FakeEngine(start_tokens=2) as engine:
         engine.waiting_pieces = 1000
         plans = recorded(engine, tmp_path / "log", "kind: goodput", 30)
-    again = list(Replay(parse_policy("kind: goodput", "p")).plans(read_lines(tmp_path / "log", Counter())))
+    again = replayed(read_lines(tmp_path / "log", Counter()), "kind: goodput")
     assert [essence(plan) for plan in again] == [essence(plan) for plan in plans]
-    without = list(Replay(parse_policy("kind: goodput", "p")).plans(_without_pieces(tmp_path / "log")))
+    without = replayed(_without_pieces(tmp_path / "log"), "kind: goodput")
     assert [essence(plan) for plan in without] != [essence(plan) for plan in plans]
 
 
@@ -134,7 +138,7 @@ def test_a_restart_begins_afresh(tmp_path: Path) -> None:
         first = recorded(engine, tmp_path / "log", "kind: goodput", 15)
         engine.restart()
         second = recorded(engine, tmp_path / "log", "kind: goodput", 15)
-    again = list(Replay(parse_policy("kind: goodput", "p")).plans(read_lines(tmp_path / "log", Counter())))
+    again = replayed(read_lines(tmp_path / "log", Counter()), "kind: goodput")
     assert [essence(plan) for plan in again] == [essence(plan) for plan in first + second]
 
 

@@ -47,7 +47,7 @@ RUNS: tuple[Run, ...] = (
     ),
     Run(
         f"{SGLANG}, copying and chat at 64 requests, 3 rounds of 20 s, every answer of 256 tokens",
-        H200, "gpu-phases-sglang-20s-h200.json", "never_enabled", True,
+        H200, "gpu-phases-sglang-20s-h200.json", "never_enabled",
     ),
     Run(
         f"{SGLANG}, copying and chat at 16 and 64 requests, 3 rounds of 7 s, answers of 48 to 144 tokens",
