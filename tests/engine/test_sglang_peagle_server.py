@@ -28,7 +28,7 @@ def test_the_daemon_beside_it(peagle: Control, tmp_path: Path) -> None:
     assert (capabilities["method"], capabilities["controllable"]) == ("specctl_peagle", True)
     assert peagle.put(peagle.change(0)).status_code == 200
     reference = [peagle.complete(prompt) for prompt in PROMPTS]
-    found = run_daemon(peagle, tmp_path, PROMPTS, until_changed=True)
+    found = run_daemon(peagle, tmp_path, PROMPTS, until=lambda found: found.changes)
     assert_daemon_is_harmless(found, reference)
     assert found.changes
     assert peagle.get("telemetry")["failures"] == {}

@@ -441,7 +441,12 @@ class TestDaemon:
         copying = LISTING * 3 + "item_0"
         expected = [*reference, suffix.complete(copying)]
         found = run_daemon(
-            suffix, tmp_path, [*PROMPTS, copying], seconds=18, until_changed=True, classes=limits
+            suffix,
+            tmp_path,
+            [*PROMPTS, copying],
+            seconds=18,
+            until=lambda found: found.changes,
+            classes=limits,
         )
         assert_daemon_is_harmless(found, expected)
         assert found.changes

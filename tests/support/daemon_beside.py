@@ -82,7 +82,7 @@ def run_daemon(
     seconds: float = 12.0,
     concurrency: int = 2,
     max_tokens: int = 32,
-    until_changed: bool = False,
+    until: Callable[[DaemonRun], object] = lambda found: True,
     token: str | None = None,
     ask: Callable[[str], list[int]] | None = None,
     **policy: Any,
@@ -91,7 +91,7 @@ def run_daemon(
     was answered and ``DECISIONS`` were made.
 
     Args:
-        until_changed: and until a setting has changed: on a busy machine 12 s hold few steps.
+        until: and until this holds of what was found: on a busy machine 12 s hold few steps.
         token: bearer token with the control scope.
         ask: greedy tokens of a prompt; without it the control's own completion.
         policy: in the place of what ``POLICY`` says.
@@ -111,11 +111,12 @@ def run_daemon(
                 time.monotonic() < ends_s
                 or len(outputs) < len(prompts)
                 or decisions_made(port) < DECISIONS
-                or (until_changed and not any(one["event"] == "change" for one in _records(folder)))
+                or not until(found)
             ):
                 assert process.poll() is None, _log(folder)
                 assert time.monotonic() < ends_s + 120, "the server answers too slowly\n" + _log(folder)
                 _keep(found.tables, control.get("table"))
+                found.records = _records(folder)
                 time.sleep(0.03)
         found.reasons = decision_reasons(port)
         process.send_signal(signal.SIGTERM)
