@@ -34,8 +34,10 @@ __all__ = ["HELD_OUT", "HeldOutTask", "held_out_tasks", "slow_machine"]
 HELD_OUT = {
     "held out": ("fast", "none"),
     "held out, all at once": ("fast", "all"),
+    "held out, stretches": ("fast", "stretches"),
     "held out, slow machine": ("slow", "none"),
     "held out, slow machine, all at once": ("slow", "all"),
+    "held out, slow machine, stretches": ("slow", "stretches"),
 }
 """Machines and perturbation of each group."""
 SEED = 100

@@ -31,7 +31,7 @@ def set_conditional(law, now_s, batch, conditional):
 def _reached(law, prepared, conditional, kind, setting, chance, by_level):
     """by_level[j]: chance that at least j + 1 tokens of a request of this class are accepted."""
     by_level[:] = 0.0
-    chance[0] = 1.0
+    chance[0] = law.found_ratio
     for node in range(1, prepared.nodes[setting] + 1):
         level, rank = prepared.level[setting, node], prepared.rank[setting, node]
         own = conditional[kind, level - 1]

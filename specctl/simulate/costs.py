@@ -44,14 +44,14 @@ def draft_seconds(steps, batch, depth, context):
 
 
 @njit(cache=True)
-def setting_seconds(costs, prepared, setting, batch, context, prefill, pairs):
+def setting_seconds(costs, prepared, setting, batch, found, context, prefill, pairs):
     """Seconds of a step without its jitter and the wave.
 
-    batch: decoding requests; context: their tokens; prefill: prompt tokens; pairs: of a prompt token and one
-    before it.
+    batch: decoding requests; found: of them, those that have drafts; context: their tokens; prefill: prompt
+    tokens; pairs: of a prompt token and one before it. Means may be fractional.
     """
     width = prepared.width[setting]
-    verified = batch * width
+    verified = batch + found * (width - 1)
     if prefill == 0 and costs.graph_tokens.size:
         at = np.searchsorted(costs.graph_tokens, verified)
         if at < costs.graph_tokens.size:
@@ -84,13 +84,13 @@ def weigh(law, costs, prepared, scratch, context, prefill, pairs):
         law, prepared, scratch.conditional, scratch.ends, scratch.chance, scratch.by_level, tokens
     )
     batch = int(scratch.ends.sum())
-    rate = 0.0
+    found, rate = batch * law.found_ratio, 0.0
     for s in range(tokens.size):
-        alone[s] = setting_seconds(costs, prepared, s, batch, context, 0, 0.0)
+        alone[s] = setting_seconds(costs, prepared, s, batch, found, context, 0, 0.0)
         rate = max(rate, tokens[s] / alone[s])
     for s in range(tokens.size):
         seconds[s] = alone[s]
         if prefill > 0:
-            seconds[s] = setting_seconds(costs, prepared, s, batch, context, prefill, pairs)
+            seconds[s] = setting_seconds(costs, prepared, s, batch, found, context, prefill, pairs)
         scratch.values[s] = tokens[s] - rate * seconds[s]
     return rate

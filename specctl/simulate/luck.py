@@ -11,7 +11,7 @@ from numba import njit
 
 from specctl.simulate.compiled import inner
 
-__all__ = ["class_of", "classes_of", "jitter", "stalls", "uniform"]
+__all__ = ["class_of", "classes_of", "finds", "jitter", "stalls", "uniform"]
 
 # Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014): SplitMix64's
 # finaliser.
@@ -22,6 +22,8 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11))
 _TO_UNIT = 2.0**-53
 # Streams of luck beside the drafts'.
 _CLASS_STREAM, _JITTER_STREAM, _STALL_STREAM = -1, -2, -5
+# Of a request: one for each stretch of its output.
+_FIND_STREAM = -16
 
 
 @inner
@@ -55,6 +57,12 @@ def classes_of(seed, shares, row, kind):
     """Draw the class of every request r from its shares[row[r]]."""
     for r in range(kind.size):
         kind[r] = class_of(seed, shares[row[r]], r)
+
+
+@inner
+def finds(ratio, stretch_tokens, seed, r, first):
+    """Whether there is a draft for request r at its output token ``first``: for all of a stretch, or none."""
+    return ratio >= 1.0 or uniform(seed, r, _FIND_STREAM - first // stretch_tokens) < ratio
 
 
 @inner

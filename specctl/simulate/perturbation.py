@@ -26,6 +26,8 @@ class Perturbation:
     ``cell_deviation_ratio``: standard deviation of a factor of the seconds, drawn once for each decode-batch
     bucket and setting. ``wave_ratio``: the same of a factor that wanders over some 20 s.
     ``acceptance_fall_ratio``: share of the acceptance that is lost with each doubling of the decode batch.
+    ``found_ratio``: share of a request's output for which the proposer finds a draft, in stretches of
+    ``stretch_tokens``; elsewhere nothing is drafted.
     ``first_step_s``: how much longer the first step of a setting is, which compiles.
     ``stall_s``: how much longer a step is that stalls (a collection of garbage, another process); one does in
     ``stall_every_s`` of step seconds in the mean.
@@ -38,6 +40,8 @@ class Perturbation:
     cell_deviation_ratio: float = 0.0
     wave_ratio: float = 0.0
     acceptance_fall_ratio: float = 0.0
+    found_ratio: float = 1.0
+    stretch_tokens: int = 16
     first_step_s: float = 0.0
     stall_s: float = 0.0
     stall_every_s: float = 10.0
@@ -92,5 +96,6 @@ PERTURBATIONS = {
     **_EACH,
     "all": joined(list(_EACH.values())),
     "stalls": Perturbation(first_step_s=2.0, stall_s=0.5),
+    "stretches": Perturbation(found_ratio=0.4),
 }
-"""By name, as the closed-loop suite runs them. Stalls are not among ``all``."""
+"""By name, as the closed-loop suite runs them. Stalls and stretches are not among ``all``."""

@@ -87,6 +87,8 @@ class Law(NamedTuple):
     is_repeated: bool
     runner_up: Floats  # [class, rank - 1]: of what the first choice misses
     fall_ratio: float  # of acceptance, with each doubling of the decode batch
+    found_ratio: float  # of stretches of the output, for which there are drafts
+    stretch_tokens: int
 
 
 class Costs(NamedTuple):
@@ -124,6 +126,7 @@ class Log(NamedTuple):
     integers: Ints  # [step, LOG_*]
     floats: Floats  # [step, LOG_*]
     accepted: npt.NDArray[np.int8]  # by decoding request, step after step
+    found: npt.NDArray[np.bool_]  # whether it had drafts
     requests: Ints  # which request that is
     ranks: npt.NDArray[np.int8]  # [the same, depth]; of no length where all settings are chains
 
@@ -193,6 +196,8 @@ def new_law(scenario: Scenario, prepared: Prepared, perturbation: Perturbation) 
         scenario.repeat_s is not None,
         scenario.runner_ups(int(prepared.topk.max())),
         perturbation.acceptance_fall_ratio,
+        perturbation.found_ratio,
+        perturbation.stretch_tokens,
     )
 
 
@@ -232,6 +237,7 @@ def new_log(steps: int, max_num_seqs: int, prepared: Prepared) -> Log:
         np.zeros((steps, 6), np.int64),
         np.zeros((steps, 3)),
         np.zeros(members, np.int8),
+        np.zeros(members, np.bool_),
         np.zeros(members, np.int64),
         np.zeros((members if has_trees else 0, int(prepared.depth.max())), np.int8),
     )

@@ -11,7 +11,7 @@ from numba import njit
 from specctl.simulate.acceptance import accepted_nodes, set_conditional
 from specctl.simulate.compiled import inner
 from specctl.simulate.costs import Scratch, draft_seconds, setting_seconds, wave_factor, weigh
-from specctl.simulate.luck import jitter, stalls
+from specctl.simulate.luck import finds, jitter, stalls
 from specctl.simulate.scheduling import (
     admit_arrivals,
     decoding,
@@ -95,6 +95,21 @@ def _load(requests, server, ends):
 
 
 @inner
+def _has_drafts(world, r):
+    law, seed = world.law, world.server.limits[SEED]
+    return finds(law.found_ratio, law.stretch_tokens, seed, r, world.requests.emitted[r])
+
+
+@inner
+def _found(world):
+    """Decoding requests of the scheduled step that have drafts."""
+    server, found = world.server, 0.0
+    for i in range(server.counts[RUNNING]):
+        found += server.chunk[i] < 0 and _has_drafts(world, server.running[i])
+    return found
+
+
+@inner
 def _clairvoyant(world, scratch):
     """The best setting for who decodes now, with the prompts that the step could take."""
     requests, server = world.requests, world.server
@@ -142,21 +157,17 @@ def _finish_step(world, setting, conditional, log):
         if chunk < 0:
             at = counts[LOGGED_REQUESTS] if log.ranks.shape[0] else 0
             ranks = log.ranks[at] if log.ranks.shape[0] else log.accepted[:0]
-            accepted = accepted_nodes(
-                world.law,
-                prepared,
-                conditional,
-                seed,
-                r,
-                requests.emitted[r],
-                requests.kind[r],
-                setting,
-                ranks,
-            )
-            counts[DRAFTED] += prepared.depth[setting]
+            has_drafts, accepted = _has_drafts(world, r), 0
+            if has_drafts:
+                first, kind = requests.emitted[r], requests.kind[r]
+                accepted = accepted_nodes(
+                    world.law, prepared, conditional, seed, r, first, kind, setting, ranks
+                )
+                counts[DRAFTED] += prepared.depth[setting]
             counts[ACCEPTED] += accepted
             if log.floats.shape[0]:
                 log.accepted[counts[LOGGED_REQUESTS]] = accepted
+                log.found[counts[LOGGED_REQUESTS]] = has_drafts
                 log.requests[counts[LOGGED_REQUESTS]] = r
                 counts[LOGGED_REQUESTS] += 1
             tokens = min(accepted + 1, requests.output[r] - requests.emitted[r])
@@ -259,8 +270,9 @@ def _step(world, table, by_scheduled, log, scratch):
         # The seconds of prompts are nobody's loss: they are left out of what could have been emitted.
         best_tokens = rate * scratch.alone[setting]
         step_s = scratch.seconds[setting]
-    else:
-        step_s = setting_seconds(costs, prepared, setting, batch, context, prefill, pairs)
+    if not batch or world.law.found_ratio < 1.0:
+        found = _found(world)
+        step_s = setting_seconds(costs, prepared, setting, batch, found, context, prefill, pairs)
     step_s *= jitter(costs.jitter_ratio, server.limits[SEED], counts[STEPS])
     step_s *= wave_factor(costs.wave, sums[NOW])
     if costs.stall_s > 0.0 and stalls(step_s, costs.stall_every_s, server.limits[SEED], counts[STEPS]):

@@ -190,6 +190,7 @@ class SimulatedTarget:
         integers = log.integers[: counts[at.LOGGED]].tolist()
         floats = log.floats[: counts[at.LOGGED]].tolist()
         accepted = log.accepted[: counts[at.LOGGED_REQUESTS]].tolist()
+        found = log.found[: counts[at.LOGGED_REQUESTS]].tolist()
         ids = log.requests[: counts[at.LOGGED_REQUESTS]].tolist()
         first = 0
         for numbers, (step_s, draft_s, ended_s) in zip(integers, floats, strict=True):
@@ -200,10 +201,12 @@ class SimulatedTarget:
             setting = engine.settings[place]
             depth = setting.num_speculative_tokens
             of_step = accepted[first : first + batch]
+            drafted = [depth if has_drafts else 0 for has_drafts in found[first : first + batch]]
+            positions = batch + sum(found[first : first + batch]) * (setting.width_tokens - 1)
             self.counters.add(
                 StepRecord(
                     num_speculative_tokens=depth,
-                    drafted=[depth] * batch,
+                    drafted=drafted,
                     accepted=of_step,
                     emitted_tokens=emitted,
                     context_tokens=context,
@@ -214,16 +217,18 @@ class SimulatedTarget:
                     tree_topk=setting.tree_topk,
                     verify_width_tokens=setting.verify_width_tokens,
                     is_sampled=bool(is_sampled),
-                    verified_tokens=batch * setting.width_tokens,
+                    verified_tokens=positions,
                     accepted_ranks=_ranks(log.ranks[first : first + batch], of_step, setting),
                 )
             )
             if ended_s >= self._classes.counters.due_s or is_sampled:
-                self._count_by_group(depth, ids[first : first + batch], of_step, ended_s)
+                self._count_by_group(depth, ids[first : first + batch], drafted, of_step, ended_s)
             first += batch
         engine.clear_log()
 
-    def _count_by_group(self, depth: int, ids: list[int], accepted: list[int], ended_s: float) -> None:
+    def _count_by_group(
+        self, depth: int, ids: list[int], drafted: list[int], accepted: list[int], ended_s: float
+    ) -> None:
         known, requests = self._requests, []
         for number in ids:
             request = known.get(number)
@@ -232,7 +237,7 @@ class SimulatedTarget:
                 self._classes.arrived(request, ended_s)
             requests.append(request)
         self._requests = dict(zip(ids, requests, strict=True))
-        self._classes.count(depth, requests, [depth] * len(ids), accepted, ended_s)
+        self._classes.count(depth, requests, drafted, accepted, ended_s)
 
 
 def _ranks(

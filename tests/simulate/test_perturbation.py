@@ -26,14 +26,14 @@ PREPARED = prepared_of(chains(8))
 
 def test_a_staircase_pads_to_the_next_graph(h200: EngineProfile) -> None:
     costs = at.new_costs(h200, 9, Perturbation(graph_tokens=(16, 64)), 0)
-    same = [setting_seconds(costs, PREPARED, 3, batch, 0, 0, 0.0) for batch in (5, 16)]
+    same = [setting_seconds(costs, PREPARED, 3, batch, batch, 0, 0, 0.0) for batch in (5, 16)]
     # 20 and 64 verified tokens run as 64; the draft's own cost is by request.
     assert same[1] - same[0] == pytest.approx(11 * h200.draft.request_s, rel=1e-6)
     plain = at.new_costs(h200, 9, Perturbation(), 0)
-    assert setting_seconds(costs, PREPARED, 0, 17, 0, 0, 0.0) > setting_seconds(
-        plain, PREPARED, 0, 17, 0, 0, 0.0
+    assert setting_seconds(costs, PREPARED, 0, 17, 17, 0, 0, 0.0) > setting_seconds(
+        plain, PREPARED, 0, 17, 17, 0, 0, 0.0
     )
-    with_prompts = [setting_seconds(one, PREPARED, 3, 5, 0, 100, 0.0) for one in (costs, plain)]
+    with_prompts = [setting_seconds(one, PREPARED, 3, 5, 5, 0, 100, 0.0) for one in (costs, plain)]
     assert with_prompts[0] == with_prompts[1]
 
 

@@ -121,11 +121,11 @@ def test_a_tree_costs_its_width_and_its_passes(small: Callable[..., EngineProfil
     profile = base.model_copy(update={"draft": base.draft.model_copy(update={"pass_s": 0.001})})
     prepared = prepared_of(SETTINGS)
     costs = at.new_costs(profile, len(SETTINGS), Perturbation(), 0)
-    chain = [setting_seconds(costs, prepared, 3, batch, 0, 0, 0.0) for batch in (8, 16)]
-    wide = setting_seconds(costs, prepared, 5, 8, 0, 0, 0.0)
+    chain = [setting_seconds(costs, prepared, 3, batch, batch, 0, 0, 0.0) for batch in (8, 16)]
+    wide = setting_seconds(costs, prepared, 5, 8, 8, 0, 0, 0.0)
     # 8 requests x 8 positions and 16 x 4: the same forward pass and the same passes of the draft head.
     assert wide == pytest.approx(chain[1] - 8 * profile.draft.request_s, rel=1e-9)
-    deep = setting_seconds(costs, prepared, 6, 4, 0, 0, 0.0)
+    deep = setting_seconds(costs, prepared, 6, 4, 4, 0, 0, 0.0)
     assert deep - wide == pytest.approx(2 * 0.001 - 4 * profile.draft.request_s, rel=1e-9)
 
 
