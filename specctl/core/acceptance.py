@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX, AcceptanceGroup, ShadowAcceptance, TelemetryCell
-from specctl.core.drift import Trials, has_drifted
+from specctl.core.drift import Trials, dispersion, has_drifted
 from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space, by_depth
 
@@ -34,6 +35,8 @@ RANK_PRIOR_RATIO = 0.25
 """Of what the ranks before it miss, the share that the next rank is expected to hit."""
 LONG_HALF_LIFE_S = 40.0
 """Of the counts that drift leaves, and of the share of updates that found drift."""
+DISPERSION_INTERVALS = 41
+"""The dispersion of the trials is the median of so many; it begins as if all had shown 1."""
 TREE_PRIOR_STEPS = 50.0
 """Request-steps at which a tree's own mean weighs as much as the product of conditionals."""
 
@@ -107,6 +110,7 @@ class Acceptance:
         self._has_shadow = False
         self._long = self._nothing()
         self._updates = self._drifts = 0.0
+        self._dispersions = deque([1.0] * DISPERSION_INTERVALS, DISPERSION_INTERVALS)
         self._extra_ranks = _extra_ranks(space, self._depths)
 
     def update(
@@ -131,6 +135,7 @@ class Acceptance:
         counts.members[: len(groups)] = [group.request_steps for group in groups]
         self._long = self._long.scaled(np.full(self._depths, kept)).plus(counts)
         self._updates, self._drifts = kept * self._updates + 1.0, kept * self._drifts
+        self._learn_dispersion(counts)
         self._recent.append(counts)
         if len(self._recent) > RECENT_INTERVALS:
             self._past = self._past.plus(self._recent.popleft())
@@ -153,7 +158,7 @@ class Acceptance:
         survival[depths[None, :] >= self._space.depth[:, None]] = 0.0
         emitted = 1.0 + survival.sum(axis=1)
         reached = total.reached[0]
-        log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS)
+        log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS) * self._worth
         of_groups = self._groups.ratio(members, at_full_depth=self._has_shadow)
         tails = np.cumsum(survival[:, ::-1], axis=1)[:, ::-1] / emitted[:, None]
         return AcceptanceEstimate(
@@ -171,6 +176,18 @@ class Acceptance:
         """Of the time: what the newest counts tell has just ended, as drift is acted on an update late. There
         the long mean is what may be expected. One change alone is followed all the way."""
         return max(self._drifts - 1.0, 0.0) / max(self._updates, 1.0)
+
+    @property
+    def _worth(self) -> float:
+        """Trials that tell as much as one would if all were independent. Drift, which is rare, moves no
+        median."""
+        return max(median(self._dispersions), 1.0)
+
+    def _learn_dispersion(self, counts: _Counts) -> None:
+        """Texts come in stretches: the trials of an interval agree more than chance would have them."""
+        found = dispersion(counts.first_rank, self._total().first_rank)
+        if found is not None:
+            self._dispersions.append(found)
 
     def _nothing(self) -> _Counts:
         return _Counts.none(self._ranks, self._depths)
@@ -235,7 +252,7 @@ class Acceptance:
                 fresh = fresh.plus(counts)
             for counts in recent[:-newest]:
                 before = before.plus(counts)
-            if has_drifted(fresh.first_rank, before.first_rank):
+            if has_drifted(fresh.first_rank, before.first_rank, self._worth):
                 self._past, self._recent = self._nothing(), deque(recent[-newest:])
                 self._tree_steps[:] = self._tree_emitted[:] = 0.0
                 self._has_drifted = True

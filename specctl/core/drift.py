@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from math import inf, log, sqrt
 
-__all__ = ["Trials", "has_drifted"]
+__all__ = ["Trials", "dispersion", "has_drifted"]
 
 # Accepted and reached, by position.
 Trials = tuple[tuple[float, float], ...]
@@ -24,8 +24,24 @@ TOKENS_SIGMA = 4.0
 PAST_TRIALS_MIN = 4.0
 
 
-def has_drifted(newest: Trials, past: Trials) -> bool:
-    """True when the newest trials contradict the past ones. False with too few of either."""
+def dispersion(newest: Trials, past: Trials) -> float | None:
+    """Pearson's statistic over its median under independent trials. None: too few of them."""
+    pairs = [
+        pair for pair in zip(newest, past, strict=False) if min(pair[0][1], pair[1][1]) >= PAST_TRIALS_MIN
+    ]
+    if not pairs:
+        return None
+    return sum(_pearson(*pair) for pair in pairs) / _chi_square_quantile(len(pairs), 0.0)
+
+
+def has_drifted(newest: Trials, past: Trials, worth: float = 1.0) -> bool:
+    """True when the newest trials contradict the past ones. False with too few of either.
+
+    ``worth``: so many trials tell as much as one would if all were independent (quasi-likelihood; McCullagh
+    and Nelder, "Generalized Linear Models", section 4.5).
+    """
+    if worth > 1.0:
+        newest, past = _thinned(newest, worth), _thinned(past, worth)
     if not newest or not past or past[0][1] < PAST_TRIALS_MIN:
         return False
     pairs = [pair for pair in zip(newest, past, strict=False) if pair[0][1] > 0 and pair[1][1] > 0]
@@ -78,6 +94,10 @@ def _log_likelihood(accepted: float, reached: float) -> float:
     if missed > 0:
         total += missed * log(missed / reached)
     return total
+
+
+def _thinned(trials: Trials, worth: float) -> Trials:
+    return tuple((accepted / worth, reached / worth) for accepted, reached in trials)
 
 
 def _pooled(trials: Trials) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from specctl.contract.telemetry import TelemetryCell
+from specctl.core.position_cost import PositionCost
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
 from specctl.core.roofline import Roofline
@@ -35,6 +36,10 @@ CLIP_LOG = 0.4
 """A setting's steps may be this much slower than expected at a time; more is a stall unless it repeats."""
 UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5
 NOISE_FLOOR = 0.01
+WIDTH_STEPS = 50.0
+"""Steps after which the positions that an offset is of have followed by half."""
+MOVED_MIN_RATIO = 0.3
+"""Of its seconds, at least so much is left of a step with fewer positions."""
 STEP_MIN_S, STEP_MAX_S = 1e-6, 1e4
 """Steps that are said to be shorter or longer tell nothing."""
 MIXED_HALF_LIFE_S = 20.0
@@ -87,6 +92,10 @@ class StepCost:
         self._mixed_steps = np.zeros(shape[0])
         self._steps = np.zeros(shape[0])
         self._verified_ratio = np.ones(shape[1])
+        self._positions = PositionCost(shape[0])
+        self._width = np.ones(shape)
+        self._drafts = np.zeros(shape)
+        """Positions and drafts of a request that the offsets are of."""
         self._noise = 0.05**2
         self._prompts = PromptCost()
         self._prompt_steps = PromptSteps()
@@ -132,10 +141,11 @@ class StepCost:
             drafted, emitted: expected tokens of a request-step, by setting.
         """
         verified = self._batch[:, None] * (1.0 + drafted)[None, :] * self._verified_ratio
-        token_s = np.exp(self._level[:, None] + self._log_s) / verified
-        self._least_token_s = float(np.min(token_s, where=self._weight >= STEPS_MIN, initial=np.inf))
-        curve = self._curve(verified)
-        log_s, sigma, is_measured = self._predicted(verified, np.log(curve))
+        own = self._own_s(drafted)
+        is_known = self._weight >= STEPS_MIN
+        self._least_token_s = float(np.min(own / verified, where=is_known, initial=np.inf))
+        curve = self._curve(own, verified)
+        log_s, sigma, is_measured = self._predicted(np.log(own), verified, np.log(curve))
         step_s = np.exp(log_s)
         share = self._mixed_steps / np.maximum(self._steps, 1e-9)
         # A verified token of a step that is full of prompts costs what a prompt token does; of one with a few
@@ -164,14 +174,31 @@ class StepCost:
         mixed = sum(cell.steps for cell in cells if cell.has_prefill)
         self._mixed_steps[bucket] = kept * self._mixed_steps[bucket] + mixed
 
+    def _own_s(self, drafted: Floats) -> Floats:
+        """[bucket, setting]: measured seconds, moved to as many positions as are expected. A tree's are those
+        that it had."""
+        measured = np.exp(self._level[:, None] + self._log_s)
+        more = self._width * ((1.0 + drafted)[None, :] / (1.0 + self._drafts) - 1.0)
+        more[:, self._space.topk > 1] = 0.0
+        moved = measured + self._positions.seconds()[:, None] * more
+        found: Floats = np.maximum(moved, MOVED_MIN_RATIO * measured)
+        return found
+
     def _learn(self, bucket: int, cells: list[TelemetryCell]) -> None:
         measured: dict[int, tuple[float, float]] = {}
+        position_s = float(self._positions.seconds()[bucket])
         for cell in cells:
             at = self._space.number_of(cell)
             if at is None:
                 continue
+            self._move_width(bucket, at, cell, position_s)
+            more = self._width[bucket, at] - cell.verified_tokens / cell.steps
+            usual_s = self._usual_s(bucket, cell, position_s)
             steps, seconds = measured.get(at, (0.0, 0.0))
-            measured[at] = steps + cell.steps, seconds + cell.steps * self._usual_s(cell)
+            measured[at] = (
+                steps + cell.steps,
+                seconds + cell.steps * max(usual_s + position_s * more, MOVED_MIN_RATIO * usual_s),
+            )
             self._learn_width(at, cell)
         known = {at: one for at, one in measured.items() if self._weight[bucket, at] >= STEPS_MIN}
         if known:
@@ -179,6 +206,18 @@ class StepCost:
         for at, (steps, seconds) in measured.items():
             log_s = np.log(seconds / steps)
             self._move_offset(bucket, at, steps, log_s, is_alone=len(measured) == 1)
+
+    def _move_width(self, bucket: int, at: int, cell: TelemetryCell, position_s: float) -> None:
+        """The positions that an offset is of are those of the newest steps; the offset goes along."""
+        weight = float(self._weight[bucket, at])
+        gain = cell.steps / (cell.steps + min(weight, WIDTH_STEPS))
+        more = gain * (cell.verified_tokens / cell.steps - self._width[bucket, at])
+        if weight:
+            own_s = math.exp(self._level[bucket] + self._log_s[bucket, at])
+            self._log_s[bucket, at] += math.log(max(1.0 + position_s * more / own_s, MOVED_MIN_RATIO))
+        self._width[bucket, at] += more
+        drafts = sum(cell.drafted_at) / max(cell.request_steps, 1)
+        self._drafts[bucket, at] += gain * (drafts - self._drafts[bucket, at])
 
     def _move_level(self, bucket: int, known: dict[int, tuple[float, float]]) -> None:
         weights = {at: steps * min(self._weight[bucket, at], STEPS_MAX) for at, (steps, _) in known.items()}
@@ -204,19 +243,24 @@ class StepCost:
             self._log_s[bucket, at] += gain * min(miss, CLIP_LOG)
         self._weight[bucket, at] = min(weight + steps, STEPS_MAX)
 
-    def _usual_s(self, cell: TelemetryCell) -> float:
-        """Mean seconds of a step, a stall left out; learns the noise of those without.
+    def _usual_s(self, bucket: int, cell: TelemetryCell, position_s: float) -> float:
+        """Mean seconds of a step, a stall left out; learns of those without how they scatter, and why.
 
         Were one step longer and all others alike, the others' seconds would follow from the sums of seconds
-        and of their squares.
+        and of their squares. What more positions explain is no noise.
         """
         mean = cell.step_s / cell.steps
         if cell.steps == 1:
             return mean
-        variance = max(cell.step_s_squared / cell.steps - mean * mean, 0.0)
+        width = cell.verified_tokens / cell.steps
+        of_width = cell.verified_tokens_squared / cell.steps - width * width
+        by_width = cell.step_s_by_verified_tokens / cell.steps - mean * width
+        variance = cell.step_s_squared / cell.steps - mean * mean
+        variance = max(variance + position_s * (position_s * of_width - 2.0 * by_width), 0.0)
         others = mean - math.sqrt(variance / (cell.steps - 1))
         if 0.0 < others < mean / STALL_RATIO:
             return others
+        self._positions.add(bucket, cell)
         noise = min(variance / (mean * mean), 1.0)
         self._noise += cell.steps / (cell.steps + 200.0) * (noise - self._noise)
         return mean
@@ -235,20 +279,19 @@ class StepCost:
             return None
         return float(np.exp(self._level[bucket] + self._log_s[bucket, at]))
 
-    def _curve(self, verified: Floats) -> Floats:
+    def _curve(self, own: Floats, verified: Floats) -> Floats:
         rows, columns = (self._weight >= STEPS_MIN).nonzero()
         if not rows.size:
             floor_s = self._prompts.floor_s(self._context[:, None])
             return np.where(floor_s > 0, np.maximum(floor_s, self.prompt_token_s * verified), np.nan)
-        seconds = np.exp(self._level[rows] + self._log_s[rows, columns])
+        seconds = own[rows, columns]
         fitted = Roofline.fitted(self._batch[rows], verified[rows, columns], seconds, self.prompt_token_s)
         return fitted.seconds(self._batch[:, None], verified)
 
-    def _predicted(self, verified: Floats, log_curve: Floats) -> tuple[Floats, Floats, Bools]:
+    def _predicted(self, own: Floats, verified: Floats, log_curve: Floats) -> tuple[Floats, Floats, Bools]:
         """Log seconds and their standard errors: what a setting's own steps say and what the curve says, once
         it is moved to the other measured settings nearby, each by its precision."""
         is_measured = self._weight >= STEPS_MIN
-        own = self._level[:, None] + self._log_s
         own_var = self._noise / np.maximum(self._weight, 1e-9) + NOISE_FLOOR**2
         near, near_var = log_curve.copy(), np.full(log_curve.shape, UNSEEN_SIGMA_MAX**2)
         rows, columns = np.nonzero(is_measured)

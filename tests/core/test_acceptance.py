@@ -39,6 +39,20 @@ def drawn(rng: random.Random, rates: tuple[float, ...], drafts: int) -> tuple[in
     return tuple(counts)
 
 
+def test_stretches_of_the_text_are_no_drift() -> None:
+    """Intervals in which most drafts are accepted, or few: only others than both are drift."""
+    often = (cell(tokens=2, steps=20, accepted_at=(16, 12)),)
+    seldom = (cell(tokens=2, steps=20, accepted_at=(4, 3)),)
+    found = after(*(often, seldom) * 40)
+    drifts = []
+    for one in (often, seldom) * 5:
+        found.update(one, None, 1.0)
+        drifts.append(found.estimate().has_drifted)
+    assert not any(drifts)
+    found.update((cell(tokens=2, steps=240, accepted_at=(0, 0)),), None, 1.0)
+    assert found.estimate().has_drifted
+
+
 def test_nothing_counted() -> None:
     estimate = Acceptance(CHAINS).estimate()
     assert (estimate.trials, estimate.has_drifted) == (0.0, False)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +36,28 @@ def test_the_quick_answer_is_the_test_s_answer(newest: drift.Trials, past: drift
 )
 def test_by_example(newest: drift.Trials, past: drift.Trials, has_drifted: bool) -> None:
     assert drift.has_drifted(newest, past) is has_drifted
+
+
+def test_trials_that_agree_more_than_chance_has_it_are_worth_less() -> None:
+    past, newest = ((300, 500),), ((4, 20),)
+    assert drift.has_drifted(newest, past)
+    assert not drift.has_drifted(newest, past, 4.0)
+    assert drift.has_drifted(((32, 160),), past, 4.0)
+
+
+@pytest.mark.parametrize("positions", [1, 4, 8])
+def test_independent_trials_have_a_dispersion_of_one(positions: int) -> None:
+    rng, found = random.Random(1), []
+    for _ in range(600):
+        counts = [(float(sum(rng.random() < 0.6 for _ in range(200))), 200.0) for _ in range(positions)]
+        found.append(drift.dispersion(tuple(counts), ((6e5, 1e6),) * positions))
+    assert statistics.median(one for one in found if one is not None) == pytest.approx(1.0, abs=0.12)
+
+
+def test_a_few_trials_tell_no_dispersion() -> None:
+    assert drift.dispersion(((2.0, 3.0),), ((50.0, 100.0),)) is None
+    assert drift.dispersion(((2.0, 4.0), (1.0, 2.0)), ((50.0, 100.0), (20.0, 40.0))) == 0.0
+    assert drift.dispersion((), ()) is None
 
 
 def test_full_drafts_in_a_row_end_a_time_without_any() -> None:

@@ -72,6 +72,64 @@ def test_steps_that_scatter_are_no_stall() -> None:
     assert found == pytest.approx(0.1, rel=1e-6)
 
 
+def drafting(*positions: int, count: int = 4, tokens: int = 4) -> TelemetryCell:
+    """Steps of 20 ms and 0.5 ms a position; half of the positions beyond the requests are one depth's."""
+    seconds = tuple(0.020 + 0.0005 * one for one in positions) * count
+    drafted = sum(one - 8 for one in positions) * count // tokens
+    return cell(
+        tokens=tokens, decode_batch=8, verified=positions * count, seconds=seconds,
+        accepted_at=(0,) * tokens, drafted_at=(drafted,) * tokens,
+    )  # fmt: skip
+
+
+def test_a_setting_that_finds_more_drafts_is_no_slower_machine() -> None:
+    """It alone runs: the cost of off, which was sampled before, stays."""
+    few, many = (8, 12, 8, 16), (24, 40, 32, 40)
+    off = steps(0, 0.024, batch=8, count=2)
+    found = after(*((drafting(*few), off),) * 10, *((drafting(*many),),) * 10)
+    expected = np.where(FULL > 0, FULL * (34 - 8) / 8 / 4, 0.0)
+    estimate = found.estimate(expected, ONE).step_s[3]
+    assert estimate[0] == pytest.approx(0.024, rel=0.03)
+    assert estimate[3] == pytest.approx(0.020 + 0.0005 * 34, rel=0.03)
+
+
+def test_measured_seconds_are_those_of_the_drafts_that_are_expected() -> None:
+    few = (8, 12, 8, 16)
+    found = after(*((drafting(*few),),) * 10)
+    now, more = (np.where(FULL > 0, share * FULL, 0.0) for share in (3 / 32, 9 / 32))
+    assert found.estimate(now, ONE).step_s[3, 3] == pytest.approx(0.0255, rel=0.02)
+    assert found.estimate(more, ONE).step_s[3, 3] == pytest.approx(0.0255 + 0.0005 * 6, rel=0.03)
+
+
+def test_a_stall_tells_nothing_of_positions() -> None:
+    few = (8, 12, 8, 16)
+    stalled = cell(
+        tokens=4, decode_batch=8, verified=few * 4, accepted_at=(0,) * 4, drafted_at=(12,) * 4,
+        seconds=(*[0.020 + 0.0005 * one for one in few * 4][:-1], 2.0),
+    )  # fmt: skip
+    found = after(*((drafting(*few),),) * 10, (stalled,))
+    more = np.where(FULL > 0, 9 / 32 * FULL, 0.0)
+    assert found.estimate(more, ONE).step_s[3, 3] == pytest.approx(0.0255 + 0.0005 * 6, rel=0.03)
+
+
+def test_a_tree_keeps_its_measured_seconds() -> None:
+    """How many of its nodes are found is not in the counts by depth."""
+    space = Space.of(capabilities((*chains(0, 4), tree(2, 2, 5)), (1, 2, 4, 8)))
+    of_tree = cell(tokens=2, topk=2, width=5, decode_batch=8, step_s=0.03, accepted_at=(0, 0))
+    found = after(*((drafting(8, 12, 8, 16), of_tree),) * 10, space=space)
+    at = space.number_of(of_tree)
+    for expected in ((0.0, 4.0, 4.0), (0.0, 4.0, 0.5)):
+        seconds = found.estimate(np.array(expected), np.ones(3)).step_s[3]
+        assert seconds[at] == pytest.approx(0.03, rel=0.02)
+
+
+def test_more_positions_are_no_noise_of_the_seconds() -> None:
+    varied = after(*((drafting(8, 40, 8, 24),),) * 40)
+    alike = after(*((drafting(8, 40, 8, 24, count=1),),) * 40)
+    assert varied.estimate(FULL, ONE).sigma[3, 3] < 0.02
+    assert alike.estimate(FULL, ONE).sigma[3, 3] < 0.02
+
+
 def test_the_comparison_stays_right_while_the_machine_gets_slower() -> None:
     """2 and 4 ran together; then everything takes 1.5 times as long, and only 4 runs."""
     both, slower = (steps(2, 0.1), steps(4, 0.12)), (steps(4, 0.18),)

@@ -79,6 +79,23 @@ def test_acceptance_falls_with_the_batch(h200: EngineProfile) -> None:
     assert shares[1] == pytest.approx(0.8 * (1 - 0.16), abs=0.01)
 
 
+def test_drafts_are_found_for_stretches_of_an_answer(h200: EngineProfile) -> None:
+    """For all tokens of a stretch or for none; what is not found is not verified."""
+    perturbation = Perturbation(found_ratio=0.4, stretch_tokens=16)
+    _, target = started(h200, perturbation)
+    target.run(20.0)
+    [cell] = [one for one in target.counters.cells() if one.num_speculative_tokens and not one.has_prefill]
+    share = cell.drafted_at[0] / cell.request_steps
+    # A request is longer in a stretch without drafts: 16 steps against some 8.
+    assert share == pytest.approx(0.4 * 8 / (0.4 * 8 + 0.6 * 16), abs=0.03)
+    assert cell.drafted_at == (cell.drafted_at[0],) * cell.num_speculative_tokens
+    assert cell.verified_tokens == cell.request_steps + cell.drafted_tokens
+    assert cell.accepted_at[0] / cell.drafted_at[0] == pytest.approx(0.5, abs=0.02)
+    positions, seconds = cell.verified_tokens / cell.steps, cell.step_s / cell.steps
+    product = cell.step_s_by_verified_tokens / cell.steps - positions * seconds
+    assert product > 0.0, "steps with more drafts take longer"
+
+
 def started(profile: EngineProfile, perturbation: Perturbation) -> tuple[SimulatedEngine, SimulatedTarget]:
     engine = SimulatedEngine(
         ClosedLoad.constant(8, 100.0),

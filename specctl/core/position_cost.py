@@ -1,0 +1,53 @@
+"""Seconds of one more verified position.
+
+A proposer that looks drafts up finds them for some requests and not for others, so the steps of one setting
+verify more positions or fewer. Their seconds tell what a position costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specctl.contract.telemetry import TelemetryCell
+from specctl.core.space import Floats
+
+__all__ = ["PositionCost"]
+
+HALF_LIFE_STEPS = 200.0
+STEPS_MIN = 3
+FULL_RATIO = 0.95
+"""Where drafts are about as long as asked for, the batch alone changes how many positions there are."""
+PRIOR_WEIGHT = 0.2
+"""In squared means of positions: steps that hardly differ tell little."""
+
+
+class PositionCost:
+    """By bucket, a least-squares slope within the cells of an interval, so that neither batches nor settings
+    are compared. Buckets with few such steps take the slope of all.
+    """
+
+    def __init__(self, buckets: int) -> None:
+        self._square = np.zeros(buckets)
+        self._product = np.zeros(buckets)
+
+    def add(self, bucket: int, cell: TelemetryCell) -> None:
+        asked = cell.num_speculative_tokens * cell.request_steps
+        if cell.steps < STEPS_MIN or cell.tree_topk > 1 or sum(cell.drafted_at) > FULL_RATIO * asked:
+            return
+        positions = cell.verified_tokens / cell.steps
+        square = cell.verified_tokens_squared - positions * cell.verified_tokens
+        product = cell.step_s_by_verified_tokens - positions * cell.step_s
+        if square <= 0.0:
+            return
+        kept = 0.5 ** (cell.steps / HALF_LIFE_STEPS)
+        # In means of positions, so that buckets can be added.
+        self._square[bucket] = kept * self._square[bucket] + square / positions**2
+        self._product[bucket] = kept * self._product[bucket] + product / positions**2
+
+    def seconds(self) -> Floats:
+        """[bucket], of one position; 0: not known, or none."""
+        square, product = float(self._square.sum()), float(self._product.sum())
+        of_all = product / (square + PRIOR_WEIGHT)
+        slope = (self._product + PRIOR_WEIGHT * of_all) / (self._square + PRIOR_WEIGHT)
+        found: Floats = np.maximum(slope, 0.0)
+        return found

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from fakes.observations import cell
+
+from specctl.contract.telemetry import TelemetryCell
+from specctl.core.position_cost import PositionCost
+
+BASE_S, POSITION_S = 0.020, 0.0005
+
+
+def steps(*positions: int, base_s: float = BASE_S, drafted: int = 10, **more: object) -> TelemetryCell:
+    seconds = tuple(base_s + POSITION_S * one for one in positions)
+    return cell(
+        tokens=4, decode_batch=8, verified=positions, seconds=seconds, accepted_at=(0,) * 4,
+        drafted_at=(drafted,) * 4, **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+VARIED = (8, 12, 8, 20, 40, 8, 16, 8) * 4
+
+
+def test_steps_with_more_positions_tell_what_one_takes() -> None:
+    found = PositionCost(2)
+    found.add(1, steps(*VARIED))
+    assert found.seconds()[1] == pytest.approx(POSITION_S, rel=0.02)
+
+
+def test_a_slower_machine_is_no_more_positions() -> None:
+    """Intervals are not compared: here the one with few positions is slow."""
+    found = PositionCost(1)
+    for base_s, positions in ((0.1, (8, 9, 8, 9, 10, 8)), (0.02, (38, 40, 36, 40, 38, 40))):
+        found.add(0, steps(*positions * 20, base_s=base_s))
+    assert found.seconds()[0] == pytest.approx(POSITION_S, rel=0.6)
+
+
+def test_a_bucket_that_was_not_seen_takes_what_all_tell() -> None:
+    found = PositionCost(2)
+    found.add(0, steps(*VARIED))
+    assert found.seconds()[1] == pytest.approx(found.seconds()[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        steps(*VARIED, drafted=8 * len(VARIED)),
+        steps(8, 40),
+        steps(*(16,) * 20),
+        steps(*VARIED, topk=2, width=8),
+    ],
+    ids=["full drafts", "two steps", "all alike", "a tree"],
+)
+def test_what_tells_nothing(silent: TelemetryCell) -> None:
+    found = PositionCost(1)
+    found.add(0, silent)
+    assert found.seconds()[0] == 0.0
+
+
+def test_shorter_steps_with_more_positions_are_luck() -> None:
+    found = PositionCost(1)
+    falling = tuple(0.05 - 0.001 * one for one in VARIED)
+    found.add(0, cell(tokens=4, decode_batch=8, verified=VARIED, seconds=falling, accepted_at=(0,) * 4,
+                      drafted_at=(10,) * 4))  # fmt: skip
+    assert found.seconds()[0] == 0.0
