@@ -4,7 +4,8 @@
 
 One server of specctl's suffix method on this machine's CPU. In the arm ``autotune`` a fresh daemon goes on
 from the start table, its search included. A ratio is one round's; a file has the median and the range over
-the rounds.
+the rounds. With answers of one length, as by default, SGLang at 0 drafts ends all of them in one step and
+reads their next prompts together.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def main() -> int:
         "engine": options.engine,
         "model": options.model.name,
         "seconds of a phase": options.seconds,
+        "output tokens": {kind: output_tokens(kind, options.spread) for kind in KINDS},
         "load of the machine at the start": load,
         "targets": {"to_best_static": TO_STATIC, "to_off": TO_OFF, "to_best_constant": TO_BEST_CONSTANT},
         **summary(result),
@@ -58,6 +60,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30.0, help="of a phase; default: 30")
     parser.add_argument("--phases", default="copying:1,chat:8,mixed:4", help="kind:requests, with commas")
     parser.add_argument("--statics", default="2,4,8", help="numbers of drafts beside off")
+    parser.add_argument(
+        "--spread", action="store_true", help="answers of half to one and a half times the length"
+    )
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 
@@ -68,8 +73,15 @@ def _arguments(options: argparse.Namespace) -> list[str]:
         words += ["--arm", arm]
     for text in options.phases.split(","):
         kind, _, requests = text.partition(":")
-        words += ["--load", f"{KINDS[kind]} name={text} concurrency={requests} output={MAX_TOKENS[kind]}"]
+        tokens = output_tokens(kind, options.spread)
+        words += ["--load", f"{KINDS[kind]} name={text} concurrency={requests} output={tokens}"]
     return [*words, "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
+
+
+def output_tokens(kind: str, is_spread: bool) -> str:
+    """Of an answer, as ``specctl bench`` takes them."""
+    usual = MAX_TOKENS[kind]
+    return f"{usual // 2}-{3 * usual // 2}" if is_spread else str(usual)
 
 
 def summary(result: BenchResult, never: str | None = None) -> dict[str, Any]:
