@@ -62,6 +62,10 @@ RUNS: tuple[Run, ...] = (
     Run("vLLM 0.32.0, a Llama of 27M, 3 rounds of 30 s", CPU, "cpu-phases-27m-vllm.json", "off", True),
     Run("SGLang 0.5.23, Gemma 270M, 3 rounds of 30 s", CPU, "cpu-phases-sglang.json", "off", True),
     Run("SGLang 0.5.23, a Llama of 27M, 3 rounds of 30 s", CPU, "cpu-phases-27m-sglang.json", "off", True),
+    Run(
+        "the same on a faster host, answers of 0.5 to 1.5 times the length",
+        CPU, "cpu-phases-27m-sglang-spread.json", "off", True,
+    ),
 )  # fmt: skip
 BASES = {"never_enabled": "never enabled", "off": "0 drafts"}
 
