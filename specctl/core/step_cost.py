@@ -36,6 +36,8 @@ CLIP_LOG = 0.4
 """A setting's steps may be this much slower than expected at a time; more is a stall unless it repeats."""
 UNSEEN_SIGMA, UNSEEN_SIGMA_BY_DISTANCE, UNSEEN_SIGMA_MAX = 0.08, 0.10, 0.5
 NOISE_FLOOR = 0.01
+PADDING_STEPS = 16.0
+"""Steps after which the positions for a drafted one have followed by half."""
 WIDTH_STEPS = 50.0
 """Steps after which the positions that an offset is of have followed by half."""
 MOVED_MIN_RATIO = 0.3
@@ -91,7 +93,8 @@ class StepCost:
         self._context = np.zeros(shape[0])
         self._mixed_steps = np.zeros(shape[0])
         self._steps = np.zeros(shape[0])
-        self._verified_ratio = np.ones(shape[1])
+        self._padding = np.ones(shape[0])
+        """Positions that are verified for a drafted one."""
         self._positions = PositionCost(shape[0])
         self._width = np.ones(shape)
         self._drafts = np.zeros(shape)
@@ -140,7 +143,8 @@ class StepCost:
         Args:
             drafted, emitted: expected tokens of a request-step, by setting.
         """
-        verified = self._batch[:, None] * (1.0 + drafted)[None, :] * self._verified_ratio
+        padding = np.where(self._space.topk > 1, 1.0, self._padding[:, None])
+        verified = self._batch[:, None] * (1.0 + drafted * padding)
         own = self._own_s(drafted)
         is_known = self._weight >= STEPS_MIN
         self._least_token_s = float(np.min(own / verified, where=is_known, initial=np.inf))
@@ -199,7 +203,7 @@ class StepCost:
                 steps + cell.steps,
                 seconds + cell.steps * max(usual_s + position_s * more, MOVED_MIN_RATIO * usual_s),
             )
-            self._learn_width(at, cell)
+            self._learn_padding(bucket, cell)
         known = {at: one for at, one in measured.items() if self._weight[bucket, at] >= STEPS_MIN}
         if known:
             self._move_level(bucket, known)
@@ -265,12 +269,14 @@ class StepCost:
         self._noise += cell.steps / (cell.steps + 200.0) * (noise - self._noise)
         return mean
 
-    def _learn_width(self, at: int, cell: TelemetryCell) -> None:
-        """An engine may score more positions than it drafted, where requests share one width."""
-        tokens = cell.request_steps + sum(cell.drafted_at)
-        if at and tokens and cell.tree_topk == 1:
-            ratio = cell.verified_tokens / tokens
-            self._verified_ratio[at] += 0.3 * (ratio - self._verified_ratio[at])
+    def _learn_padding(self, bucket: int, cell: TelemetryCell) -> None:
+        """An engine may score more positions than it drafted: where requests share one width, more of them
+        the more requests there are."""
+        drafted = sum(cell.drafted_at)
+        if drafted and cell.tree_topk == 1:
+            found = (cell.verified_tokens - cell.request_steps) / drafted
+            gain = cell.steps / (cell.steps + PADDING_STEPS)
+            self._padding[bucket] += gain * (found - self._padding[bucket])
 
     def _plain_s(self, bucket: int, cell: TelemetryCell) -> float | None:
         """Seconds of the same step without prompts, as measured; None: it was not."""

@@ -101,6 +101,20 @@ def test_measured_seconds_are_those_of_the_drafts_that_are_expected() -> None:
     assert found.estimate(more, ONE).step_s[3, 3] == pytest.approx(0.0255 + 0.0005 * 6, rel=0.03)
 
 
+def test_padding_of_a_shared_width_is_learned_by_batch() -> None:
+    """At one request nothing is padded; at 8 each has as many positions as the longest draft asks for."""
+    alone = cell(tokens=4, verified=(3,) * 10, step_s=0.02, accepted_at=(0,) * 4, drafted_at=(5,) * 4)
+    padded = cell(
+        tokens=4, decode_batch=8, verified=(40,) * 10, step_s=0.04, accepted_at=(0,) * 4, drafted_at=(20,) * 4
+    )
+    found = after(*((alone, padded),) * 20)
+    expected = np.where(FULL > 0, FULL / 4, 0.0)
+    verified = found.estimate(expected, ONE).verified
+    assert verified[0, 3] == pytest.approx(1 * (1 + 1), rel=0.01)
+    assert verified[3, 3] == pytest.approx(8 * (1 + 1 * 32 / 8), rel=0.01)
+    assert verified[3, 0] == pytest.approx(8.0)
+
+
 def test_a_stall_tells_nothing_of_positions() -> None:
     few = (8, 12, 8, 16)
     stalled = cell(
