@@ -6,6 +6,8 @@ verify more positions or fewer. Their seconds tell what a position costs.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from specctl.contract.telemetry import TelemetryCell
@@ -37,7 +39,7 @@ class PositionCost:
         positions = cell.verified_tokens / cell.steps
         square = cell.verified_tokens_squared - positions * cell.verified_tokens
         product = cell.step_s_by_verified_tokens - positions * cell.step_s
-        if square <= 0.0:
+        if positions < 1.0 or not _is_possible(cell, square, product):
             return
         kept = 0.5 ** (cell.steps / HALF_LIFE_STEPS)
         # In means of positions, so that buckets can be added.
@@ -51,3 +53,11 @@ class PositionCost:
         slope = (self._product + PRIOR_WEIGHT * of_all) / (self._square + PRIOR_WEIGHT)
         found: Floats = np.maximum(slope, 0.0)
         return found
+
+
+def _is_possible(cell: TelemetryCell, square: float, product: float) -> bool:
+    """Whether steps can have such sums about their means."""
+    width = cell.verify_width_tokens or 1 + cell.num_speculative_tokens
+    most = cell.steps * (cell.decode_batch_to * width) ** 2
+    spread = min(cell.step_s_squared - cell.step_s**2 / cell.steps, cell.step_s**2)
+    return 0.0 < square <= most and spread > 0.0 and abs(product) <= 1.01 * math.sqrt(square * spread)

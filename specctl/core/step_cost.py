@@ -259,8 +259,9 @@ class StepCost:
         width = cell.verified_tokens / cell.steps
         of_width = cell.verified_tokens_squared / cell.steps - width * width
         by_width = cell.step_s_by_verified_tokens / cell.steps - mean * width
+        explained = position_s * (2.0 * by_width - position_s * of_width)
         variance = cell.step_s_squared / cell.steps - mean * mean
-        variance = max(variance + position_s * (position_s * of_width - 2.0 * by_width), 0.0)
+        variance = max(variance - (explained if math.isfinite(explained) else 0.0), 0.0)
         others = mean - math.sqrt(variance / (cell.steps - 1))
         if 0.0 < others < mean / STALL_RATIO:
             return others

@@ -56,6 +56,23 @@ def test_what_tells_nothing(silent: TelemetryCell) -> None:
     assert found.seconds()[0] == 0.0
 
 
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"verified_tokens": 0},
+        {"verified_tokens_squared": 1e308},
+        {"step_s_by_verified_tokens": 1e308},
+        {"step_s_squared": 1e308, "step_s_by_verified_tokens": 1e150},
+        {"step_s_squared": 0.0},
+    ],
+    ids=lambda one: ", ".join(one),
+)
+def test_sums_that_no_steps_have_tell_nothing(impossible: dict[str, float]) -> None:
+    found = PositionCost(1)
+    found.add(0, steps(*VARIED).model_copy(update=impossible))
+    assert found.seconds()[0] == 0.0
+
+
 def test_shorter_steps_with_more_positions_are_luck() -> None:
     found = PositionCost(1)
     falling = tuple(0.05 - 0.001 * one for one in VARIED)

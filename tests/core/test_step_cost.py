@@ -115,6 +115,16 @@ def test_padding_of_a_shared_width_is_learned_by_batch() -> None:
     assert verified[3, 0] == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("key", ["verified_tokens_squared", "step_s_by_verified_tokens", "step_s_squared"])
+@pytest.mark.parametrize("value", [0.0, 1.7e308])
+def test_sums_that_no_steps_have_spoil_nothing(key: str, value: float) -> None:
+    few = drafting(8, 12, 8, 16)
+    found = after((few,), (few.model_copy(update={key: value}),), *((few,),) * 40)
+    estimate = found.estimate(np.where(FULL > 0, 3 / 32 * FULL, 0.0), ONE)
+    assert estimate.step_s[3, 3] == pytest.approx(0.0255, rel=0.03)
+    assert np.isfinite(estimate.sigma).all()
+
+
 def test_a_stall_tells_nothing_of_positions() -> None:
     few = (8, 12, 8, 16)
     stalled = cell(
