@@ -29,7 +29,7 @@ GROUPS = {
     **dict.fromkeys(OPEN, open_tasks),
     **dict.fromkeys(HELD_OUT, held_out_tasks),
 }
-USUAL = ("closed loop", "staircase", "stretches", "all at once", *OPEN, *HELD_OUT)
+USUAL = ("closed loop", "staircase", "all at once", "stretches", *OPEN, *HELD_OUT)
 QUICK_SHAPES = 3
 MEASURES = {
     "regret_ratio": "tokens/s below the clairvoyant's",
