@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from specctl.contract.telemetry import TelemetryCell
-from specctl.core.position_cost import PositionCost
+from specctl.core.position_cost import PositionCost, Spread
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
 from specctl.core.roofline import Roofline
@@ -256,16 +256,12 @@ class StepCost:
         mean = cell.step_s / cell.steps
         if cell.steps == 1:
             return mean
-        width = cell.verified_tokens / cell.steps
-        of_width = cell.verified_tokens_squared / cell.steps - width * width
-        by_width = cell.step_s_by_verified_tokens / cell.steps - mean * width
-        explained = position_s * (2.0 * by_width - position_s * of_width)
-        variance = cell.step_s_squared / cell.steps - mean * mean
-        variance = max(variance - (explained if math.isfinite(explained) else 0.0), 0.0)
+        spread = Spread.of(cell)
+        variance = spread.unexplained(position_s) / cell.steps
         others = mean - math.sqrt(variance / (cell.steps - 1))
         if 0.0 < others < mean / STALL_RATIO:
             return others
-        self._positions.add(bucket, cell)
+        self._positions.add(bucket, cell, spread)
         noise = min(variance / (mean * mean), 1.0)
         self._noise += cell.steps / (cell.steps + 200.0) * (noise - self._noise)
         return mean

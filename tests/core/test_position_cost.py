@@ -4,7 +4,7 @@ import pytest
 from fakes.observations import cell
 
 from specctl.contract.telemetry import TelemetryCell
-from specctl.core.position_cost import PositionCost
+from specctl.core.position_cost import PositionCost, Spread
 
 BASE_S, POSITION_S = 0.020, 0.0005
 
@@ -17,12 +17,16 @@ def steps(*positions: int, base_s: float = BASE_S, drafted: int = 10, **more: ob
     )  # type: ignore[arg-type]  # fmt: skip
 
 
+def add(found: PositionCost, bucket: int, one: TelemetryCell) -> None:
+    found.add(bucket, one, Spread.of(one))
+
+
 VARIED = (8, 12, 8, 20, 40, 8, 16, 8) * 4
 
 
 def test_steps_with_more_positions_tell_what_one_takes() -> None:
     found = PositionCost(2)
-    found.add(1, steps(*VARIED))
+    add(found, 1, steps(*VARIED))
     assert found.seconds()[1] == pytest.approx(POSITION_S, rel=0.02)
 
 
@@ -30,13 +34,13 @@ def test_a_slower_machine_is_no_more_positions() -> None:
     """Intervals are not compared: here the one with few positions is slow."""
     found = PositionCost(1)
     for base_s, positions in ((0.1, (8, 9, 8, 9, 10, 8)), (0.02, (38, 40, 36, 40, 38, 40))):
-        found.add(0, steps(*positions * 20, base_s=base_s))
+        add(found, 0, steps(*positions * 20, base_s=base_s))
     assert found.seconds()[0] == pytest.approx(POSITION_S, rel=0.6)
 
 
 def test_a_bucket_that_was_not_seen_takes_what_all_tell() -> None:
     found = PositionCost(2)
-    found.add(0, steps(*VARIED))
+    add(found, 0, steps(*VARIED))
     assert found.seconds()[1] == pytest.approx(found.seconds()[0], rel=0.1)
 
 
@@ -52,7 +56,7 @@ def test_a_bucket_that_was_not_seen_takes_what_all_tell() -> None:
 )
 def test_what_tells_nothing(silent: TelemetryCell) -> None:
     found = PositionCost(1)
-    found.add(0, silent)
+    add(found, 0, silent)
     assert found.seconds()[0] == 0.0
 
 
@@ -69,13 +73,13 @@ def test_what_tells_nothing(silent: TelemetryCell) -> None:
 )
 def test_sums_that_no_steps_have_tell_nothing(impossible: dict[str, float]) -> None:
     found = PositionCost(1)
-    found.add(0, steps(*VARIED).model_copy(update=impossible))
+    add(found, 0, steps(*VARIED).model_copy(update=impossible))
     assert found.seconds()[0] == 0.0
 
 
 def test_shorter_steps_with_more_positions_are_luck() -> None:
     found = PositionCost(1)
     falling = tuple(0.05 - 0.001 * one for one in VARIED)
-    found.add(0, cell(tokens=4, decode_batch=8, verified=VARIED, seconds=falling, accepted_at=(0,) * 4,
+    add(found, 0, cell(tokens=4, decode_batch=8, verified=VARIED, seconds=falling, accepted_at=(0,) * 4,
                       drafted_at=(10,) * 4))  # fmt: skip
     assert found.seconds()[0] == 0.0
