@@ -269,10 +269,8 @@ def _step(world, table, by_scheduled, log, scratch):
         rate = weigh(world.law, costs, prepared, scratch, context, prefill, pairs)
         # The seconds of prompts are nobody's loss: they are left out of what could have been emitted.
         best_tokens = rate * scratch.alone[setting]
-        step_s = scratch.seconds[setting]
-    if not batch or world.law.found_ratio < 1.0:
-        found = _found(world)
-        step_s = setting_seconds(costs, prepared, setting, batch, found, context, prefill, pairs)
+    found = _found(world)
+    step_s = setting_seconds(costs, prepared, setting, batch, found, context, prefill, pairs)
     step_s *= jitter(costs.jitter_ratio, server.limits[SEED], counts[STEPS])
     step_s *= wave_factor(costs.wave, sums[NOW])
     if costs.stall_s > 0.0 and stalls(step_s, costs.stall_every_s, server.limits[SEED], counts[STEPS]):

@@ -201,8 +201,8 @@ class SimulatedTarget:
             setting = engine.settings[place]
             depth = setting.num_speculative_tokens
             of_step = accepted[first : first + batch]
-            drafted = [depth if has_drafts else 0 for has_drafts in found[first : first + batch]]
-            positions = batch + sum(found[first : first + batch]) * (setting.width_tokens - 1)
+            has_drafts = found[first : first + batch]
+            drafted = [depth if has else 0 for has in has_drafts]
             self.counters.add(
                 StepRecord(
                     num_speculative_tokens=depth,
@@ -217,7 +217,7 @@ class SimulatedTarget:
                     tree_topk=setting.tree_topk,
                     verify_width_tokens=setting.verify_width_tokens,
                     is_sampled=bool(is_sampled),
-                    verified_tokens=positions,
+                    verified_tokens=batch + sum(has_drafts) * (setting.width_tokens - 1),
                     accepted_ranks=_ranks(log.ranks[first : first + batch], of_step, setting),
                 )
             )
