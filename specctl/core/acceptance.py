@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX, AcceptanceGroup, ShadowAcceptance, TelemetryCell
-from specctl.core.drift import Trials, dispersion, has_drifted
+from specctl.core.drift import Trials, dispersion_of, has_drifted
 from specctl.core.request_groups import RequestGroups
 from specctl.core.space import Floats, Space, by_depth
 
@@ -158,7 +158,7 @@ class Acceptance:
         survival[depths[None, :] >= self._space.depth[:, None]] = 0.0
         emitted = 1.0 + survival.sum(axis=1)
         reached = total.reached[0]
-        log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS) * self._worth
+        log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS) * self._dispersion
         of_groups = self._groups.ratio(members, at_full_depth=self._has_shadow)
         tails = np.cumsum(survival[:, ::-1], axis=1)[:, ::-1] / emitted[:, None]
         return AcceptanceEstimate(
@@ -178,14 +178,14 @@ class Acceptance:
         return max(self._drifts - 1.0, 0.0) / max(self._updates, 1.0)
 
     @property
-    def _worth(self) -> float:
-        """Trials that tell as much as one would if all were independent. Drift, which is rare, moves no
+    def _dispersion(self) -> float:
+        """So many trials tell as much as one would if all were independent. Drift, which is rare, moves no
         median."""
         return max(median(self._dispersions), 1.0)
 
     def _learn_dispersion(self, counts: _Counts) -> None:
         """Texts come in stretches: the trials of an interval agree more than chance would have them."""
-        found = dispersion(counts.first_rank, self._total().first_rank)
+        found = dispersion_of(counts.first_rank, self._total().first_rank)
         if found is not None:
             self._dispersions.append(found)
 
@@ -245,14 +245,14 @@ class Acceptance:
 
     def _forget_after_drift(self) -> None:
         """Keep only the newest intervals where they contradict what was before them."""
-        recent = list(self._recent)
+        recent, dispersion = list(self._recent), self._dispersion
         for newest in range(1, len(recent) + 1):
             fresh, before = self._nothing(), self._past
             for counts in recent[-newest:]:
                 fresh = fresh.plus(counts)
             for counts in recent[:-newest]:
                 before = before.plus(counts)
-            if has_drifted(fresh.first_rank, before.first_rank, self._worth):
+            if has_drifted(fresh.first_rank, before.first_rank, dispersion):
                 self._past, self._recent = self._nothing(), deque(recent[-newest:])
                 self._tree_steps[:] = self._tree_emitted[:] = 0.0
                 self._has_drifted = True

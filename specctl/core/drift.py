@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from math import inf, log, sqrt
 
-__all__ = ["Trials", "dispersion", "has_drifted"]
+__all__ = ["Trials", "dispersion_of", "has_drifted"]
 
 # Accepted and reached, by position.
 Trials = tuple[tuple[float, float], ...]
@@ -24,7 +24,7 @@ TOKENS_SIGMA = 4.0
 PAST_TRIALS_MIN = 4.0
 
 
-def dispersion(newest: Trials, past: Trials) -> float | None:
+def dispersion_of(newest: Trials, past: Trials) -> float | None:
     """Pearson's statistic over its median under independent trials. None: too few of them."""
     pairs = [
         pair for pair in zip(newest, past, strict=False) if min(pair[0][1], pair[1][1]) >= PAST_TRIALS_MIN
@@ -34,14 +34,14 @@ def dispersion(newest: Trials, past: Trials) -> float | None:
     return sum(_pearson(*pair) for pair in pairs) / _chi_square_quantile(len(pairs), 0.0)
 
 
-def has_drifted(newest: Trials, past: Trials, worth: float = 1.0) -> bool:
+def has_drifted(newest: Trials, past: Trials, dispersion: float = 1.0) -> bool:
     """True when the newest trials contradict the past ones. False with too few of either.
 
-    ``worth``: so many trials tell as much as one would if all were independent (quasi-likelihood; McCullagh
-    and Nelder, "Generalized Linear Models", section 4.5).
+    ``dispersion``: so many trials tell as much as one would if all were independent (quasi-likelihood;
+    McCullagh and Nelder, "Generalized Linear Models", section 4.5).
     """
-    if worth > 1.0:
-        newest, past = _thinned(newest, worth), _thinned(past, worth)
+    if dispersion > 1.0:
+        newest, past = _thinned(newest, dispersion), _thinned(past, dispersion)
     if not newest or not past or past[0][1] < PAST_TRIALS_MIN:
         return False
     pairs = [pair for pair in zip(newest, past, strict=False) if pair[0][1] > 0 and pair[1][1] > 0]
@@ -96,8 +96,8 @@ def _log_likelihood(accepted: float, reached: float) -> float:
     return total
 
 
-def _thinned(trials: Trials, worth: float) -> Trials:
-    return tuple((accepted / worth, reached / worth) for accepted, reached in trials)
+def _thinned(trials: Trials, dispersion: float) -> Trials:
+    return tuple((accepted / dispersion, reached / dispersion) for accepted, reached in trials)
 
 
 def _pooled(trials: Trials) -> tuple[float, float]:

@@ -50,14 +50,14 @@ def test_independent_trials_have_a_dispersion_of_one(positions: int) -> None:
     rng, found = random.Random(1), []
     for _ in range(600):
         counts = [(float(sum(rng.random() < 0.6 for _ in range(200))), 200.0) for _ in range(positions)]
-        found.append(drift.dispersion(tuple(counts), ((6e5, 1e6),) * positions))
+        found.append(drift.dispersion_of(tuple(counts), ((6e5, 1e6),) * positions))
     assert statistics.median(one for one in found if one is not None) == pytest.approx(1.0, abs=0.12)
 
 
 def test_a_few_trials_tell_no_dispersion() -> None:
-    assert drift.dispersion(((2.0, 3.0),), ((50.0, 100.0),)) is None
-    assert drift.dispersion(((2.0, 4.0), (1.0, 2.0)), ((50.0, 100.0), (20.0, 40.0))) == 0.0
-    assert drift.dispersion((), ()) is None
+    assert drift.dispersion_of(((2.0, 3.0),), ((50.0, 100.0),)) is None
+    assert drift.dispersion_of(((2.0, 4.0), (1.0, 2.0)), ((50.0, 100.0), (20.0, 40.0))) == 0.0
+    assert drift.dispersion_of((), ()) is None
 
 
 def test_full_drafts_in_a_row_end_a_time_without_any() -> None:

@@ -124,7 +124,7 @@ def test_stretches_of_the_text_are_no_change_of_it(monkeypatch: pytest.MonkeyPat
     """There are drafts for some stretches of an answer and none for others."""
     cell = held_out_tasks, "held out, slow machine, stretches", "slow machine, two kinds at 2"
     ours = of_suite(*cell, seed=2)
-    monkeypatch.setattr(Acceptance, "_worth", 1.0)
+    monkeypatch.setattr(Acceptance, "_dispersion", 1.0)
     without = of_suite(*cell, seed=2)
     assert ours.switches_per_minute < 4.0
     assert without.switches_per_minute > 10.0
