@@ -244,11 +244,12 @@ def test_a_trees_own_mean_corrects_the_product_of_its_depths(
 
 def test_the_search_may_spend_more_than_the_usual_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine there are few steps to learn from, and what is best changes."""
-    ours = of_suite(held_out_tasks, "held out, slow machine", "slow machine, walk at 8")
+    cell = held_out_tasks, "held out, slow machine", "slow machine, walk at 4"
+    ours = of_suite(*cell, seed=4)
     monkeypatch.setattr(sampling, "SEARCH_FACTOR", 1.0)
-    without = of_suite(held_out_tasks, "held out, slow machine", "slow machine, walk at 8")
+    without = of_suite(*cell, seed=4)
     assert without.tokens_per_s < 0.98 * ours.tokens_per_s
-    assert without.lost_ratio > 2.0 * ours.lost_ratio
+    assert without.lost_ratio > 3.0 * ours.lost_ratio
 
 
 def test_without_the_cost_of_prompts_drafts_fill_steps_with_prompts(
