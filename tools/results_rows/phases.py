@@ -42,12 +42,22 @@ RUNS: tuple[Run, ...] = (
         H200, "gpu-bench-64-h200.json", "off",
     ),
     Run(
+        "vLLM 0.33.0, `specctl_suffix`, chat at 1, 64 and 256 and copying at 16, 64 and 256 requests, "
+        f"3 rounds of 6 s, answers of 128 to 384 tokens, {PIECES}",
+        H200, "gpu-phases-spread-h200.json", "off",
+    ),
+    Run(
         f"{SGLANG}, copying and chat at 1, 16 and 64 requests, 2 rounds of 7 s, every answer of 256 tokens",
         H100, "gpu-phases-sglang-h100.json", "never_enabled",
     ),
     Run(
         f"{SGLANG}, copying and chat at 64 requests, 3 rounds of 20 s, every answer of 256 tokens",
         H200, "gpu-phases-sglang-20s-h200.json", "never_enabled",
+    ),
+    Run(
+        f"{SGLANG}, chat at 16 and 64 and copying at 64 requests, 3 rounds of 5 s, answers of 128 to 384 "
+        "tokens, SGLang's own choice of attention and graphs",
+        H200, "gpu-phases-sglang-spread-h200.json", "off",
     ),
     Run(
         f"{SGLANG}, copying and chat at 16 and 64 requests, 3 rounds of 7 s, answers of 48 to 144 tokens",
@@ -63,7 +73,7 @@ RUNS: tuple[Run, ...] = (
     Run("SGLang 0.5.23, Gemma 270M, 3 rounds of 30 s", CPU, "cpu-phases-sglang.json", "off", True),
     Run("SGLang 0.5.23, a Llama of 27M, 3 rounds of 30 s", CPU, "cpu-phases-27m-sglang.json", "off", True),
     Run(
-        "the same on a faster host, answers of 0.5 to 1.5 times the length",
+        "the same, answers of 0.5 to 1.5 times the length",
         CPU, "cpu-phases-27m-sglang-spread.json", "off", True,
     ),
 )  # fmt: skip
