@@ -26,12 +26,12 @@ _INTEGERS = ("max_match_tokens", "min_match_tokens", "index_bytes", "max_namespa
 
 @dataclass(frozen=True)
 class SuffixIndexOptions:
-    """Defaults were chosen on replays of agent transcripts, SWE, SQL and chat (benchmarks/suffix_index.py).
+    """Defaults were chosen on replays of agent transcripts, SWE, SQL and chat (``benchmarks.suffix_replay``).
 
-        A draft has at most floor(max_spec_factor * match + max_spec_offset) tokens and ends where the
-        probability that all of it is accepted falls below min_token_prob. index_bytes bounds the corpus of
-        finished outputs with every array it needs, in equal parts for max_namespaces; use_global=False keeps
-    no corpus. threads work on a large batch, the caller's included.
+    A draft has at most floor(max_spec_factor * match + max_spec_offset) tokens and ends where the probability
+    that all of it is accepted falls below min_token_prob. index_bytes bounds the corpus of finished outputs
+    with every array it needs, in equal parts for max_namespaces; use_global=False keeps no corpus. threads
+    work on a large batch, the caller's included.
     """
 
     max_match_tokens: int = 32
