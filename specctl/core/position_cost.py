@@ -48,7 +48,7 @@ class Spread(NamedTuple):
 
 class PositionCost:
     """By bucket, a least-squares slope within the cells of an interval, so that neither batches nor settings
-    are compared. Buckets with few such steps take the slope of all.
+    are compared. A bucket's own steps alone tell it: the more requests there are, the less a position takes.
     """
 
     def __init__(self, buckets: int) -> None:
@@ -63,15 +63,13 @@ class PositionCost:
         if positions < 1.0 or not _is_possible(cell, spread):
             return
         kept = 0.5 ** (cell.steps / HALF_LIFE_STEPS)
-        # In means of positions, so that buckets can be added.
+        # In means of positions, so that the prior weighs alike in every bucket.
         self._square[bucket] = kept * self._square[bucket] + spread.positions / positions**2
         self._product[bucket] = kept * self._product[bucket] + spread.product / positions**2
 
     def seconds(self) -> Floats:
         """[bucket], of one position; 0: not known, or none."""
-        square, product = float(self._square.sum()), float(self._product.sum())
-        of_all = product / (square + PRIOR_WEIGHT)
-        slope = (self._product + PRIOR_WEIGHT * of_all) / (self._square + PRIOR_WEIGHT)
+        slope = self._product / (self._square + PRIOR_WEIGHT)
         found: Floats = np.maximum(slope, 0.0)
         return found
 
