@@ -17,6 +17,8 @@ from specctl.core.space import Floats
 __all__ = ["PositionCost", "Spread"]
 
 HALF_LIFE_STEPS = 200.0
+MEAN_STEPS = 10.0
+"""Steps after which a bucket's mean has followed by half."""
 STEPS_MIN = 3
 FULL_RATIO = 0.95
 """Where drafts are about as long as asked for, the batch alone changes how many positions there are."""
@@ -48,12 +50,23 @@ class Spread(NamedTuple):
 
 class PositionCost:
     """By bucket, a least-squares slope within the cells of an interval, so that neither batches nor settings
-    are compared. A bucket's own steps alone tell it: the more requests there are, the less a position takes.
+    are compared. A position takes one request several times what it takes eight. What buckets share is by how
+    many percent a step is longer with 1 % more positions: where few steps of a bucket tell, that is taken.
     """
 
     def __init__(self, buckets: int) -> None:
         self._square = np.zeros(buckets)
         self._product = np.zeros(buckets)
+        self._relative = np.zeros(buckets)
+        """The same with seconds in means of theirs."""
+        self._mean_s = np.zeros(buckets)
+        """Of a step for each of its positions."""
+
+    def meet(self, bucket: int, cell: TelemetryCell) -> None:
+        """Steps of any number."""
+        if cell.verified_tokens:
+            gain = cell.steps / (cell.steps + MEAN_STEPS) if self._mean_s[bucket] else 1.0
+            self._mean_s[bucket] += gain * (cell.step_s / cell.verified_tokens - self._mean_s[bucket])
 
     def add(self, bucket: int, cell: TelemetryCell, spread: Spread) -> None:
         asked = cell.num_speculative_tokens * cell.request_steps
@@ -63,13 +76,17 @@ class PositionCost:
         if positions < 1.0 or not _is_possible(cell, spread):
             return
         kept = 0.5 ** (cell.steps / HALF_LIFE_STEPS)
-        # In means of positions, so that the prior weighs alike in every bucket.
+        # In means of positions, so that buckets can be added.
         self._square[bucket] = kept * self._square[bucket] + spread.positions / positions**2
         self._product[bucket] = kept * self._product[bucket] + spread.product / positions**2
+        relative = spread.product * cell.steps / (positions * cell.step_s)
+        self._relative[bucket] = kept * self._relative[bucket] + relative
 
     def seconds(self) -> Floats:
         """[bucket], of one position; 0: not known, or none."""
-        slope = self._product / (self._square + PRIOR_WEIGHT)
+        elasticity = float(self._relative.sum()) / (float(self._square.sum()) + PRIOR_WEIGHT)
+        expected = min(max(elasticity, 0.0), 1.0) * self._mean_s
+        slope = (self._product + PRIOR_WEIGHT * expected) / (self._square + PRIOR_WEIGHT)
         found: Floats = np.maximum(slope, 0.0)
         return found
 

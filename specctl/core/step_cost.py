@@ -192,6 +192,7 @@ class StepCost:
         measured: dict[int, tuple[float, float]] = {}
         position_s = float(self._positions.seconds()[bucket])
         for cell in cells:
+            self._positions.meet(bucket, cell)
             at = self._space.number_of(cell)
             if at is None:
                 continue

@@ -38,7 +38,20 @@ def test_a_slower_machine_is_no_more_positions() -> None:
     assert found.seconds()[0] == pytest.approx(POSITION_S, rel=0.6)
 
 
-def test_what_a_position_takes_with_few_requests_says_nothing_of_many() -> None:
+def test_many_requests_take_less_for_a_position_than_one() -> None:
+    """Of eight no poll holds steps enough; from one, it follows by how many percent a step is longer."""
+    found = PositionCost(2)
+    for _ in range(20):
+        one, eight = steps(1, 9, 1, 9, 3, 9, base_s=0.004), steps(72, base_s=-0.018)
+        for bucket, met in enumerate((one, eight)):
+            found.meet(bucket, met)
+        add(found, 0, one)
+    of_one, of_eight = found.seconds()
+    assert of_one == pytest.approx(POSITION_S, rel=0.2)
+    assert 0.0 < of_eight < eight.step_s / eight.verified_tokens < 0.6 * of_one
+
+
+def test_what_was_never_met_is_not_known() -> None:
     found = PositionCost(2)
     add(found, 0, steps(*VARIED))
     assert found.seconds()[1] == 0.0
