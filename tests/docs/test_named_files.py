@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import pytest
 
 from testing.provenance import ROOT
 
@@ -24,14 +21,11 @@ def missing_in(text: str, files: set[str]) -> list[str]:
     return [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_files_that_are_named_exist(folder: str) -> None:
-    found = [path for one in FOLDERS for path in (ROOT / one).rglob("*") if path.is_file()]
-    files = {path.relative_to(ROOT).as_posix() for path in found}
-    readers = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".md", ".py", ".sh", ".yaml"}]
-    missing: dict[Path, list[str]] = {
-        path: lacks for path in readers if (lacks := missing_in(path.read_text(encoding="utf-8"), files))
-    }
+def test_files_that_are_named_exist() -> None:
+    paths = [path for one in FOLDERS for path in (ROOT / one).rglob("*") if path.is_file()]
+    files = {path.relative_to(ROOT).as_posix() for path in paths}
+    readers = [path for path in paths if path.suffix in {".md", ".py", ".sh", ".yaml"}]
+    missing = {path: lacks for path in readers if (lacks := missing_in(path.read_text("utf-8"), files))}
     assert not missing
 
 
