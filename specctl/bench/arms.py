@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
@@ -13,7 +14,7 @@ from specctl.contract.setting import Setting
 from specctl.contract.table import legal_settings
 from specctl.errors import BenchArgumentError, BenchInputError, TargetError
 
-__all__ = ["Arm", "ArmKind", "chosen_arms", "parse_arm", "setting_name"]
+__all__ = ["Arm", "ArmKind", "baseline_of", "chosen_arms", "parse_arm", "setting_name"]
 
 NO_PLUGIN = "runs without the specctl plugin"
 _SETTING = re.compile(r"(\d{1,4})(?::(\d{1,4})(?::(\d{1,4}))?)?")
@@ -120,6 +121,20 @@ def chosen_arms(
     if doubled:
         raise BenchInputError(f"arms of the same name: {', '.join(sorted(doubled))}")
     return tuple(arms)
+
+
+def baseline_of(text: str | None, arms: Sequence[Arm]) -> str:
+    """The name of the arm that the others are compared with: ``text`` is its name, or what ``--arm`` takes;
+    None: the first arm. Raises BenchArgumentError for any other."""
+    if text is None:
+        return arms[0].name
+    names = [arm.name for arm in arms]
+    if text in names:
+        return text
+    with suppress(BenchArgumentError):
+        if (named := parse_arm(text).name) in names:
+            return named
+    raise BenchArgumentError(f"--baseline {text}: expected one of {', '.join(names)}")
 
 
 def _checked(arm: Arm, capabilities: Capabilities, server: int) -> Arm:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specctl.bench.arms import Arm, ArmKind
+from specctl.bench.arms import Arm, ArmKind, baseline_of
 from specctl.bench.figures import Samples, arm_figures
 from specctl.bench.interchange import read_runs
 from specctl.bench.judged import comparisons, verdict
@@ -35,10 +35,7 @@ def run_files(options: Mapping[str, Any]) -> BenchResult:
     console = Console(stderr=bool(options["as_json"]))
     runs, warnings = _runs(options["from_files"])
     arms = tuple(Arm(name=name, kind=ArmKind.AS_IS) for name in dict.fromkeys(run.arm for run in runs))
-    names = [arm.name for arm in arms]
-    baseline = options["baseline"] or names[0]
-    if baseline not in names:
-        raise BenchArgumentError(f"--baseline {baseline}: expected one of {', '.join(names)}")
+    baseline = baseline_of(options["baseline"], arms)
     rounds = len(runs) // len(arms)
     plan = Plan(arms, baseline, (LOAD,), rounds, Span(), "completions")
     result = BenchResult(
@@ -52,7 +49,7 @@ def run_files(options: Mapping[str, Any]) -> BenchResult:
         loads=(LOAD,),
         rounds=rounds,
         runs=tuple(runs),
-        figures=tuple(_figures(name, runs, options["price_per_hour"]) for name in names),
+        figures=tuple(_figures(arm.name, runs, options["price_per_hour"]) for arm in arms),
         comparisons=comparisons(plan, runs),
         verdict=verdict(arms, baseline, runs),
         price_per_hour=options["price_per_hour"],

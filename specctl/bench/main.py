@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specctl.bench.arms import ArmKind, chosen_arms, parse_arm
+from specctl.bench.arms import ArmKind, baseline_of, chosen_arms, parse_arm
 from specctl.bench.experiment import Experiment, choose_endpoint
 from specctl.bench.intervals import ROUNDS_MIN
 from specctl.bench.judged import best_constant, compared, comparisons, figures_of, losses, verdict
@@ -190,9 +190,6 @@ async def _plan(
     texts = options["arms"] or (("off",) if options["search"] else ())
     capabilities = [server.capabilities for server in servers]
     arms = chosen_arms(texts, [server.name for server in servers], capabilities, is_search=options["search"])
-    baseline = options["baseline"] or arms[0].name
-    if baseline not in {arm.name for arm in arms}:
-        raise BenchInputError(f"--baseline {baseline}: expected one of {', '.join(arm.name for arm in arms)}")
     endpoint: Endpoint = options["endpoint"]
     if options["endpoint"] == "auto":
         async with Session(api_key) as session:
@@ -201,7 +198,7 @@ async def _plan(
     seconds = options["seconds"] or (None if options["requests"] else SECONDS_DEFAULT)
     return Plan(
         arms=arms,
-        baseline=baseline,
+        baseline=baseline_of(options["baseline"], arms),
         loads=loads,
         rounds=rounds,
         most_rounds=0 if options["rounds"] or options["prompts_once"] or options["search"] else MOST_ROUNDS,

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from specctl.bench.arms import ArmKind, chosen_arms, parse_arm
+from specctl.bench.arms import ArmKind, baseline_of, chosen_arms, parse_arm
 from specctl.bench.order import round_order
 from specctl.contract.capabilities import Capabilities
 from specctl.contract.setting import Setting
@@ -80,6 +80,14 @@ def test_arms_of_a_steered_server_and_another_as_it_is() -> None:
     assert [(arm.name, arm.server) for arm in arms] == [("off", 0), ("always 8", 0), ("never enabled", 1)]
     names = [arm.name for arm in chosen_arms([], ["mine"], [capabilities()])]
     assert names == ["off", "table", "autotune"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [(None, "off"), ("off", "off"), ("8", "always 8"), ("always 8", "always 8"), ("b", "b")]
+)
+def test_the_baseline_is_named_as_an_arm_is(text: str | None, name: str) -> None:
+    arms = chosen_arms(["off", "8"], ["mine", "b"], [capabilities(), None])
+    assert baseline_of(text, arms) == name
 
 
 def test_two_plain_servers() -> None:

@@ -168,6 +168,7 @@ def test_what_cannot_be_run_is_refused(words: list[str], message: str) -> None:
         (["--arm", "foo"], 2),
         (["--load", "chat foo=1"], 2),
         (["--name", "a", "--name", "b"], 2),
+        (["--baseline", "table 2"], 2),
         (["--arm", "99"], 1),
         (["--prompts", "nothing"], 4),
     ],
