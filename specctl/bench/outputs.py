@@ -95,19 +95,40 @@ async def _margin(a: RequestRecord, b: RequestRecord, judge: Sender) -> tuple[in
     )
     if shared == min(len(a.token_ids), len(b.token_ids)):
         return shared, None
+    text, pair = [*a.prompt_token_ids, *a.token_ids[:shared]], (a.token_ids[shared], b.token_ids[shared])
+    for scored in (_scored_by_vllm, _scored_by_sglang):
+        try:
+            ours, theirs = await scored(judge, text, pair)
+        except (BenchFailed, LookupError, TypeError, ValueError):
+            continue
+        return shared, abs(ours - theirs)
+    return shared, None
+
+
+async def _scored_by_vllm(judge: Sender, text: Sequence[int], pair: tuple[int, int]) -> list[float]:
+    """Log probabilities of two tokens behind a text. Raises for any other engine, which tells no token ids
+    here, and for a token that is not among the likeliest: that one is no tie either, but was not scored."""
     body: dict[str, Any] = {
         "model": judge.model,
-        "prompt": [*a.prompt_token_ids, *a.token_ids[:shared]],
+        "prompt": text,
         "max_tokens": 1,
         "temperature": 0.0,
         "logprobs": LOGPROBS,
         "return_tokens_as_token_ids": True,
     }
-    try:
-        answer = await judge.post("/v1/completions", body)
-        top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-        values = [float(top[f"token_id:{ids[shared]}"]) for ids in (a.token_ids, b.token_ids)]
-    except (BenchFailed, LookupError, TypeError, ValueError):
-        # A token that is not among the likeliest is no tie either, but was not scored.
-        return shared, None
-    return shared, abs(values[0] - values[1])
+    answer = await judge.post("/v1/completions", body)
+    top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return [float(top[f"token_id:{token}"]) for token in pair]
+
+
+async def _scored_by_sglang(judge: Sender, text: Sequence[int], pair: tuple[int, int]) -> list[float]:
+    """The same by SGLang's own route."""
+    body: dict[str, Any] = {
+        "input_ids": text,
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+        "return_logprob": True,
+        "token_ids_logprob": pair,
+    }
+    answer = await judge.post("/generate", body)
+    scores = {token: score for score, token, *_ in answer["meta_info"]["output_token_ids_logprobs"][0]}
+    return [float(scores[token]) for token in pair]

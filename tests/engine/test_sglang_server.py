@@ -19,6 +19,7 @@ from support.engine_control import assert_refused, wait_for
 from support.engine_metrics import assert_metrics_hold_the_plugins
 from support.recorded_profile import recorded_and_simulated, specctl
 from support.sampled_steps import assert_samples_fill_both_cells, ran
+from support.scored_outputs import assert_differences_are_scored
 from support.sglang_control import (
     LISTING,
     NEEDS_SGLANG,
@@ -111,6 +112,10 @@ def test_the_engines_own_metrics_hold_the_plugins(suffix):
     suffix.complete(LISTING)
     wait_for(lambda: not suffix.get("telemetry")["decoding"])
     assert_metrics_hold_the_plugins(suffix, 8, "sglang:num_running_reqs")
+
+
+def test_outputs_that_part_are_scored(suffix, shared_models):
+    assert_differences_are_scored(suffix.server.url, shared_models / "reference-target")
 
 
 def test_tokens_are_verified_by_their_chances(suffix):

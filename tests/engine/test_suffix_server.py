@@ -25,6 +25,7 @@ from support.request_features import (
     assert_same_for_every_number,
 )
 from support.sampled_steps import assert_chains_are_sampled
+from support.scored_outputs import assert_differences_are_scored
 
 from specctl.draft.corpus_file import fingerprint_of, load
 from specctl.draft.frozen_corpus import documents_of
@@ -98,6 +99,10 @@ def test_tokens_are_verified_by_their_chances(suffix, reference):
     assert suffix.get("capabilities")["min_token_prob"] == 0.1
     usual, few = drafted(None), drafted(0.9)
     assert usual > few > 0
+
+
+def test_outputs_that_part_are_scored(suffix, target_model):
+    assert_differences_are_scored(suffix.server.url, target_model)
 
 
 @pytest.mark.parametrize("asked", VLLM_REQUESTS)
