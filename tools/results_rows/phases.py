@@ -60,6 +60,15 @@ RUNS: tuple[Run, ...] = (
         H200, "gpu-phases-sglang-spread-h200.json", "off",
     ),
     Run(
+        f"{SGLANG}, chat and copying at 64 requests, answers of 256 tokens (equal) and of 128 to 384 "
+        "(spread), 3 rounds of 6 s, FlashAttention 3, which SGLang chooses",
+        H200, "gpu-phases-sglang-fa3-h200.json", "off",
+    ),
+    Run(
+        "such phases in turn with them, Triton attention",
+        H200, "gpu-phases-sglang-triton-h200.json", "off",
+    ),
+    Run(
         f"{SGLANG}, copying and chat at 16 and 64 requests, 3 rounds of 7 s, answers of 48 to 144 tokens",
         H100, "gpu-bench-sglang-h100.json", "off",
     ),
