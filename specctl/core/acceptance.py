@@ -19,7 +19,7 @@ import numpy as np
 from specctl.contract.telemetry import ACCEPTANCE_GROUPS_MAX, AcceptanceGroup, ShadowAcceptance, TelemetryCell
 from specctl.core.drift import Trials, dispersion_of, has_drifted
 from specctl.core.request_groups import RequestGroups
-from specctl.core.space import Floats, Space, by_depth
+from specctl.core.space import Floats, Ints, Space, by_depth
 
 __all__ = ["Acceptance", "AcceptanceEstimate"]
 
@@ -37,6 +37,8 @@ LONG_HALF_LIFE_S = 40.0
 """Of the counts that drift leaves, and of the share of updates that found drift."""
 DISPERSION_INTERVALS = 41
 """The dispersion of the trials is the median of so many; it begins as if all had shown 1."""
+ENDS_PRIOR_TOKENS = 20.0
+"""Accepted tokens without an end among them, as a prior."""
 TREE_PRIOR_STEPS = 50.0
 """Request-steps at which a tree's own mean weighs as much as the product of conditionals."""
 
@@ -110,6 +112,7 @@ class Acceptance:
         self._has_shadow = False
         self._long = self._nothing()
         self._updates = self._drifts = 0.0
+        self._cut = self._weighed = 0.0
         self._dispersions = deque([1.0] * DISPERSION_INTERVALS, DISPERSION_INTERVALS)
         self._extra_ranks = _extra_ranks(space, self._depths)
 
@@ -128,6 +131,7 @@ class Acceptance:
             for cell in cells
             if cell.request_steps and cell.num_speculative_tokens and _is_possible(cell)
         ]
+        self._learn_ends(cells, interval_s)
         counts = self._of_cells(cells) if shadow is None else self._of_shadow(shadow)
         if counts.reached[0, 0] <= 0:
             return
@@ -156,13 +160,15 @@ class Acceptance:
             members += share * (_share(self._long.members) - members)
         depths = np.arange(self._depths)
         survival[depths[None, :] >= self._space.depth[:, None]] = 0.0
+        tree_ratio = self._tree_ratio(1.0 + survival.sum(axis=1))
+        survival *= self._not_ended(depths)
         emitted = 1.0 + survival.sum(axis=1)
         reached = total.reached[0]
         log_q_var = (1.0 - q[0]) / np.maximum(q[0], 1e-3) / (reached + PRIOR_TRIALS) * self._dispersion
         of_groups = self._groups.ratio(members, at_full_depth=self._has_shadow)
         tails = np.cumsum(survival[:, ::-1], axis=1)[:, ::-1] / emitted[:, None]
         return AcceptanceEstimate(
-            emitted=emitted * self._tree_ratio(emitted) * of_groups,
+            emitted=emitted * tree_ratio * of_groups,
             drafted=_drafted(total, self._space),
             gradient=tails,
             log_q_var=log_q_var,
@@ -188,6 +194,22 @@ class Acceptance:
         found = dispersion_of(counts.first_rank, self._total().first_rank)
         if found is not None:
             self._dispersions.append(found)
+
+    def _learn_ends(self, cells: Iterable[TelemetryCell], interval_s: float) -> None:
+        """Accepted tokens behind an answer's last one are not emitted. An answer ends anywhere in a step with
+        the same chance, so that so many of them are lost as the answer goes on to their depth."""
+        kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
+        self._cut, self._weighed = kept * self._cut, kept * self._weighed
+        for cell in cells:
+            cut = cell.request_steps + sum(cell.accepted_at) - cell.emitted_tokens
+            self._cut += max(cut, 0)
+            self._weighed += sum(depth * count for depth, count in enumerate(cell.accepted_at, 1))
+
+    def _not_ended(self, depths: Ints) -> Floats:
+        """[depth]: of the accepted tokens, the share that is emitted."""
+        by_depth = self._cut / (self._weighed + ENDS_PRIOR_TOKENS)
+        found: Floats = np.maximum(1.0 - by_depth * (depths + 1.0), 0.0)
+        return found
 
     def _nothing(self) -> _Counts:
         return _Counts.none(self._ranks, self._depths)

@@ -53,6 +53,25 @@ def test_stretches_of_the_text_are_no_drift() -> None:
     assert found.estimate().has_drifted
 
 
+def test_what_is_accepted_behind_the_end_of_an_answer_is_not_emitted() -> None:
+    """Of 4 drafts that are always accepted, the 1st to the 4th lose 5, 10, 15 and 20 %."""
+    whole = cell(tokens=4, steps=1000, accepted_at=(1000,) * 4)
+    cut = whole.model_copy(update={"emitted_tokens": whole.emitted_tokens - 500})
+    without, found = after((whole,)).estimate(), after((cut,)).estimate()
+    assert without.emitted[-1] == pytest.approx(5.0, abs=0.01)
+    assert found.emitted.tolist() == pytest.approx([1.0, 1.95, 2.85, 4.5], abs=0.02)
+    assert (found.survival == without.survival).all()
+
+
+def test_counts_that_cannot_be_cut_nothing_and_never_below_none() -> None:
+    """More tokens emitted than accepted, and none at all."""
+    whole = cell(tokens=4, steps=1000, accepted_at=(1000,) * 4)
+    more = after((whole.model_copy(update={"emitted_tokens": 9000}),)).estimate()
+    none = after((whole.model_copy(update={"emitted_tokens": 0}),)).estimate()
+    assert more.emitted[-1] == pytest.approx(5.0, abs=0.01)
+    assert (none.emitted >= 1.0).all()
+
+
 def test_nothing_counted() -> None:
     estimate = Acceptance(CHAINS).estimate()
     assert (estimate.trials, estimate.has_drifted) == (0.0, False)

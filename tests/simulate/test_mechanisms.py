@@ -156,6 +156,19 @@ def test_requests_that_are_accepted_leave_the_others_behind(monkeypatch: pytest.
     assert without.tokens_per_s < 0.97 * ours.tokens_per_s
 
 
+def test_accepted_tokens_behind_the_end_of_an_answer_are_no_gain(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers of 48 tokens, and drafts that are mostly right once their first token is."""
+    sudden = scenario_of(0.5, *[0.9] * 7)
+    lengths = {"prompt_median_tokens": 30.0, "output_median_tokens": 48.0}
+    ours = run(128, sudden, 40.0, **lengths)
+    monkeypatch.setattr(Acceptance, "_not_ended", lambda self, depths: np.ones(len(depths)))
+    without = run(128, sudden, 40.0, **lengths)
+    assert without.tokens_per_s < 0.95 * ours.tokens_per_s
+    assert without.lost_ratio > 1.5 * ours.lost_ratio
+
+
 def test_groups_forget_what_was_true_of_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of all requests changes at once: no two of them differ."""
     ours = of_suite(closed_tasks, "closed loop", "flips at 4")
