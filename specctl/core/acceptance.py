@@ -38,7 +38,7 @@ LONG_HALF_LIFE_S = 40.0
 DISPERSION_INTERVALS = 41
 """The dispersion of the trials is the median of so many; it begins as if all had shown 1."""
 ENDS_PRIOR_TOKENS = 20.0
-"""Accepted tokens without an end among them, as a prior."""
+"""Pseudo-tokens, accepted at depth 1 and emitted."""
 TREE_PRIOR_STEPS = 50.0
 """Request-steps at which a tree's own mean weighs as much as the product of conditionals."""
 
@@ -113,6 +113,7 @@ class Acceptance:
         self._long = self._nothing()
         self._updates = self._drifts = 0.0
         self._cut = self._weighed = 0.0
+        """Tokens that were accepted and not emitted; all accepted ones, each times its depth."""
         self._dispersions = deque([1.0] * DISPERSION_INTERVALS, DISPERSION_INTERVALS)
         self._extra_ranks = _extra_ranks(space, self._depths)
 
@@ -197,7 +198,7 @@ class Acceptance:
 
     def _learn_ends(self, cells: Iterable[TelemetryCell], interval_s: float) -> None:
         """Accepted tokens behind an answer's last one are not emitted. An answer ends anywhere in a step with
-        the same chance, so that so many of them are lost as the answer goes on to their depth."""
+        the same chance, so the share that is lost at a depth is proportional to the depth."""
         kept = 0.5 ** (interval_s / LONG_HALF_LIFE_S)
         self._cut, self._weighed = kept * self._cut, kept * self._weighed
         for cell in cells:
@@ -207,8 +208,8 @@ class Acceptance:
 
     def _not_ended(self, depths: Ints) -> Floats:
         """[depth]: of the accepted tokens, the share that is emitted."""
-        by_depth = self._cut / (self._weighed + ENDS_PRIOR_TOKENS)
-        found: Floats = np.maximum(1.0 - by_depth * (depths + 1.0), 0.0)
+        lost_ratio = self._cut / (self._weighed + ENDS_PRIOR_TOKENS)
+        found: Floats = np.maximum(1.0 - lost_ratio * (depths + 1.0), 0.0)
         return found
 
     def _nothing(self) -> _Counts:
