@@ -37,8 +37,9 @@ SHORTER = {
     "record": ["--every", "1", "--for", "12"],
 }
 """Options that come last win."""
-LONGER = "Measure for longer"
-"""What profile advises where other work on the machine disturbs a short measurement."""
+ADVICE = "Measure for longer"
+"""What profile says where other work on the machine disturbs a short measurement."""
+LONGER = ["--for", "100", "--requests", "200"]
 SEARCH = ["--minutes", "1.1", "--concurrency", "2"]
 UNTIL_STOPPED = {"autotune": "Ctrl-C", "top": "q"}
 
@@ -92,21 +93,18 @@ def run(command: Documented, folder: Path, url: str = "", daemon: str = "") -> t
     """Exit code and output, in ``folder``; ``url`` takes the place of the servers that the pages name.
 
     ``daemon``: the URL of one beside that server. What is measured for minutes is measured for seconds, and
-    for as long as the page says where that is advised; what runs until it is stopped is stopped as a user
-    stops it, once it has shown the server.
+    for longer where that is advised; what runs until it is stopped is stopped as a user stops it, once it has
+    shown the server.
     """
     words = [DAEMON.sub(daemon, SERVER.sub(url, word)) for word in command.words] if url else [*command.words]
-    shorter = SHORTER.get(words[0], []) if "--from" not in words else []
-    words += shorter
+    words += SHORTER.get(words[0], []) if "--from" not in words else []
     words += SEARCH if "--search" in words else []
     words += ["--daemon", daemon] if words == ["top"] else []
     words += ["--metrics-port", "0"] if words[0] == "autotune" else []
     if words[0] in UNTIL_STOPPED:
         return _until_stopped(words, folder, url)
     code, output = _ran(words, folder)
-    if LONGER in output:
-        return _ran(words[: len(words) - len(shorter)], folder)
-    return code, output
+    return _ran([*words, *LONGER], folder) if ADVICE in output else (code, output)
 
 
 def _ran(words: Sequence[str], folder: Path) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support.documented_commands import SPECCTL
+from support.documented_commands import ADVICE, SPECCTL
 from support.engine_control import Control, wait_for
 
 __all__ = ["recorded_and_simulated", "specctl"]
@@ -26,7 +26,7 @@ def recorded_and_simulated(
     """The server's profile, on which the log of its measurement is simulated. The table is left as it is.
 
     measurements: seconds and most requests of the first, and of those that follow. Other programs run beside
-    the tests: where the profile says "measure for longer", it is.
+    the tests: where the profile advises to measure for longer, it does.
     """
     assert control.put(control.change(5, fallback_num_speculative_tokens=2)).status_code == 200
     made, out = folder / "p.yaml", folder / "out.json"
@@ -39,7 +39,7 @@ def recorded_and_simulated(
             measured = specctl("profile", control.server.url, *length, "--output", str(made))
             recorder.send_signal(signal.SIGTERM)
             assert recorder.wait(20) == 0
-        if "Measure for longer" not in measured.stderr:
+        if ADVICE not in measured.stderr:
             break
     assert measured.returncode == 0, measured.stderr
     table = control.get("table")

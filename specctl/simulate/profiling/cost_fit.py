@@ -131,7 +131,8 @@ def _held_out_miss(steps: _Steps, features: _Floats) -> float:
     if miss > MISS_MAX_RATIO:
         raise SpecctlError(
             f"the measurement contradicts itself: fitted to one half, the other half's steps take other "
-            f"seconds by {miss:.0%}; expected at most {MISS_MAX_RATIO:.0%}. Measure for longer"
+            f"seconds by {miss:.0%}; expected at most {MISS_MAX_RATIO:.0%}. Measure for longer, or with more "
+            "requests where --requests bounds it"
         )
     return miss
 
