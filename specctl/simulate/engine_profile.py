@@ -104,8 +104,8 @@ class EngineProfile(BaseModel):
 
     ``forward`` is a line between its points, continued beyond the last; tokens are verified positions and
     prompt tokens together. A decode-only step is padded to the next of ``graph_requests`` while its tokens
-    stay within ``graph_tokens_max``; a larger one runs without a graph and takes at least
-    ``ungraphed_min_s``.
+    stay within ``graph_tokens_max``; a larger one, and one with prompts, runs without a graph and takes at
+    least ``ungraphed_min_s``.
     """
 
     model_config = STRICT

@@ -49,7 +49,7 @@ def step_seconds(
     ``context_tokens``. ``prefill_tokens`` of prompts; 0: a decode-only step, which is padded to its graph.
     ``prefill_pairs``: of a prompt token and one before it. A mean batch may be fractional.
     """
-    tokens, least_s = verified_tokens, 0.0
+    tokens, least_s = verified_tokens, costs.ungraphed_min_s
     if prefill_tokens == 0:
         at, requests = 0, decode_batch
         while at < len(costs.graph_requests) and costs.graph_requests[at] < decode_batch:
@@ -57,9 +57,7 @@ def step_seconds(
         if at < len(costs.graph_requests):
             requests = costs.graph_requests[at]
         if requests * width_tokens <= costs.graph_tokens_max:
-            tokens = verified_tokens * (requests / max(decode_batch, 1.0))
-        else:
-            least_s = costs.ungraphed_min_s
+            tokens, least_s = verified_tokens * (requests / max(decode_batch, 1.0)), 0.0
     tokens += prefill_tokens
     high = 1
     while high < len(costs.tokens) - 1 and costs.tokens[high] < tokens:
