@@ -68,11 +68,10 @@ def forecast(
         eligible: settings that may be chosen, by setting or by bucket and setting.
 
     A second is worth what the best eligible setting would emit in it. Steps with prompts pay the prompts in
-    any case, so there drafts compete only with what decoding takes of them. A gain is one at either price.
+    any case, so there drafts compete only with what decoding takes of them.
     """
-    # Of a usual step, what its prompts cost left out, at most and at least; of a decode-only one.
+    # Of a usual step, what its prompts cost left out; of a decode-only one.
     price = objective.price(cost.decoding_s + cost.prompt_s, cost.verified)
-    least_price = objective.price(cost.decoding_least_s + cost.prompt_s, cost.verified)
     plain_price = objective.price(cost.cycle_s, cost.verified)
     tokens = cost.batch[:, None] * acceptance.emitted[None, :]
     here = np.arange(len(present)), present
@@ -80,8 +79,7 @@ def forecast(
     may[here] = True
     rate = np.where(may & np.isfinite(plain_price), tokens / plain_price, 0.0).max(axis=1)
     own = tokens[here][:, None]
-    dearer = np.maximum(*(one - one[here][:, None] for one in (price, least_price)))
-    gain = (tokens - own - rate[:, None] * dearer) / own
+    gain = (tokens - own - rate[:, None] * (price - price[here][:, None])) / own
     sigma = _sigma(acceptance, cost, present, tokens / own, rate[:, None] * plain_price / own)
     return Forecast(space, present, is_active, tokens, price, gain, sigma, acceptance, cost)
 
@@ -93,13 +91,13 @@ def _sigma(
     relative_tokens: Floats,
     relative_price: Floats,
 ) -> Floats:
-    """Of the gain. What steps with prompts cost is known from the prompts; the rest from plain steps."""
+    """Of the gain: of the tokens, and of the seconds of steps without prompts and with them."""
     known = present.tolist()
     variances = {base: acceptance.log_ratio_var(base) for base in set(known)}
     of_tokens = np.array([variances[base] for base in known]) * relative_tokens**2
     here = np.arange(len(present)), present
-    of_seconds = (relative_price * cost.sigma) ** 2
-    of_seconds = (of_seconds + of_seconds[here][:, None]) * (1.0 - cost.mixed_share[:, None]) ** 2
-    sigma: Floats = np.sqrt(of_tokens + of_seconds)
+    plain_share = 1.0 - cost.mixed_share[:, None]
+    of_seconds = relative_price**2 * ((plain_share * cost.sigma) ** 2 + cost.mixed_sigma**2)
+    sigma: Floats = np.sqrt(of_tokens + of_seconds + of_seconds[here][:, None])
     sigma[here] = 0.0
     return sigma

@@ -78,7 +78,6 @@ class FrontEnd:
             cost,
             step_s=np.maximum(cost.step_s, least_s),
             decoding_s=np.maximum(cost.decoding_s, least_s),
-            decoding_least_s=np.maximum(cost.decoding_least_s, least_s),
         )
 
     def _count(self, cells: Sequence[TelemetryCell]) -> None:

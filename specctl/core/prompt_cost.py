@@ -20,12 +20,9 @@ CONTEXT_PRIOR_WEIGHT = 0.2
 
 
 class PromptCost:
-    """Seconds of a prompt token. Where the same step was measured without its prompts, what is beyond it is
-    theirs. Else a step full of prompts computes: seconds = token_s x all tokens + context_s x context.
-    """
+    """Of steps full of prompts, which compute: seconds = token_s x all tokens + context_s x context."""
 
     def __init__(self) -> None:
-        self._extra_s = self._extra_tokens = 0.0
         self._square = np.zeros((2, 2))
         self._seconds = np.zeros(2)
         self.least_token_s = np.inf
@@ -33,17 +30,12 @@ class PromptCost:
 
     def forget(self, interval_s: float) -> None:
         kept = 0.5 ** (interval_s / HALF_LIFE_S)
-        self._extra_s *= kept
-        self._extra_tokens *= kept
         self._square *= kept
         self._seconds *= kept
         self.least_token_s /= kept
 
-    def add(self, cell: TelemetryCell, plain_s: float | None) -> None:
-        """``cell``: of steps with prompts; ``plain_s``: of such a step without them; None: not measured."""
-        if plain_s is not None:
-            self._extra_s += max(cell.step_s - cell.steps * plain_s, 0.0)
-            self._extra_tokens += cell.prefill_tokens
+    def add(self, cell: TelemetryCell) -> None:
+        """Steps with prompts."""
         tokens = cell.prefill_tokens + cell.verified_tokens
         self.least_token_s = min(self.least_token_s, cell.step_s / tokens)
         row = np.array([tokens, cell.context_tokens]) / cell.steps
@@ -53,8 +45,6 @@ class PromptCost:
     @property
     def token_s(self) -> float:
         """0: not known."""
-        if self._extra_tokens > 0:
-            return self._extra_s / self._extra_tokens
         return self._line()[0]
 
     def floor_s(self, context: Floats) -> Floats:

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from specctl.contract.telemetry import TelemetryCell
+from specctl.core.mixed_steps import MixedSteps
 from specctl.core.position_cost import PositionCost, Spread
 from specctl.core.prompt_cost import PromptCost
 from specctl.core.prompt_steps import PromptSteps
@@ -52,8 +53,8 @@ class StepCostEstimate:
     """[bucket, setting] but for ``batch``, ``mixed_share`` [bucket]. NaN: not known.
 
     ``step_s``: seconds of a decode-only step; ``sigma``: standard error of its logarithm.
-    ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out, at most;
-    ``decoding_least_s``: at least, where prompts are too short to tell what a token computes.
+    ``decoding_s``: seconds that decoding takes of a usual step of the bucket, prompts' own left out;
+    ``mixed_sigma``: standard error of their part in steps with prompts, in ``step_s``.
     ``mixed_share``: share of the bucket's steps that hold prompts, too.
     ``prompt_s``: seconds for each decode step that prompts take in steps of their own.
     """
@@ -62,7 +63,7 @@ class StepCostEstimate:
     sigma: Floats
     is_measured: Bools
     decoding_s: Floats
-    decoding_least_s: Floats
+    mixed_sigma: Floats
     batch: Floats
     mixed_share: Floats
     verified: Floats
@@ -101,6 +102,7 @@ class StepCost:
         """Positions and drafts of a request that the offsets are of."""
         self._noise = 0.05**2
         self._prompts = PromptCost()
+        self._mixed = MixedSteps(space)
         self._prompt_steps = PromptSteps()
         self._least_token_s = np.inf
         """Of the plain steps that verified most in their time."""
@@ -112,7 +114,7 @@ class StepCost:
         At most what a token took of any step, with prompts or without. What is beyond comes with each step
         that holds prompts, however few: such steps run without full CUDA graphs.
         """
-        return min(self._prompts.token_s, self._token_s_most)
+        return min(self._mixed.token_s, self._token_s_most)
 
     @property
     def _token_s_most(self) -> float:
@@ -133,10 +135,13 @@ class StepCost:
             if plain:
                 self._learn(bucket, plain)
         self._prompts.forget(interval_s)
+        self._mixed.forget(interval_s)
         for bucket, found in by_bucket.items():
             for cell in found:
                 if cell.has_prefill and cell.prefill_tokens:
-                    self._prompts.add(cell, self._plain_s(bucket, cell))
+                    self._prompts.add(cell)
+            mixed = [cell for cell in found if cell.has_prefill and not cell.after_rest]
+            self._mixed.add(bucket, mixed, self._prompts.token_s)
 
     def estimate(self, drafted: Floats, emitted: Floats) -> StepCostEstimate:
         """
@@ -153,13 +158,12 @@ class StepCost:
         step_s = np.exp(log_s)
         share = self._mixed_steps / np.maximum(self._steps, 1e-9)
         # A verified token of a step that is full of prompts costs what a prompt token does; of one with a few
-        # prompt tokens, what it costs without them.
-        beside_off = step_s - step_s[:, :1]
-        in_mixed = np.maximum(verified * self.prompt_token_s, beside_off)
-        in_mixed_least = in_mixed if self._prompts.token_s <= self._token_s_most else beside_off
-        usual, mixed = (1.0 - share)[:, None] * step_s, share[:, None]
+        # prompt tokens, what it costs without them. Which it is, is measured where two settings ran.
+        in_mixed = np.maximum(verified * self.prompt_token_s, step_s - step_s[:, :1])
+        beyond, beyond_sigma = self._mixed.beyond(in_mixed, verified)
+        decoding_s = (1.0 - share)[:, None] * step_s + share[:, None] * (in_mixed + beyond)
         return StepCostEstimate(
-            step_s, sigma, is_measured, usual + mixed * in_mixed, usual + mixed * in_mixed_least,
+            step_s, sigma, is_measured, decoding_s, share[:, None] * beyond_sigma / step_s,
             self._batch.copy(), share, verified, self._prompt_steps.seconds(self._batch, emitted),
         )  # fmt: skip
 
@@ -275,13 +279,6 @@ class StepCost:
             found = (cell.verified_tokens - cell.request_steps) / drafted
             gain = cell.steps / (cell.steps + PADDING_STEPS)
             self._padding[bucket] += gain * (found - self._padding[bucket])
-
-    def _plain_s(self, bucket: int, cell: TelemetryCell) -> float | None:
-        """Seconds of the same step without prompts, as measured; None: it was not."""
-        at = self._space.number_of(cell)
-        if at is None or self._weight[bucket, at] < STEPS_MIN:
-            return None
-        return float(np.exp(self._level[bucket] + self._log_s[bucket, at]))
 
     def _curve(self, own: Floats, verified: Floats) -> Floats:
         rows, columns = (self._weight >= STEPS_MIN).nonzero()

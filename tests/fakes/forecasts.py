@@ -43,7 +43,6 @@ def cost(
     batch: float = 1.0,
     mixed_share: float = 0.0,
     decoding_s: tuple[float, ...] | None = None,
-    decoding_least_s: tuple[float, ...] | None = None,
     measured: bool = True,
 ) -> StepCostEstimate:
     """Every bucket alike; ``batch`` None: of the bucket's end."""
@@ -54,7 +53,7 @@ def cost(
         sigma=np.full(shape, sigma),
         is_measured=np.full(shape, measured),
         decoding_s=np.tile(np.array(decoding_s or step_s), (count, 1)),
-        decoding_least_s=np.tile(np.array(decoding_least_s or decoding_s or step_s), (count, 1)),
+        mixed_sigma=np.zeros(shape),
         batch=batches,
         mixed_share=np.full(count, mixed_share),
         verified=batches[:, None] * space.width[None, :].astype(float),
