@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from specctl.contract.telemetry import TelemetryCell
+from specctl.core.prompt_cost import HALF_LIFE_S
 from specctl.core.space import Floats, Space
 
 __all__ = ["MixedSteps"]
@@ -20,11 +21,11 @@ MISS_RATIO = 0.5
 PROMPTS_MISS_RATIO = 0.2
 """Of what more prompt tokens are expected to take: so far may it be wrong."""
 NOISE_MIN = 0.01**2
+"""Of the variance below: steps never scatter less."""
 STEPS_MAX = 200.0
 """A comparison forgets beyond so many steps."""
 NOISE_STEPS = 200.0
 """Steps after which the scatter of steps has followed by half."""
-SLOPE_HALF_LIFE_S = 60.0
 MEAN_STEPS = 50.0
 """Steps after which a mean has followed by half."""
 SLOPE_PRIOR_STEPS = 3.0
@@ -46,11 +47,10 @@ class MixedSteps:
         """Prompt tokens and seconds of a step, means."""
         self._noise = 0.2**2
         """Variance of a step's seconds, in squares of their mean."""
-        self._square = self._product = self._expected_s = 0.0
+        self._square = self._product = 0.0
 
     def add(self, bucket: int, cells: Iterable[TelemetryCell], token_s: float) -> None:
         """An interval's steps with prompts. ``token_s``: what a prompt token is expected to take."""
-        self._expected_s = token_s
         measured: dict[int, tuple[int, float, float]] = {}
         for cell in cells:
             at = self._space.number_of(cell)
@@ -59,10 +59,10 @@ class MixedSteps:
                 self._learn_noise(cell)
                 measured[at] = cell.steps, cell.step_s / cell.steps, cell.prefill_tokens / cell.steps
         if len(measured) > 1:
-            self._compare(bucket, measured)
+            self._compare(bucket, measured, self.token_s(token_s))
 
     def forget(self, interval_s: float) -> None:
-        kept = 0.5 ** (interval_s / SLOPE_HALF_LIFE_S)
+        kept = 0.5 ** (interval_s / HALF_LIFE_S)
         self._square *= kept
         self._product *= kept
 
@@ -89,9 +89,9 @@ class MixedSteps:
             sigma[bucket] = np.sqrt(share * noise)
         return found, sigma
 
-    def _compare(self, bucket: int, measured: dict[int, tuple[int, float, float]]) -> None:
+    def _compare(self, bucket: int, measured: dict[int, tuple[int, float, float]], token_s: float) -> None:
         """``measured``: by setting, steps, seconds and prompt tokens of one."""
-        token_s, every = self.token_s, sum(steps for steps, _, _ in measured.values())
+        every = sum(steps for steps, _, _ in measured.values())
         own = max(measured, key=lambda at: measured[at][0])
         left_s = {at: step_s - token_s * tokens for at, (_, step_s, tokens) in measured.items()}
         # What all of the interval's steps have in common, by those that were compared before.
@@ -110,11 +110,10 @@ class MixedSteps:
             self._more_s[bucket, at] += beside / (beside + weight) * miss
             self._compared[bucket, at] = min(weight + beside, STEPS_MAX)
 
-    @property
-    def token_s(self) -> float:
+    def token_s(self, expected_s: float) -> float:
         """Seconds of a prompt token in steps that have some in any case."""
         prior = SLOPE_PRIOR_STEPS * float((self._tokens**2).max())
-        product, square = self._product + prior * self._expected_s, self._square + prior
+        product, square = self._product + prior * expected_s, self._square + prior
         return max(product, 0.0) / square if square > 0.0 else 0.0
 
     def _learn_means(self, bucket: int, at: int, cell: TelemetryCell) -> None:

@@ -114,7 +114,7 @@ class StepCost:
         At most what a token took of any step, with prompts or without. What is beyond comes with each step
         that holds prompts, however few: such steps run without full CUDA graphs.
         """
-        return min(self._mixed.token_s, self._token_s_most)
+        return min(self._mixed.token_s(self._prompts.token_s), self._token_s_most)
 
     @property
     def _token_s_most(self) -> float:
@@ -141,7 +141,8 @@ class StepCost:
                 if cell.has_prefill and cell.prefill_tokens:
                     self._prompts.add(cell)
             mixed = [cell for cell in found if cell.has_prefill and not cell.after_rest]
-            self._mixed.add(bucket, mixed, self._prompts.token_s)
+            if mixed:
+                self._mixed.add(bucket, mixed, self._prompts.token_s)
 
     def estimate(self, drafted: Floats, emitted: Floats) -> StepCostEstimate:
         """
