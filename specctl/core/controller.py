@@ -185,8 +185,8 @@ class Controller:
     ) -> list[Constraint]:
         # What was worse on trial is taken back at once.
         may_wait = np.array([last not in held.settings for _, last in expected.space.buckets])
-        dwell_s = policy.guard_rails.dwell_s
-        dwell = self._rails.dwell(dwell_s, expected.present, may_wait, observation.time_s)
+        dwell_s, has_drifted = policy.guard_rails.dwell_s, expected.acceptance.has_drifted
+        dwell = self._rails.dwell(dwell_s, expected.present, may_wait, has_drifted, observation.time_s)
         return [*held_constraints(held, expected.space), dwell]
 
     def _by_hand(

@@ -49,15 +49,25 @@ class Rails:
     """Remembers when buckets changed. Told only of changes that the engine has accepted."""
 
     def __init__(self, space: Space) -> None:
-        self._changed_s = np.full(len(space.buckets), -np.inf)
+        self._changed_s, self._before_s = np.full((2, len(space.buckets)), -np.inf)
+        """The last change and the one before it."""
         self._settings = len(space.settings)
 
     def accepted(self, buckets: list[int], time_s: float) -> None:
+        self._before_s[buckets] = self._changed_s[buckets]
         self._changed_s[buckets] = time_s
 
-    def dwell(self, dwell_s: float, present: Ints, may_wait: Bools, time_s: float) -> Constraint:
-        """A bucket that changed lately keeps what it has; one that is False in ``may_wait`` does not."""
+    def dwell(
+        self, dwell_s: float, present: Ints, may_wait: Bools, has_drifted: bool, time_s: float
+    ) -> Constraint:
+        """A bucket that changed lately keeps what it has; one that is False in ``may_wait`` does not.
+
+        ``has_drifted``: the text has changed again. It may have been another for a moment only, such as the
+        first tokens of answers that begin together. Then a bucket may change early, but not twice in a row.
+        """
         is_soon = may_wait & (time_s - self._changed_s < dwell_s)
+        if has_drifted:
+            is_soon &= self._changed_s < self._before_s + dwell_s
         allowed = np.ones((len(present), self._settings), np.bool_)
         allowed[is_soon] = False
         allowed[np.arange(len(present)), present] = True

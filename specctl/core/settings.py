@@ -96,7 +96,11 @@ class GuardRailSettings(Settings):
         default=0.02, ge=0, le=1, description="Change a setting only for a predicted gain above this share."
     )
     dwell_s: float = Field(
-        default=2.0, ge=0, le=3600, description="Seconds that a setting stays before the next change."
+        default=2.0,
+        ge=0,
+        le=3600,
+        description="Seconds that a setting stays before the next change. One change may come earlier where "
+        "the text changes meanwhile.",
     )
 
 

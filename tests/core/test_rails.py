@@ -16,8 +16,10 @@ PRESENT = np.array([1, 0])
 FREE = [[True] * 4, [True] * 4]
 
 
-def allowed(rails: Rails, time_s: float, *, may_wait: bool = True) -> list[list[bool]]:
-    found = rails.dwell(2.0, PRESENT, np.array([may_wait, True]), time_s)
+def allowed(
+    rails: Rails, time_s: float, *, may_wait: bool = True, has_drifted: bool = False
+) -> list[list[bool]]:
+    found = rails.dwell(2.0, PRESENT, np.array([may_wait, True]), has_drifted, time_s)
     assert (found.reason, found.words) == (Reason.DWELL, "changed less than 2 s ago")
     return found.allowed.tolist()  # type: ignore[no-any-return]
 
@@ -37,6 +39,19 @@ def test_a_bucket_that_may_not_wait_is_not_held() -> None:
     rails = Rails(SPACE)
     rails.accepted([0, 1], 10.0)
     assert allowed(rails, 10.1, may_wait=False) == [[True] * 4, [True, False, False, False]]
+
+
+def test_where_the_text_has_changed_a_bucket_may_change_early_once() -> None:
+    rails = Rails(SPACE)
+    held = [[False, True, False, False], [True] * 4]
+    rails.accepted([0], 10.0)
+    assert allowed(rails, 10.5, has_drifted=True) == FREE
+    rails.accepted([0], 10.5)
+    assert allowed(rails, 12.4, has_drifted=True) == held
+    assert allowed(rails, 12.5) == FREE
+    rails.accepted([0], 12.5)
+    assert allowed(rails, 13.0) == held
+    assert allowed(rails, 13.0, has_drifted=True) == FREE
 
 
 @pytest.mark.parametrize(
