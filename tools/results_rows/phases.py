@@ -47,6 +47,11 @@ RUNS: tuple[Run, ...] = (
         H200, "gpu-phases-spread-h200.json", "off",
     ),
     Run(
+        "vLLM 0.33.0, `specctl_suffix`, chat at 64 and 256 and copying at 16, 64 and 256 requests, answers "
+        f"of 128 to 384 tokens, and chat at 64 with 48 to 144 (short), 5 rounds of 6 s, {PIECES}",
+        H200, "gpu-phases-short-answers-h200.json", "off",
+    ),
+    Run(
         f"{SGLANG}, copying and chat at 1, 16 and 64 requests, 2 rounds of 7 s, every answer of 256 tokens",
         H100, "gpu-phases-sglang-h100.json", "never_enabled",
     ),
