@@ -318,6 +318,17 @@ def test_prompt_tokens_from_steps_that_are_full_of_them() -> None:
     assert cost.floor_s(np.array([1000.0])) == pytest.approx([150 * 1e-3 + 1e-3], rel=0.02)
 
 
+def test_what_prompts_tell_is_forgotten() -> None:
+    """405 tokens in 0.81 s: 2 ms each at most, and twice that after a half-life. The line stays."""
+    cost = PromptCost()
+    cost.add(steps(4, 0.81, count=8, has_prefill=True, prefill_tokens=3200))
+    token_s = cost.token_s
+    assert cost.least_token_s == pytest.approx(0.002, rel=EXACT)
+    cost.forget(60.0)
+    assert cost.least_token_s == pytest.approx(0.004, rel=EXACT)
+    assert cost.token_s == pytest.approx(token_s, rel=EXACT)
+
+
 def test_no_token_computes_longer_than_those_of_the_fullest_step() -> None:
     """Steps of 0.4 s with 4 prompt tokens, then one with 400 of them in 0.81 s."""
     plain = (steps(4, 0.1, count=6), steps(0, 0.09, count=6))
